@@ -1,0 +1,27 @@
+# Two commands: `make run` shows what the project does, `make test` checks all of it.
+# Both make their own .venv. TORCH may name another build: make test TORCH="torch==2.9.0"
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+
+.PHONY: run test lint clean
+
+run: .venv/installed
+	$(BIN)/python -m beamtree.demo
+
+test: .venv/installed lint
+	$(BIN)/python -m pytest -n 2 --cov=beamtree --cov-report=term --cov-fail-under=95
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv dist build

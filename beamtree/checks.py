@@ -1,0 +1,75 @@
+"""What an encoder accepts: shapes, types and devices always; values where looking costs no synchronisation."""
+
+import torch
+from torch import Tensor
+
+_validate_on_gpu = False
+
+
+def validate(enabled: bool = True) -> None:
+    """Also check values (NaN, masks with holes, empty sequences) on a GPU, at the price of a synchronisation."""
+    global _validate_on_gpu
+    _validate_on_gpu = enabled
+
+
+def looks_at_values(x: Tensor) -> bool:
+    """Whether values may be read now: eager mode on the CPU, or on a GPU if the user asked for it."""
+    if torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter):
+        return False
+    if x.is_cuda:
+        return _validate_on_gpu and not torch.cuda.is_current_stream_capturing()
+    return True
+
+
+def lengths_from(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, weight: Tensor) -> Tensor:
+    """Check a (B, n, input_size) input and its padding mask against a parameter; return the lengths (B,)."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"x must be a tensor of shape (B, n, {input_size}), got {type(x).__name__}")
+    if x.dim() != 3 or x.shape[-1] != input_size:
+        raise ValueError(f"x must have shape (B, n, {input_size}), got {tuple(x.shape)}")
+    B, n = x.shape[0], x.shape[1]
+    if n < 1:
+        raise ValueError(f"x holds no token: every sequence needs at least one, got shape {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise ValueError(f"x must be floating point ({weight.dtype}), got {x.dtype}; embed token ids first")
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(f"x must have the parameters' dtype {weight.dtype}, got {x.dtype}")
+    if x.device != weight.device:
+        raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")
+    if key_padding_mask is None:
+        lengths = torch.full((B,), n, dtype=torch.int64, device=x.device)
+    else:
+        lengths = _lengths_from_mask(key_padding_mask, x)
+    if looks_at_values(x):
+        _check_values(x, key_padding_mask, lengths)
+    return lengths
+
+
+def _lengths_from_mask(mask: Tensor, x: Tensor) -> Tensor:
+    B, n = x.shape[0], x.shape[1]
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"key_padding_mask must be a bool tensor, True at padding, got {kind}")
+    if mask.dim() != 2 or mask.shape[0] != B or mask.shape[1] != n:
+        raise ValueError(f"key_padding_mask must have shape (B, n) = {(B, n)}, got {tuple(mask.shape)}")
+    if mask.device != x.device:
+        raise ValueError(f"key_padding_mask is on {mask.device}, x is on {x.device}: move one of them")
+    return n - mask.sum(1)
+
+
+def _check_values(x: Tensor, mask: Tensor | None, lengths: Tensor) -> None:
+    finite = x.isfinite().all(-1)  # (B, n)
+    if mask is not None:
+        holes = (mask[:, :-1] & ~mask[:, 1:]).any(1)
+        if holes.any():
+            b = int(holes.nonzero()[0])
+            raise ValueError(
+                f"key_padding_mask of sequence {b} has a real token after padding: pad on the right only"
+            )
+        if (lengths == 0).any():
+            b = int((lengths == 0).nonzero()[0])
+            raise ValueError(f"key_padding_mask leaves sequence {b} empty: each needs at least one token")
+        finite = finite | mask
+    if not finite.all():
+        b, i = finite.logical_not().nonzero()[0].tolist()
+        raise ValueError(f"x is not finite at sequence {b}, token {i}")

@@ -1,0 +1,23 @@
+"""The leaf transform: what a token's vector passes before the tree is built, leaf = LayerNorm(W x + b)."""
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.cell import layer_norm_wide
+
+
+class LeafTransform(nn.Module):
+    def __init__(
+        self,
+        input_size: int,
+        d_model: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(input_size, d_model, device=device, dtype=dtype)
+        self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_norm_wide(self.linear(x), self.norm)
