@@ -1,4 +1,4 @@
-"""What an encoder accepts: shapes, types and devices always; values where looking costs no synchronisation."""
+"""What an encoder accepts: shapes, types, devices always; values where looking costs no synchronisation."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ _validate_on_gpu = False
 
 
 def validate(enabled: bool = True) -> None:
-    """Also check values (NaN, masks with holes, empty sequences) on a GPU, at the price of a synchronisation."""
+    """Also check values (NaN, masks with holes, empty sequences) on a GPU, which then has to synchronise."""
     global _validate_on_gpu
     _validate_on_gpu = enabled
 

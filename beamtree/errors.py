@@ -2,7 +2,7 @@
 
 
 class BeamtreeError(ValueError):
-    """Raised with a message that names what was wrong and what to do; the command line prints it without a trace."""
+    """The message names what was wrong and what to do; the command line prints it without a trace."""
 
 
 class MissingExtraError(BeamtreeError, ImportError):
