@@ -1,0 +1,63 @@
+"""Every row of the paper's tables by name: `create_encoder("ebt-grc", 128)`."""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from beamtree.errors import BeamtreeError
+
+
+class _Entry(NamedTuple):
+    module: str  # imported only when the name is asked for
+    constructor: str
+    preset: dict[str, Any]
+
+
+_ENCODERS = {
+    "ebt-grc": _Entry("beamtree.encoder", "BeamTreeEncoder", {}),
+    "ebt-grc-noslice": _Entry("beamtree.encoder", "BeamTreeEncoder", {"slice_size": None}),
+    "egt-grc": _Entry("beamtree.rivals.gumbel_tree", "EfficientGumbelTreeGRC", {}),
+    "gt-grc": _Entry("beamtree.rivals.gumbel_tree", "GumbelTreeGRC", {}),
+    "bt-grc": _Entry("beamtree.rivals.entangled", "BeamTreeGRC", {}),
+    "bt-grc-os": _Entry("beamtree.rivals.one_soft", "OneSoftBeamTreeGRC", {}),
+    "crvnn": _Entry("beamtree.rivals.crvnn", "CRvNN", {}),
+    "crvnn-nohalt": _Entry("beamtree.rivals.crvnn", "CRvNN", {"halt": False}),
+    "om": _Entry("beamtree.rivals.ordered_memory", "OrderedMemory", {}),
+    "recurrent-grc": _Entry("beamtree.rivals.fixed_trees", "RecurrentGRC", {}),
+    "balanced-grc": _Entry("beamtree.rivals.fixed_trees", "BalancedTreeGRC", {}),
+    "gold-grc": _Entry("beamtree.rivals.fixed_trees", "GoldTreeGRC", {}),
+    "transformer": _Entry("beamtree.rivals.transformers", "TransformerSentenceEncoder", {}),
+    "universal-transformer": _Entry("beamtree.rivals.transformers", "UniversalTransformer", {}),
+}
+
+
+def encoder_names() -> tuple[str, ...]:
+    """The names that `create_encoder` knows."""
+    return tuple(_ENCODERS)
+
+
+def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **options: Any) -> nn.Module:
+    """The sentence encoder of that name, (B, n, input_size or d_model) -> (B, d_model).
+
+    Options go to the model's constructor: `dropout`, `device` and `dtype` everywhere, `beam_size`,
+    `slice_size`, `memory_slots` and others where the model has them.
+    """
+    if name not in _ENCODERS:
+        raise BeamtreeError(f"there is no encoder {name!r}{_nearest(str(name), _ENCODERS)}")
+    entry = _ENCODERS[name]
+    constructor = getattr(importlib.import_module(entry.module), entry.constructor)
+    known = [option for option in inspect.signature(constructor).parameters if option != "d_model"]
+    for option in options:
+        if option not in known:
+            raise BeamtreeError(f"encoder {name!r} has no option {option!r}{_nearest(option, known)}")
+    encoder: nn.Module = constructor(d_model, input_size=input_size, **entry.preset | options)
+    return encoder
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
