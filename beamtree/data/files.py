@@ -1,0 +1,90 @@
+"""Text files of one example a line: read plain, .gz or .xz with line numbers; written whole or not at all."""
+
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from beamtree.errors import BeamtreeError
+
+COMPRESSIONS = ("", ".gz", ".xz")
+
+
+def find_file(folder: Path, names: Sequence[str]) -> Path:
+    """The first of `names` that `folder` holds, plain, .gz or .xz; several names where releases differ."""
+    if not folder.is_dir():
+        raise BeamtreeError(
+            f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
+        )
+    for name in names:
+        for compression in COMPRESSIONS:
+            if (path := folder / (name + compression)).is_file():
+                return path
+    present = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    shown = ", ".join(present[:20]) + (f" and {len(present) - 20} more" if len(present) > 20 else "")
+    wanted = " or ".join(names)
+    raise BeamtreeError(f"{folder} has no {wanted} (plain, .gz or .xz); it holds {shown or 'nothing'}")
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end); every way a file can be unreadable is a BeamtreeError."""
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line.removesuffix("\n").removesuffix("\r")
+    except FileNotFoundError:
+        raise BeamtreeError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise BeamtreeError(f"{path} is a folder, a file is wanted") from None
+    except EOFError:
+        raise BeamtreeError(
+            f"{path} is truncated: the archive ends after line {number}; copy it again"
+        ) from None
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise BeamtreeError(f"{path} is not a sound {path.suffix} archive: {error}") from None
+    except UnicodeDecodeError as error:
+        raise BeamtreeError(f"{path} is not UTF-8 text (after line {number}: {error.reason})") from None
+    except OSError as error:
+        raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from None
+    if number == 0:
+        raise BeamtreeError(f"{path} is empty")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write `lines` beside `path` and rename at the end, so that `path` is never half a file.
+
+    Making the lines may fail too: then nothing is left behind and an older file stays as it was.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # newline="\n": the same bytes on every platform.
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            for line in lines:
+                file.write(line)
+                file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        _discard(part)
+        raise BeamtreeError(f"cannot write {path}: {error.strerror or error}") from None
+    except BaseException:
+        _discard(part)
+        raise
+
+
+def _open(path: Path) -> TextIO:
+    opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    # utf-8-sig drops a byte-order mark; newline="\n" keeps a carriage return inside a line from splitting it.
+    return opener(path, "rt", encoding="utf-8-sig", newline="\n")  # type: ignore[operator]
+
+
+def _discard(part: Path) -> None:
+    with suppress(OSError):
+        part.unlink()

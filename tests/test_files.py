@@ -1,0 +1,123 @@
+"""Data files: what cannot be read says why, and a file is written whole or not at all."""
+
+import gzip
+import lzma
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from beamtree.data.files import find_file, read_lines, write_lines
+from beamtree.errors import BeamtreeError
+
+LINES = [f"line {number} é" for number in range(1, 500)]
+TEXT = "".join(line + "\n" for line in LINES)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)]
+)
+def test_plain_gz_and_xz_files_give_the_same_numbered_lines(tmp_path: Path, suffix: str, compress) -> None:
+    path = tmp_path / f"data.tsv{suffix}"
+    path.write_bytes(compress(TEXT.encode()))
+    assert list(read_lines(path)) == list(enumerate(LINES, start=1))
+
+
+def test_byte_order_mark_and_windows_line_ends_are_dropped_and_inner_returns_kept(tmp_path: Path) -> None:
+    path = tmp_path / "data.tsv"
+    path.write_bytes("\ufeffone\r\ntw\ro\nlast".encode())
+    assert list(read_lines(path)) == [(1, "one"), (2, "tw\ro"), (3, "last")]
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_truncated_archive_is_named_as_truncated(tmp_path: Path, suffix: str, compress) -> None:
+    path = tmp_path / f"data.tsv{suffix}"
+    whole = compress(os.urandom(40_000).hex().encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(
+        BeamtreeError, match=rf"data\.tsv\{suffix} is truncated: the archive ends after line 0"
+    ):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+def test_archive_that_is_none_is_named_as_unsound(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"data.tsv{suffix}"
+    path.write_text(TEXT)
+    with pytest.raises(BeamtreeError, match=rf"is not a sound \{suffix} archive"):
+        list(read_lines(path))
+
+
+def test_damaged_gz_data_is_named_as_unsound(tmp_path: Path) -> None:
+    path = tmp_path / "data.gz"
+    whole = bytearray(gzip.compress(TEXT.encode()))
+    whole[10] ^= 0xFF
+    path.write_bytes(whole)
+    with pytest.raises(BeamtreeError, match=r"is not a sound \.gz archive"):
+        list(read_lines(path))
+
+
+def test_unreadable_files_say_why(tmp_path: Path) -> None:
+    with pytest.raises(BeamtreeError, match=r"there is no file .*absent\.tsv"):
+        list(read_lines(tmp_path / "absent.tsv"))
+    with pytest.raises(BeamtreeError, match="is a folder, a file is wanted"):
+        list(read_lines(tmp_path))
+    (tmp_path / "empty.tsv").touch()
+    with pytest.raises(BeamtreeError, match=r"empty\.tsv is empty"):
+        list(read_lines(tmp_path / "empty.tsv"))
+    (tmp_path / "latin.tsv").write_bytes("caf\u00e9\n".encode("latin-1"))
+    with pytest.raises(BeamtreeError, match=r"latin\.tsv is not UTF-8 text \(after line 0"):
+        list(read_lines(tmp_path / "latin.tsv"))
+    with pytest.raises(BeamtreeError, match=r"cannot read .*: Not a directory"):
+        list(read_lines(tmp_path / "empty.tsv" / "inside"))
+
+
+def test_find_file_takes_the_first_name_present_in_any_compression(tmp_path: Path) -> None:
+    (tmp_path / "old.tsv.xz").touch()
+    assert find_file(tmp_path, ["new.tsv", "old.tsv"]) == tmp_path / "old.tsv.xz"
+    (tmp_path / "new.tsv").touch()
+    assert find_file(tmp_path, ["new.tsv", "old.tsv"]) == tmp_path / "new.tsv"
+
+
+def test_folder_without_the_file_lists_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(
+        BeamtreeError, match=r"has no a\.tsv or b\.tsv \(plain, \.gz or \.xz\); it holds nothing"
+    ):
+        find_file(tmp_path, ["a.tsv", "b.tsv"])
+    for number in range(22):
+        (tmp_path / f"c{number:02}.tsv").touch()
+    with pytest.raises(BeamtreeError, match=r"it holds c00\.tsv, c01\.tsv, .*c19\.tsv and 2 more"):
+        find_file(tmp_path, ["a.tsv"])
+    with pytest.raises(BeamtreeError, match=r"there is no folder .*absent"):
+        find_file(tmp_path / "absent", ["a.tsv"])
+    with pytest.raises(BeamtreeError, match=r"c00\.tsv is not a folder"):
+        find_file(tmp_path / "c00.tsv", ["a.tsv"])
+
+
+def test_written_lines_are_read_back_and_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "data.tsv"
+    write_lines(path, iter(LINES))
+    assert path.read_bytes() == TEXT.encode()
+    assert [entry.name for entry in path.parent.iterdir()] == ["data.tsv"]
+
+
+@pytest.mark.parametrize("failure", [BeamtreeError("bad line"), KeyboardInterrupt()])
+def test_failing_lines_leave_the_older_file_and_nothing_else(tmp_path: Path, failure: BaseException) -> None:
+    path = tmp_path / "data.tsv"
+    path.write_text("older\n")
+
+    def lines() -> Iterator[str]:
+        yield "newer"
+        raise failure
+
+    with pytest.raises(type(failure)):
+        write_lines(path, lines())
+    assert path.read_text() == "older\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data.tsv"]
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BeamtreeError, match=r"cannot write .*data\.tsv: "):
+        write_lines(tmp_path / "file" / "data.tsv", LINES)
