@@ -1,0 +1,240 @@
+"""Examples as padded batches of like length: shuffled, bucketed, sorted, cut, and shuffled again.
+
+The order is a function of (seed, epoch) alone. Every process sees its share of the same global batches, so
+the mean loss of an optimiser step does not depend on how many processes share it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from beamtree.data.task import Example, Tokens
+from beamtree.data.vocabulary import PAD, Vocabulary
+from beamtree.errors import BeamtreeError
+
+Integers = NDArray[np.int64]
+_PREPARED_AHEAD = 8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One forward pass of one process. S sentences an example: rows b, b+B, … belong to example b.
+
+    An optimiser step is the batches up to the one with `ends_step`; they hold `step_size` examples over all
+    processes. A process whose share would be empty gets one example with `counted` False, so that every
+    process runs the same number of forward passes.
+    """
+
+    ids: Tensor  # (S·B, n) int64
+    key_padding_mask: Tensor  # (S·B, n) bool, True = padding
+    labels: Tensor  # (B,) int64, −1 where unlabelled
+    rows: Tensor  # (B,) int64: which examples these are
+    counted: Tensor  # (B,) bool, False for a stand-in
+    gold_merges: Tensor | None = None  # (S·B, n−1) int64, −1 where there is none
+    step: int = 0
+    step_size: int = 1
+    ends_step: bool = True
+
+    def part_of_mean(self, losses: Tensor) -> Tensor:
+        """This batch's part of the mean over its optimiser step, from the losses (B,).
+
+        Parts add up over the step's batches and over the processes. DistributedDataParallel averages
+        gradients instead of adding them: multiply by the number of processes before `backward`.
+        """
+        return torch.where(self.counted, losses, 0).sum() / self.step_size
+
+    def to(self, device: torch.device) -> "Batch":
+        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "Batch":
+        return self._with_tensors(Tensor.pin_memory)
+
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        changed: dict[str, Any] = {k: change(v) for k, v in values.items() if isinstance(v, Tensor)}
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True)
+class EncodedExamples:
+    """Examples as a few flat arrays, so that a batch is a slice and a split takes little memory."""
+
+    tokens: NDArray[np.int32]  # the ids of all sentences, one after another
+    starts: Integers  # (N, S): where each sentence begins in `tokens`
+    lengths: Integers  # (N, S)
+    labels: Integers  # (N,)
+    merges: NDArray[np.int32] | None  # beside `tokens`: n−1 gold merges and a −1 for each sentence
+
+    @classmethod
+    def encode(
+        cls,
+        examples: Iterable[Example],
+        vocabulary: Vocabulary,
+        labels: Tokens | None,
+        *,
+        gold_merges: Callable[[Tokens], list[int]] | None = None,
+    ) -> "EncodedExamples":
+        """Read all examples. Without `labels` they are unlabelled; with `gold_merges` trees come along."""
+        numbers = None if labels is None else {label: number for number, label in enumerate(labels)}
+        tokens: list[int] = []
+        merges: list[int] = []
+        lengths: list[list[int]] = []
+        classes: list[int] = []
+        for row, example in enumerate(examples, start=1):
+            if not all(example.sentences):
+                raise BeamtreeError(f"example {row} has a sentence without tokens")
+            if numbers is not None and example.label not in numbers:
+                raise BeamtreeError(
+                    f"example {row} has label {example.label!r}, not one of {', '.join(numbers)}"
+                )
+            classes.append(-1 if numbers is None else numbers[example.label])
+            lengths.append([len(sentence) for sentence in example.sentences])
+            for sentence in example.sentences:
+                tokens += vocabulary.encode(sentence)
+                if gold_merges is not None:
+                    merges += gold_merges(sentence)
+                    merges.append(-1)
+        if not classes:
+            raise BeamtreeError("there are no examples to make batches of")
+        length = np.array(lengths, dtype=np.int64)
+        return cls(
+            tokens=np.array(tokens, dtype=np.int32),
+            starts=(np.cumsum(length) - length.reshape(-1)).reshape(length.shape),
+            lengths=length,
+            labels=np.array(classes, dtype=np.int64),
+            merges=None if gold_merges is None else np.array(merges, dtype=np.int32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def collate(self, rows: Integers) -> Batch:
+        """The examples of those rows, padded on the right to the longest of their sentences."""
+        starts, lengths = self.starts[rows].T.reshape(-1, 1), self.lengths[rows].T.reshape(-1, 1)  # (S·B, 1)
+        place = np.arange(lengths.max())
+        padding = place >= lengths  # (S·B, n)
+        where = np.where(padding, 0, starts + place)
+        ids = np.where(padding, PAD, self.tokens[where])
+        merges = None if self.merges is None else np.where(padding, -1, self.merges[where])[:, :-1]
+        return Batch(
+            ids=torch.from_numpy(ids.astype(np.int64)),
+            key_padding_mask=torch.from_numpy(padding),
+            labels=torch.from_numpy(self.labels[rows]),
+            rows=torch.from_numpy(rows.copy()),
+            counted=torch.ones(len(rows), dtype=torch.bool),
+            gold_merges=None if merges is None else torch.from_numpy(merges.astype(np.int64)),
+            step_size=len(rows),
+        )
+
+
+@dataclass(frozen=True)
+class BucketedBatches:
+    """Batches of like length from encoded examples, for one process of `num_processes`.
+
+    `batch_size` examples (all processes together) make an optimiser step; `micro_batch_size` of them go
+    through the model at once, fewer where a process would hold more than `max_padded_tokens` token places.
+    `shuffle` is for training; without it the buckets are cut from the examples as they stand.
+    """
+
+    examples: EncodedExamples
+    batch_size: int
+    bucket: int = 5
+    micro_batch_size: int | None = None
+    max_padded_tokens: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    rank: int = 0
+    num_processes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "bucket", "micro_batch_size", "max_padded_tokens", "num_processes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BeamtreeError(f"{name} must be at least 1, got {value}")
+        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
+            raise BeamtreeError(
+                f"micro_batch_size {self.micro_batch_size} is larger than batch_size {self.batch_size}"
+            )
+        if not 0 <= self.rank < self.num_processes:
+            raise ValueError(f"rank must lie in 0..{self.num_processes - 1}, got {self.rank}")
+
+    def plan(self, epoch: int) -> list[list[Integers]]:
+        """The rows of an epoch, all processes together: optimiser steps, each a list of micro-batches."""
+        # The legacy generator's stream is frozen by numpy: the same order under every version.
+        random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([self.seed, epoch])))
+        rows = np.arange(len(self.examples))
+        if self.shuffle:
+            rows = random.permutation(rows)
+        size = self.micro_batch_size or self.batch_size
+        total_lengths = self.examples.lengths.sum(1)
+        micro_batches: list[Integers] = []
+        for first in range(0, len(rows), size * self.bucket):
+            bucket = rows[first : first + size * self.bucket]
+            bucket = bucket[np.argsort(total_lengths[bucket], kind="stable")]
+            micro_batches += [bucket[i : i + size] for i in range(0, len(bucket), size)]
+
+        steps: list[list[Integers]] = []
+        seen = self.batch_size
+        for i in random.permutation(len(micro_batches)):
+            if seen >= self.batch_size:
+                steps.append([])
+                seen = 0
+            steps[-1] += self._fitting(micro_batches[i])
+            seen += len(micro_batches[i])
+        return steps
+
+    def epoch(
+        self, epoch: int, *, first_step: int = 0, device: torch.device | str = "cpu"
+    ) -> Iterator[Batch]:
+        """This process's batches on `device`, prepared ahead by a thread.
+
+        `first_step` skips optimiser steps already taken: (epoch, first_step) is the position to resume at.
+        """
+        device = torch.device(device)
+        on_gpu = device.type == "cuda"
+        shares = (
+            (step, micro_batch, sum(map(len, micro_batches)), i == len(micro_batches))
+            for step, micro_batches in enumerate(self.plan(epoch))
+            if step >= first_step
+            for i, micro_batch in enumerate(micro_batches, start=1)
+        )
+        waiting: deque[Future[Batch]] = deque()
+        # Pinned memory belongs to the current device, which a new thread does not inherit.
+        prepare_thread = (torch.cuda.set_device, (device,)) if on_gpu else (None, ())
+        with ThreadPoolExecutor(1, "batches", *prepare_thread) as thread:
+            try:
+                for share in shares:
+                    waiting.append(thread.submit(self._prepare, *share, pin=on_gpu))
+                    if len(waiting) > _PREPARED_AHEAD:
+                        yield waiting.popleft().result().to(device)
+                while waiting:
+                    yield waiting.popleft().result().to(device)
+            finally:
+                for batch in waiting:
+                    batch.cancel()
+
+    def _prepare(
+        self, step: int, micro_batch: Integers, step_size: int, ends_step: bool, *, pin: bool
+    ) -> Batch:
+        # Strided, because the rows are sorted by length: every process gets as much work.
+        share = micro_batch[self.rank :: self.num_processes]
+        batch = self.examples.collate(share if len(share) else micro_batch[:1])
+        batch = replace(batch, step=step, step_size=step_size, ends_step=ends_step)
+        if not len(share):
+            batch = replace(batch, counted=torch.zeros_like(batch.counted))
+        return batch.pin_memory() if pin else batch
+
+    def _fitting(self, micro_batch: Integers) -> list[Integers]:
+        if self.max_padded_tokens is None:
+            return [micro_batch]
+        lengths = self.examples.lengths[micro_batch]
+        places = lengths.shape[1] * int(lengths.max())
+        most = max(1, self.max_padded_tokens // places) * self.num_processes
+        return np.array_split(micro_batch, -(-len(micro_batch) // most))

@@ -1,0 +1,64 @@
+"""Tokens and their numbers: padding 0, unknown 1, separator 2, then the tokens in the order given."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from beamtree.data.task import Tokens
+from beamtree.errors import BeamtreeError
+
+PAD, UNK, SEP = 0, 1, 2
+_SPECIAL = ("<pad>", "<unk>", "<sep>")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """ListOps has 15 tokens, so `len(Vocabulary(tokens)) == 18` rows in its embedding table.
+
+    The three special numbers stand for no text: a word spelt `<pad>` is an unknown word like any other.
+    """
+
+    tokens: Tokens
+    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ids = {token: number for number, token in enumerate(self.tokens, start=len(_SPECIAL))}
+        if len(ids) != len(self.tokens):
+            twice = next(token for token in ids if self.tokens.count(token) > 1)
+            raise BeamtreeError(f"the vocabulary lists {twice!r} twice")
+        object.__setattr__(self, "_ids", ids)
+
+    def __len__(self) -> int:
+        return len(_SPECIAL) + len(self.tokens)
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._ids
+
+    def encode(self, tokens: Iterable[str]) -> list[int]:
+        number = self._ids.get
+        return [number(token, UNK) for token in tokens]
+
+    def decode(self, ids: Iterable[int]) -> Tokens:
+        return tuple(self[number] for number in ids)
+
+    def __getitem__(self, number: int) -> str:
+        if not 0 <= number < len(self):
+            raise IndexError(f"the vocabulary has numbers 0 to {len(self) - 1}, got {number}")
+        return _SPECIAL[number] if number < len(_SPECIAL) else self.tokens[number - len(_SPECIAL)]
+
+    def save(self, path: Path) -> None:
+        """Write a JSON list, one token a line, the first one having number 3."""
+        path.write_text(json.dumps(self.tokens, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        try:
+            tokens = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise BeamtreeError(f"cannot read the vocabulary {path}: {problem.strerror}") from problem
+        except ValueError as problem:
+            raise BeamtreeError(f"the vocabulary {path} is not JSON: {problem}") from problem
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise BeamtreeError(f"the vocabulary {path} must be a JSON list of strings")
+        return cls(tuple(tokens))
