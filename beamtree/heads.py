@@ -1,0 +1,62 @@
+"""From a sentence's vector to classes: the classifier, the features of a pair, losses and probabilities.
+
+logits = W₂·drop(GELU(W₁·drop(root) + b₁)) + b₂; two classes share one logit, σ(logit) = P(class 1).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ClassifierHead(nn.Module):
+    """(B, input_size) -> logits: (B, classes), or (B, 1) where there are two classes."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        classes: int,
+        *,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if classes < 2:
+            raise ValueError(f"classes must be at least 2, got {classes}")
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = nn.Linear(input_size, hidden_size, device=device, dtype=dtype)
+        self.out = nn.Linear(hidden_size, 1 if classes == 2 else classes, device=device, dtype=dtype)
+
+    def forward(self, root: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.dropout(F.gelu(self.hidden(self.dropout(root)))))
+        return logits
+
+
+def pair_features(first: Tensor, second: Tensor) -> Tensor:
+    """[a; b; a⊙b; |a−b|] of two sentences' vectors, (B, d) each -> (B, 4d)."""
+    return torch.cat((first, second, first * second, (first - second).abs()), -1)
+
+
+def class_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of every example, (B, classes or 1) and class ids (B,) -> (B,), at least in float32."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if logits.shape[-1] == 1:
+        one = logits.squeeze(-1)
+        return F.binary_cross_entropy_with_logits(one, labels.to(one.dtype), reduction="none")
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def predicted_classes(logits: Tensor) -> Tensor:
+    """(B, classes or 1) -> class ids (B,); of two classes the second, iff σ(logit) ≥ 0.5."""
+    if logits.shape[-1] == 1:
+        return (logits.squeeze(-1) >= 0).long()
+    return logits.argmax(-1)
+
+
+def class_probabilities(logits: Tensor) -> Tensor:
+    """(B, classes or 1) -> (B, classes), at least in float32."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if logits.shape[-1] == 1:
+        return torch.cat(((-logits).sigmoid(), logits.sigmoid()), -1)
+    return logits.softmax(-1)

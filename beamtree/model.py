@@ -1,0 +1,229 @@
+"""A whole classifier (embedding, encoder, head) and the folder it lives in.
+
+A model folder holds `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import beamtree
+from beamtree.atomic import make_folder, replace_file
+from beamtree.data.batching import BucketedBatches, EncodedExamples
+from beamtree.data.task import Example, Task, find_task
+from beamtree.data.vocabulary import PAD, Vocabulary
+from beamtree.embedding import TrainableEmbedding
+from beamtree.errors import BeamtreeError
+from beamtree.heads import ClassifierHead, class_probabilities, pair_features
+from beamtree.settings import from_table, nearest, section, setting
+from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.zoo import create_encoder
+
+FORMAT = 1
+PRETRAINED = Path(__file__).resolve().parent / "pretrained"
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    encoder: str = setting("ebt-grc", "a row of the paper's tables, by its name in beamtree.zoo")
+    d_model: int = setting(128, "features of a node", least=1)
+    embedding_size: int = setting(128, "features of a token", least=1)
+    classifier_hidden: int = setting(128, "hidden features of the classifier", least=1)
+    input_dropout: float = setting(0.1, "on token vectors", least=0, most=0.99)
+    dropout: float = setting(0.1, "inside the encoder", least=0, most=0.99)
+    output_dropout: float = setting(0.1, "around the classifier's first layer", least=0, most=0.99)
+    options: dict[str, Any] = section(dict, "Further options of the encoder, such as beam_size.")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    label: str
+    probability: float
+
+
+class TreeClassifier(nn.Module):
+    """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example."""
+
+    def __init__(self, settings: ModelSettings, task: Task, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.settings, self.task, self.vocabulary = settings, task, vocabulary
+        d, embedding_size = settings.d_model, settings.embedding_size
+        self.embedding = TrainableEmbedding(
+            len(vocabulary), embedding_size, padding_id=PAD, dropout=settings.input_dropout
+        )
+        input_size = None if embedding_size == d else embedding_size
+        try:
+            self.encoder = create_encoder(
+                settings.encoder, d, input_size=input_size, dropout=settings.dropout, **settings.options
+            )
+        except BeamtreeError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {error}") from error
+        features = d if task.sentences == 1 else 4 * d
+        self.head = ClassifierHead(
+            features, settings.classifier_hidden, len(task.labels), dropout=settings.output_dropout
+        )
+
+    @property
+    def needs_merges(self) -> bool:
+        """Whether the encoder builds the trees it is given instead of looking for its own."""
+        return getattr(self.encoder, "needs_merges", False)
+
+    def forward(
+        self,
+        ids: Tensor,
+        key_padding_mask: Tensor,
+        gold_merges: Tensor | None = None,
+        *,
+        need_trees: bool = False,
+    ) -> Any:
+        """The logits, and with `need_trees` the encoder's trees beside them."""
+        merges = {"merges": gold_merges} if self.needs_merges else {}
+        found = self.encoder(
+            self.embedding(ids), key_padding_mask=key_padding_mask, need_trees=need_trees, **merges
+        )
+        root, trees = found if need_trees else (found, None)  # (S·B, d)
+        logits = self.head(root if self.task.sentences == 1 else pair_features(*root.chunk(2)))
+        return (logits, trees) if need_trees else logits
+
+    def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
+        """Examples as this model reads them, gold trees included if it needs them."""
+        return EncodedExamples.encode(
+            examples,
+            self.vocabulary,
+            self.task.labels if labelled else None,
+            gold_merges=self.task.gold_merges if self.needs_merges else None,
+        )
+
+    @torch.no_grad()
+    def predict(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> list[Prediction]:
+        """The most probable label of every text; for a task on pairs each text is a pair of sentences."""
+        if not texts:
+            return []
+        examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]
+        device = next(self.parameters()).device
+        batches = BucketedBatches(
+            self.encode(examples, labelled=False), batch_size=64, bucket=len(examples), max_padded_tokens=16384
+        )
+        predictions: list[Prediction] = [Prediction("", 0.0)] * len(examples)
+        was_training = self.training
+        self.eval()
+        try:
+            for batch in batches.epoch(0, device=device):
+                logits = self(batch.ids, batch.key_padding_mask, batch.gold_merges)
+                best = class_probabilities(logits).max(-1)
+                for row, p, label in zip(batch.rows.tolist(), best.values.tolist(), best.indices.tolist()):
+                    predictions[row] = Prediction(self.task.labels[label], p)
+        finally:
+            self.train(was_training)
+        return predictions
+
+    def _sentences(self, text: Any, i: int) -> tuple[tuple[str, ...], ...]:
+        parts = (text,) if self.task.sentences == 1 else text
+        wanted = "a text" if self.task.sentences == 1 else "a pair of texts"
+        if (
+            not isinstance(parts, (tuple, list))
+            or len(parts) != self.task.sentences
+            or not all(isinstance(part, str) for part in parts)
+        ):
+            raise BeamtreeError(f"texts[{i}] must be {wanted} for task {self.task.name!r}, got {text!r}")
+        return tuple(self.task.tokenize(part) for part in parts)
+
+
+def create_model(settings: ModelSettings, task: Task) -> TreeClassifier:
+    """A fresh model for a task."""
+    return TreeClassifier(settings, task, Vocabulary(task.tokens))
+
+
+def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None = None) -> None:
+    """Write a model folder. Where one of the same shape stands, only its weights change, in one rename."""
+    make_folder(folder)
+    config = {
+        "format": FORMAT,
+        "beamtree": beamtree.__version__,
+        "task": model.task.name,
+        "labels": list(model.task.labels),
+        "model": asdict(model.settings),
+    }
+    replace_file(folder / "config.json", json.dumps(config, indent=2) + "\n")
+    model.vocabulary.save(folder / "vocabulary.json")
+    save_tensors(folder / "model.safetensors", model.state_dict(), notes or {})
+
+
+def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") -> TreeClassifier:
+    """The model of a folder, of a run folder (its best), or of a name that ships with beamtree; in eval mode."""
+    folder = find_model(path_or_name)
+    config = _read_config(folder / "config.json")
+    source = f"{folder / 'config.json'}"
+    task = find_task(config["task"])
+    if config["labels"] != list(task.labels):
+        raise BeamtreeError(f"{source} lists other labels than the task {task.name!r} has")
+    settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
+    vocabulary = Vocabulary.load(folder / "vocabulary.json")
+    tensors, _ = load_tensors(folder / "model.safetensors")
+    with torch.device("meta"):  # so that wrong sizes cost no memory
+        _compare(TreeClassifier(settings, task, vocabulary).state_dict(), tensors, folder)
+    with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
+        model = TreeClassifier(settings, task, vocabulary)
+    model.load_state_dict(tensors)
+    return model.to(device).eval()
+
+
+def find_model(path_or_name: str | Path) -> Path:
+    """The model folder that a path or a shipped name means."""
+    path = Path(path_or_name)
+    for folder in (path, path / "best"):
+        if (folder / "config.json").is_file():
+            return folder
+    shipped = tuple(sorted(entry.name for entry in PRETRAINED.glob("*") if (entry / "config.json").is_file()))
+    if str(path_or_name) in shipped:
+        return PRETRAINED / str(path_or_name)
+    if path.is_dir():
+        raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
+    known = nearest(str(path_or_name), shipped) if shipped else ""
+    raise BeamtreeError(f"there is no model {str(path_or_name)!r}, neither a folder nor shipped{known}")
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BeamtreeError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BeamtreeError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict) or "format" not in config:
+        raise BeamtreeError(f"{path} is no model's config: it states no format")
+    if config["format"] != FORMAT:
+        by = config.get("beamtree", "unknown")
+        raise BeamtreeError(
+            f"{path} has model format {config['format']!r}, written by beamtree {by}; "
+            f"this is beamtree {beamtree.__version__}, which reads format {FORMAT}"
+        )
+    for key, kind, wanted in (("task", str, "text"), ("labels", list, "a list"), ("model", dict, "a table")):
+        if not isinstance(config.get(key), kind):
+            raise BeamtreeError(f"{path}: {key} must be {wanted}, got {config.get(key)!r}")
+    return config
+
+
+def _compare(wanted: dict[str, Tensor], found: dict[str, Tensor], folder: Path) -> None:
+    path = folder / "model.safetensors"
+    for name in wanted.keys() ^ found.keys():
+        problem = "lacks" if name in wanted else "has an unknown tensor"
+        raise BeamtreeError(f"{path} does not fit config.json and vocabulary.json: it {problem} {name!r}")
+    for name, tensor in wanted.items():
+        came = found[name]
+        if came.shape != tensor.shape or came.dtype != tensor.dtype:
+            raise BeamtreeError(
+                f"{path} does not fit config.json and vocabulary.json: {name!r} is {_describe(came)}, "
+                f"wanted {_describe(tensor)}"
+            )
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

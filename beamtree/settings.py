@@ -1,0 +1,147 @@
+"""Frozen dataclasses ↔ tables of a TOML or JSON file: every key known, every value of its type and range."""
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from beamtree.errors import BeamtreeError
+
+Settings = TypeVar("Settings")
+Table = dict[str, Any]
+
+_KINDS = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """A dataclass field that knows its range and the comment that stands above it in a file."""
+    metadata = {"help": help, "least": least, "most": most, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def section(kind: type, help: str) -> Any:
+    """A dataclass field that is a table of its own: another settings class, or `dict` for free keys."""
+    return dataclasses.field(default_factory=kind, metadata={"help": help})
+
+
+def from_table(kind: type[Settings], table: Mapping[str, Any], *, source: str, prefix: str = "") -> Settings:
+    """Make `kind` from a table; `source` (a file, `--set`) is named in every error."""
+    hints = get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values = {}
+    for key, value in table.items():
+        if key not in fields:
+            raise BeamtreeError(f"{source}: there is no setting {prefix + key!r}{nearest(key, fields)}")
+        values[key] = _checked(hints[key], value, fields[key].metadata, source, prefix + key)
+    return kind(**values)
+
+
+def nearest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    """How a message about an unknown name ends: the closest known one, or all of them."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+
+
+def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, key: str) -> Any:
+    if dataclasses.is_dataclass(wanted):
+        if not isinstance(value, Mapping):
+            raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {value!r}")
+        return from_table(wanted, value, source=source, prefix=key + ".")  # type: ignore[arg-type]
+    if wanted not in _KINDS:
+        return _free_options(value, source, key)
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted or (wanted is float and not math.isfinite(value)):
+        raise BeamtreeError(f"{source}: {key} must be {_KINDS[wanted]}, got {value!r}")
+    least, most, choices = metadata["least"], metadata["most"], metadata["choices"]
+    if least is not None and value < least:
+        raise BeamtreeError(f"{source}: {key} must be at least {least:g}, got {value!r}")
+    if most is not None and value > most:
+        raise BeamtreeError(f"{source}: {key} must be at most {most:g}, got {value!r}")
+    if choices is not None and value not in choices:
+        raise BeamtreeError(f"{source}: {key} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def _free_options(value: Any, source: str, key: str) -> Table:
+    if not isinstance(value, Mapping):
+        raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {value!r}")
+    for name, option in value.items():
+        if type(option) not in _KINDS or (type(option) is float and not math.isfinite(option)):
+            raise BeamtreeError(f"{source}: {key}.{name} must be a number, text or true/false, got {option!r}")
+    return dict(value)
+
+
+def read_toml(path: Path) -> Table:
+    """The tables of a TOML file; a syntax error names the file and the line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BeamtreeError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BeamtreeError(f"{path} is not valid TOML: {error}") from error
+
+
+def merge_tables(base: Table, over: Table) -> Table:
+    """`base` with the values of `over` on top, section by section."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = (
+            merge_tables(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        )
+    return merged
+
+
+def assignment(text: str) -> Table:
+    """The table that `section.key=value` means; a value that is not TOML is taken as text."""
+    key, equals, value = text.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts):
+        raise BeamtreeError(f"--set needs section.key=value, for instance training.seed=1, got {text!r}")
+    try:
+        leaf = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        leaf = value.strip()
+    for part in reversed(parts):
+        leaf = {part: leaf}
+    return dict(leaf)
+
+
+def to_toml(settings: Any, title: str) -> str:
+    """A commented TOML file that `from_table` reads back to an equal object."""
+    return "\n".join([f"# {line}" for line in title.splitlines()] + list(_lines(settings, ""))) + "\n"
+
+
+def _lines(settings: Any, prefix: str) -> Iterator[str]:
+    sections = []
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, dict) or dataclasses.is_dataclass(value):
+            sections.append((prefix + field.name, value, field.metadata["help"]))
+        else:
+            yield f"{field.name} = {_toml_value(value)}  # {field.metadata['help']}"
+    for name, value, help in sections:
+        yield ""
+        yield f"# {help}"
+        yield f"[{name}]"
+        if isinstance(value, dict):
+            yield from (f"{json.dumps(key)} = {_toml_value(option)}" for key, option in value.items())
+        else:
+            yield from _lines(value, name + ".")
+
+
+def _toml_value(value: Any) -> str:
+    # JSON's text, booleans and numbers are TOML's, but for control character 127.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

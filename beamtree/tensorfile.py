@@ -1,0 +1,54 @@
+"""Tensors and JSON notes in one safetensors file that knows its own checksum; nothing is pickled.
+
+One file is replaced in one rename, so whoever reads it sees the old content or the new, never a mixture.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beamtree.atomic import replace_file
+from beamtree.errors import BeamtreeError
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    """Write beside, flush and rename; `notes` is anything JSON can hold."""
+    from safetensors.torch import save
+
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(notes)
+    replace_file(path, save(flat, {"notes": text, "sha256": _checksum(flat, text)}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors, on the CPU, and the notes; refuses a file that is damaged or not ours."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except OSError as error:
+        raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
+    except (SafetensorError, ValueError, KeyError, MemoryError) as error:
+        raise BeamtreeError(f"{path} is damaged or not a safetensors file: {error}") from error
+    if not {"notes", "sha256"} <= metadata.keys():
+        raise BeamtreeError(f"{path} carries no checksum: it was not written by beamtree")
+    if _checksum(tensors, metadata["notes"]) != metadata["sha256"]:
+        raise BeamtreeError(f"{path} is damaged: its content does not match its checksum")
+    notes: dict[str, Any] = json.loads(metadata["notes"])
+    return tensors, notes
+
+
+def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:
+    digest = hashlib.sha256(notes.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,120 @@
+"""A recipe says everything that decides a training run: task, model, training; commented TOML on disk."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from beamtree.errors import BeamtreeError
+from beamtree.model import ModelSettings
+from beamtree.settings import (
+    Table,
+    assignment,
+    from_table,
+    merge_tables,
+    nearest,
+    read_toml,
+    section,
+    setting,
+    to_toml,
+)
+
+
+@dataclass(frozen=True)
+class SampledSettings:
+    train: int = setting(0, "expressions to draw for training; 0 reads the task's files", least=0)
+    dev: int = setting(0, "expressions to draw for the held-out set, none of them in training", least=0)
+    least_tokens: int = setting(4, "shortest expression", least=1)
+    most_tokens: int = setting(50, "longest expression", least=1)
+    nested: float = setting(0.5, "share of expressions nested at least nested_depth deep", least=0, most=1)
+    nested_depth: int = setting(3, "operators inside operators that count as nested", least=1)
+    seed: int = setting(0, "the draw's own seed, so that the data stay the same from run to run", least=0)
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    name: str = setting("listops", "listops or logic")
+    train: str = setting("train", "split to learn from")
+    dev: str = setting("dev", "split that decides about learning rate, best model and early stopping")
+    sampled: SampledSettings = section(SampledSettings, "ListOps drawn on the fly instead of read from files")
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    seed: int = setting(0, "decides initial weights, order of batches, dropout and noise", least=0)
+    batch_size: int = setting(128, "examples in a step, over all processes", least=1)
+    micro_batch_size: int = setting(128, "examples that one process holds at once", least=1)
+    bucket: int = setting(5, "batches that are sorted by length together", least=1)
+    learning_rate: float = setting(1e-3, "halved when the dev score stops rising", least=0)
+    weight_decay: float = setting(1e-2, "decoupled, on every parameter", least=0)
+    clip: float = setting(1.0, "largest 2-norm of a step's gradient", least=0)
+    max_epochs: int = setting(100, "passes over the training split at most", least=1)
+    selection: str = setting(
+        "loss", "what the dev score is: loss (lower is better) or accuracy", choices=("loss", "accuracy")
+    )
+    patience: int = setting(4, "epochs in a row without a better dev score that are borne", least=0)
+    plateau_patience: int = setting(2, "such epochs that are borne before the rate is halved", least=0)
+    precision: str = setting("float32", "float32, tf32 or bf16", choices=("float32", "tf32", "bf16"))
+    deterministic: bool = setting(False, "same bytes from the same seed on a GPU too; slower")
+    checkpoint_minutes: float = setting(5.0, "time between checkpoints inside an epoch", least=0)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    task: TaskSettings = section(TaskSettings, "What is learnt, and from which splits.")
+    model: ModelSettings = section(ModelSettings, "What learns it.")
+    training: TrainingSettings = section(TrainingSettings, "How it is learnt.")
+
+    def to_toml(self) -> str:
+        return to_toml(self, "Every setting of this run, so that it can be repeated or resumed.")
+
+
+SHIPPED = Path(__file__).resolve().parent.parent / "recipes"
+
+# What may change between an interruption and its continuation: when to stop and how often to save.
+RESUMABLE = ("max_epochs", "patience", "checkpoint_minutes")
+
+
+def shipped_recipes() -> tuple[str, ...]:
+    """The names of the recipes that come with the package."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.toml")))
+
+
+def load_recipe(name_or_path: str | Path, changes: Iterable[str] = ()) -> Recipe:
+    """The recipe of a shipped name or a file, with `section.key=value` changes on top."""
+    table = _read_table(str(name_or_path), Path.cwd(), ())
+    recipe = from_table(Recipe, table, source=f"recipe {name_or_path}")
+    for change in changes:
+        table = merge_tables(table, assignment(change))
+        recipe = from_table(Recipe, table, source=f"--set {change}")
+    return recipe
+
+
+def same_but_for_stopping(recipe: Recipe, other: Recipe) -> bool:
+    """Whether a run begun with one recipe may be continued with the other."""
+    kept = {name: getattr(other.training, name) for name in RESUMABLE}
+    return replace(recipe, training=replace(recipe.training, **kept)) == other
+
+
+def _read_table(name: str, folder: Path, extended_by: tuple[Path, ...]) -> Table:
+    path = _find(name, folder)
+    if path in extended_by:
+        chain = " extends ".join(str(link) for link in (*extended_by, path))
+        raise BeamtreeError(f"recipes extend each other in a circle: {chain}")
+    table = read_toml(path)
+    base = table.pop("extends", None)
+    if base is None:
+        return table
+    if not isinstance(base, str):
+        raise BeamtreeError(f"{path}: extends must be text in quotes, the name of a recipe, got {base!r}")
+    return merge_tables(_read_table(base, path.parent, (*extended_by, path)), table)
+
+
+def _find(name: str, folder: Path) -> Path:
+    if name in shipped_recipes():
+        return SHIPPED / f"{name}.toml"
+    path = folder / name
+    if path.is_file():
+        return path.resolve()
+    raise BeamtreeError(
+        f"there is no recipe {name!r}, neither shipped nor a file{nearest(name, shipped_recipes())}"
+    )
