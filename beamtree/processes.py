@@ -1,0 +1,55 @@
+"""The processes that `torchrun` or `accelerate launch` started for one command, or this one alone."""
+
+import os
+from datetime import timedelta
+
+from beamtree.errors import BeamtreeError
+
+
+class Processes:
+    """How many there are and which one this is; `wait` lets all reach the same point."""
+
+    def __init__(self, rank: int = 0, count: int = 1, local_rank: int = 0) -> None:
+        if not 0 <= rank < count:
+            raise BeamtreeError(
+                f"RANK is {rank}, but WORLD_SIZE is {count}: RANK must be at least 0 and smaller"
+            )
+        self.rank, self.count, self.local_rank = rank, count, local_rank
+
+    @classmethod
+    def from_environment(cls) -> "Processes":
+        """As the launcher's environment variables say; one process where there are none."""
+        numbers = {}
+        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
+            text = os.environ.get(name, str(default))
+            if not text.isdecimal():
+                raise BeamtreeError(f"the environment variable {name} must be a whole number, got {text!r}")
+            numbers[name] = int(text)
+        if numbers["WORLD_SIZE"] > 1 and "MASTER_ADDR" not in os.environ:
+            raise BeamtreeError(
+                "WORLD_SIZE is set but MASTER_ADDR is not: start processes with torchrun or accelerate launch"
+            )
+        return cls(numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"])
+
+    @property
+    def first(self) -> bool:
+        """Whether this process speaks to the user and joins what all have done."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Return when every process has called this as often."""
+        if self.count == 1:
+            return
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            # One process may be hours ahead of another, so the usual half hour is too short.
+            dist.init_process_group("gloo", rank=self.rank, world_size=self.count, timeout=timedelta(days=30))
+        dist.barrier()
+
+    def leave(self) -> None:
+        """Close the connections that `wait` opened."""
+        import torch.distributed as dist
+
+        if self.count > 1 and dist.is_initialized():
+            dist.destroy_process_group()
