@@ -267,9 +267,10 @@ def test_a_batch_moves_with_all_its_tensors() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_batches_for_a_gpu_arrive_there() -> None:
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_batches_for_a_gpu_arrive_there(device: str) -> None:
     batches = make_batches(shuffle=True)
-    for there, here in zip(batches.epoch(0, device="cuda:0"), batches.epoch(0), strict=True):
+    for there, here in zip(batches.epoch(0, device=device), batches.epoch(0), strict=True):
         assert there.ids.is_cuda
         assert same(there.to(torch.device("cpu")), here)
 
@@ -278,7 +279,7 @@ def test_an_epoch_of_the_listops_training_set_is_prepared_in_well_under_two_seco
     random = np.random.RandomState(0)
     lengths = random.randint(1, 101, size=(79_500, 1)).astype(np.int64)
     examples = EncodedExamples(
-        tokens=random.randint(3, 18, size=lengths.sum()).astype(np.int32),
+        tokens=random.randint(3, 18, size=lengths.sum()).astype(np.intc),
         starts=np.cumsum(lengths).reshape(-1, 1) - lengths,
         lengths=lengths,
         labels=random.randint(10, size=79_500).astype(np.int64),
