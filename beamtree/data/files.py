@@ -14,6 +14,10 @@ from beamtree.errors import BeamtreeError
 COMPRESSIONS = ("", ".gz", ".xz")
 
 
+class MissingFileError(BeamtreeError):
+    """A folder lacks a file that a split is made of."""
+
+
 def find_file(folder: Path, names: Sequence[str]) -> Path:
     """The first of `names` that `folder` holds, plain, .gz or .xz; several names where releases differ."""
     if not folder.is_dir():
@@ -27,7 +31,7 @@ def find_file(folder: Path, names: Sequence[str]) -> Path:
     present = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     shown = ", ".join(present[:20]) + (f" and {len(present) - 20} more" if len(present) > 20 else "")
     wanted = " or ".join(names)
-    raise BeamtreeError(f"{folder} has no {wanted} (plain, .gz or .xz); it holds {shown or 'nothing'}")
+    raise MissingFileError(f"{folder} has no {wanted} (plain, .gz or .xz); it holds {shown or 'nothing'}")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
