@@ -39,9 +39,11 @@ class GatedRecursiveCell(nn.Module):
         self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
 
     def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
-        hidden = F.gelu(F.linear(torch.cat((left, right), -1), self.w1.weight, self.w1.bias))  # (…, 4d)
+        wide = torch.promote_types(left.dtype, torch.float32)
+        pair = torch.cat((left, right), -1)  # (…, 2d)
+        hidden = F.gelu(F.linear(pair, self.w1.weight, self.w1.bias).to(wide)).to(left.dtype)  # (…, 4d)
         if keep is not None:
-            hidden = hidden * keep.to(hidden.dtype)
+            hidden = hidden * keep
         gates = F.linear(hidden, self.w2.weight, self.w2.bias)  # (…, 4d)
         return layer_norm_wide(gate(gates, left, right), self.norm)
 

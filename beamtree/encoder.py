@@ -1,0 +1,117 @@
+"""A sentence encoder, (B, n, d) → (B, d): the roots of the K best trees, averaged by score (EBT-GRC)."""
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.cell import GatedRecursiveCell
+from beamtree.checks import lengths_from
+from beamtree.constraints import check_merges, check_pins
+from beamtree.leaf import LeafTransform
+from beamtree.recursion import Beams, beam_tree_recursion
+from beamtree.scorer import SlicedScorer
+from beamtree.tree import BeamTrees
+
+
+class BeamTreeEncoder(nn.Module):
+    """Finds trees in a sequence and returns its root vector.
+
+    Args:
+        d_model: width of a node.
+        input_size: width of the tokens, `d_model` if not given.
+        beam_size: how many trees are kept; 1 is greedy.
+        slice_size: how many features the scorer sees; None for all of them.
+        scorer_hidden: the scorer's hidden size; 64 with a slice, else `d_model`.
+        dropout: on the cell's hidden layer, one mask a node.
+        stochastic: perturb both selections with Gumbel noise in training.
+        cell, scorer: your own, called `cell(left, right, keep)` and `scorer(left, right)` on rows.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        beam_size: int = 5,
+        slice_size: int | None = 64,
+        scorer_hidden: int | None = None,
+        dropout: float = 0.0,
+        stochastic: bool = True,
+        cell: nn.Module | None = None,
+        scorer: nn.Module | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if beam_size < 1:
+            raise ValueError(f"beam_size must be at least 1, got {beam_size}")
+        self.d_model = d_model
+        self.input_size = d_model if input_size is None else input_size
+        self.beam_size = beam_size
+        self.stochastic = stochastic
+        self.leaf = LeafTransform(self.input_size, d_model, device=device, dtype=dtype)
+        self.cell = cell or GatedRecursiveCell(d_model, dropout=dropout, device=device, dtype=dtype)
+        self.scorer = scorer or SlicedScorer(
+            d_model, slice_size=slice_size, hidden_size=scorer_hidden, device=device, dtype=dtype
+        )
+        self._warned = False
+
+    def forward(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        need_trees: bool = False,
+        merges: Tensor | None = None,
+        pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        """Encode x (B, n, input_size); with `need_trees` also return the trees found.
+
+        `merges` (B, n−1) makes the encoder follow a given tree; `pinned_spans`, per sequence a list of half-open
+        (start, end), makes every tree contain these spans.
+        """
+        beams = self.beams(x, key_padding_mask, merges=merges, pinned_spans=pinned_spans)
+        return (beams.root(), beams.trees()) if need_trees else beams.root()
+
+    def beams(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        merges: Tensor | None = None,
+        pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
+    ) -> Beams:
+        """The surviving beams before they are averaged."""
+        weight = self.leaf.linear.weight
+        lengths = lengths_from(x, key_padding_mask, input_size=self.input_size, weight=weight)
+        if merges is not None and pinned_spans is not None:
+            raise ValueError("give merges or pinned_spans, not both: a given tree leaves nothing to pin")
+        pins = None if pinned_spans is None else check_pins(pinned_spans, lengths)
+        if merges is not None:
+            check_merges(merges, lengths)
+        self._warn_if_greedy()
+        if key_padding_mask is not None:
+            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+        return beam_tree_recursion(
+            self.leaf(x),
+            lengths,
+            self.cell,
+            self.scorer,
+            beam_size=self.beam_size,
+            noisy=self.training and self.stochastic,
+            merges=merges,
+            pins=pins,
+        )
+
+    def _warn_if_greedy(self) -> None:
+        if self.beam_size > 1 or self._warned or not self.training or torch.compiler.is_compiling():
+            return
+        self._warned = True
+        warnings.warn(
+            "beam_size=1 is greedy: with one beam its weight is always 1, so the scorer gets no gradient",
+            stacklevel=4,
+        )
+
+    def extra_repr(self) -> str:
+        return f"d_model={self.d_model}, beam_size={self.beam_size}, stochastic={self.stochastic}"

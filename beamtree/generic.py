@@ -1,0 +1,157 @@
+"""A user's own cell and scorer in the engine: autograd differentiates them, a batch of rows at a time.
+
+A cell is called `cell(left, right, keep)` on rows (…, d), a scorer `scorer(left, right)`. Both must be row-wise
+and deterministic given their arguments.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.lineage import lineages
+from beamtree.replay import replay
+from beamtree.search import ROWS_AT_ONCE, Randomness, Tape, search
+
+_RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RReLU)
+
+
+def refuse_random_layers(module: nn.Module, role: str) -> None:
+    """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, _RANDOM_LAYERS) and layer.training and getattr(layer, "p", 1.0) != 0.0:
+            raise ValueError(
+                f"{role} contains {type(layer).__name__} ({name or 'itself'}) in training mode: a {role} must be a "
+                f"function of its arguments; use the `keep` argument for dropout, or put the layer in eval mode"
+            )
+
+
+class AutogradCell:
+    def __init__(self, cell: Callable[..., Tensor], parameters: list[Tensor]) -> None:
+        self.cell, self.parameters = cell, parameters
+
+    def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:
+        left, right = children.unbind(1)
+        return self.cell(left, right) if keep is None else self.cell(left, right, keep)
+
+    def recall(self, children: Tensor, keep: Tensor | None) -> None:
+        self.children, self.keep = children, keep
+
+    def pull(self, rows: slice, grad: Tensor) -> Tensor:
+        with torch.enable_grad():
+            children = self.children[rows].detach().requires_grad_()
+            parents = self(children, None if self.keep is None else self.keep[rows])
+            return torch.autograd.grad(parents, children, grad.to(parents.dtype))[0]
+
+    def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
+        total = [torch.zeros_like(p) for p in self.parameters]
+        for start in range(0, grad.shape[0], ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            with torch.enable_grad():
+                parents = self(self.children[rows], None if self.keep is None else self.keep[rows])
+            _add_gradients(total, parents, self.parameters, grad[rows])
+        return total
+
+
+class AutogradScore:
+    def __init__(self, scorer: Callable[..., Tensor], parameters: list[Tensor]) -> None:
+        self.scorer, self.parameters = scorer, parameters
+        self.gradients = [torch.zeros_like(p) for p in parameters]
+
+    def __call__(self, pairs: Tensor) -> Tensor:
+        return self.scorer(*pairs.unbind(1))
+
+    def pull(self, pairs: Tensor, grad: Tensor) -> Tensor:
+        with torch.enable_grad():
+            pairs = pairs.detach().requires_grad_()
+            scores = self(pairs)
+        return _add_gradients(self.gradients, scores, self.parameters, grad, pairs)
+
+    def parameter_gradients(self) -> list[Tensor]:
+        return self.gradients
+
+
+def _add_gradients(
+    total: list[Tensor], outputs: Tensor, parameters: list[Tensor], grad: Tensor, rows: Tensor | None = None
+) -> Tensor:
+    """Add the parameters' gradients to `total`; return that of `rows`."""
+    trained = [(t, p) for t, p in zip(total, parameters, strict=True) if p.requires_grad]
+    inputs = [p for _, p in trained] + ([rows] if rows is not None else [])
+    if not outputs.requires_grad or not inputs:
+        return torch.zeros_like(rows) if rows is not None else grad
+    gradients = torch.autograd.grad(outputs, inputs, grad.to(outputs.dtype), allow_unused=True)
+    for (t, _), g in zip(trained, gradients, strict=False):
+        if g is not None:
+            t += g
+    last = gradients[-1]
+    return last if rows is not None and last is not None else torch.zeros_like(grad if rows is None else rows)
+
+
+@torch.compiler.disable
+def generic_recursion(
+    leaves: Tensor,
+    lengths: Tensor,
+    cell: nn.Module,
+    scorer: nn.Module,
+    beam_size: int,
+    seed: Tensor | None,
+    noisy: bool,
+    dropout: float,
+    merges: Tensor | None,
+    pins: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Roots (B, K, d), relative scores (B, K), offset (B,), lineages (B, K, n−1) and links."""
+    refuse_random_layers(cell, "cell")
+    refuse_random_layers(scorer, "scorer")
+    randomness = None
+    if seed is not None:
+        randomness = Randomness(seed, noisy, dropout, int(getattr(cell, "hidden_size", 0)))
+    cell_parameters, scorer_parameters = list(cell.parameters()), list(scorer.parameters())
+
+    def parts() -> tuple[AutogradCell, AutogradScore]:
+        return AutogradCell(cell, cell_parameters), AutogradScore(scorer, scorer_parameters)
+
+    options = {"beam_size": beam_size, "randomness": randomness, "merges": merges, "pins": pins}
+    return _Recursion.apply(leaves, lengths, parts, options, *cell_parameters, *scorer_parameters)
+
+
+class _Recursion(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        leaves: Tensor,
+        lengths: Tensor,
+        parts: Callable[[], tuple[AutogradCell, AutogradScore]],
+        options: dict[str, Any],
+        *parameters: Tensor,
+    ) -> tuple[Tensor, ...]:
+        n = leaves.shape[1]
+        kind = leaves.device.type
+        ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        tape = search(leaves, lengths, *parts(), **options)
+        history = lineages(tape.links, tape.roots, lengths, n)
+        ctx.parts, ctx.randomness, ctx.n = parts, options["randomness"], n
+        ctx.save_for_backward(lengths, *tape, *parameters)
+        ctx.mark_non_differentiable(tape.offset, history, tape.links)
+        return tape.nodes[tape.roots], tape.relative, tape.offset, history, tape.links
+
+    @staticmethod
+    def backward(ctx: Any, grad_roots: Tensor, grad_scores: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
+        lengths, *saved = ctx.saved_tensors
+        tape = Tape(*saved[: len(Tape._fields)])
+        kind, dtype, enabled = ctx.autocast
+        with torch.autocast(kind, dtype, enabled):
+            gradients = replay(
+                tape, lengths, grad_roots, grad_scores, *ctx.parts(), n=ctx.n, randomness=ctx.randomness
+            )
+        return gradients.leaves, None, None, None, *gradients.cell, *gradients.scorer
+
+
+def refuse_double_backward() -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "beamtree: the beam-tree recursion has no second derivative; call backward or autograd.grad without "
+            "create_graph=True"
+        )

@@ -1,0 +1,163 @@
+"""The recursion with the built-in cell and scorer as two registered operators, `beamtree::search` and
+`beamtree::replay`: tensors in, tensors out, so that compilers, checkpointing and distributed training see units.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beamtree.cell import GatedRecursiveCell
+from beamtree.generic import refuse_double_backward
+from beamtree.lineage import lineages
+from beamtree.ops.gated_cell import GatedCell, SlicedScore
+from beamtree.replay import replay
+from beamtree.scorer import SlicedScorer
+from beamtree.search import Randomness, Tape, search
+
+_CELL = 6  # the first six weights are the cell's, the other four the scorer's
+
+
+def fused_recursion(
+    leaves: Tensor,
+    lengths: Tensor,
+    cell: GatedRecursiveCell,
+    scorer: SlicedScorer,
+    beam_size: int,
+    seed: Tensor | None,
+    noisy: bool,
+    dropout: float,
+    merges: Tensor | None,
+    pins: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Roots (B, K, d), relative scores (B, K), offset (B,), lineages (B, K, n−1) and links."""
+    weights = [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
+    weights += [scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
+    kind = leaves.device.type
+    product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
+    return torch.ops.beamtree.search(
+        leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, product
+    )[:5]
+
+
+@torch.library.custom_op("beamtree::search", mutates_args=())
+def _search(
+    leaves: Tensor,
+    lengths: Tensor,
+    weights: list[Tensor],
+    beam_size: int,
+    seed: Tensor | None,
+    noisy: bool,
+    dropout: float,
+    merges: Tensor | None,
+    pins: Tensor | None,
+    product_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    cell, score = _parts(weights, product_dtype)
+    randomness = _randomness(seed, noisy, dropout, weights)
+    with torch.autocast(leaves.device.type, enabled=False):
+        tape = search(
+            leaves, lengths, cell, score, beam_size=beam_size, randomness=randomness, merges=merges, pins=pins
+        )
+        history = lineages(tape.links, tape.roots, lengths, leaves.shape[1])
+        vectors = tape.nodes[tape.roots]
+    return vectors, tape.relative, tape.offset, history, tape.links, tape.nodes, tape.energies, tape.roots
+
+
+@_search.register_fake
+def _(
+    leaves: Tensor,
+    lengths: Tensor,
+    weights: list[Tensor],
+    beam_size: int,
+    seed: Tensor | None,
+    noisy: bool,
+    dropout: float,
+    merges: Tensor | None,
+    pins: Tensor | None,
+    product_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    B, n, d = leaves.shape
+    K = beam_size if merges is None else 1
+    made = B * K * (n - 1)
+    wide = torch.promote_types(leaves.dtype, torch.float32)
+    return (
+        leaves.new_empty(B, K, d),
+        leaves.new_empty(B, K, dtype=wide),
+        leaves.new_empty(B, dtype=torch.float64),
+        lengths.new_empty(B, K, n - 1),
+        lengths.new_empty(made, 6),
+        leaves.new_empty(1 + B * n + made, d),
+        leaves.new_empty(made, 4, dtype=wide),
+        lengths.new_empty(B, K),
+    )
+
+
+@torch.library.custom_op("beamtree::replay", mutates_args=())
+def _replay(
+    grad_roots: Tensor,
+    grad_scores: Tensor,
+    lengths: Tensor,
+    tape: list[Tensor],
+    weights: list[Tensor],
+    n: int,
+    seed: Tensor | None,
+    dropout: float,
+    product_dtype: torch.dtype,
+) -> list[Tensor]:
+    cell, score = _parts(weights, product_dtype)
+    randomness = _randomness(seed, False, dropout, weights)
+    with torch.autocast(grad_roots.device.type, enabled=False):
+        gradients = replay(
+            Tape(*tape), lengths, grad_roots, grad_scores, cell, score, n=n, randomness=randomness
+        )
+    return [gradients.leaves, *gradients.cell, *gradients.scorer]
+
+
+@_replay.register_fake
+def _(
+    grad_roots: Tensor,
+    grad_scores: Tensor,
+    lengths: Tensor,
+    tape: list[Tensor],
+    weights: list[Tensor],
+    n: int,
+    seed: Tensor | None,
+    dropout: float,
+    product_dtype: torch.dtype,
+) -> list[Tensor]:
+    B, _, d = grad_roots.shape
+    return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
+
+
+def _parts(weights: list[Tensor], product_dtype: torch.dtype) -> tuple[GatedCell, SlicedScore]:
+    return GatedCell(weights[:_CELL], product_dtype), SlicedScore(weights[_CELL:])
+
+
+def _randomness(seed: Tensor | None, noisy: bool, dropout: float, weights: list[Tensor]) -> Randomness | None:
+    return None if seed is None else Randomness(seed, noisy, dropout, hidden_size=weights[0].shape[0])
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    leaves, lengths, weights, _, seed, _, dropout, _, _, product_dtype = inputs
+    _, relative, offset, history, links, nodes, energies, roots = output
+    ctx.mark_non_differentiable(offset, history, links, nodes, energies, roots)
+    ctx.save_for_backward(lengths, seed, *weights, *Tape(nodes, links, energies, roots, relative, offset))
+    ctx.n, ctx.dropout, ctx.product_dtype, ctx.weights = leaves.shape[1], dropout, product_dtype, len(weights)
+
+
+def _differentiate(ctx: Any, grad_roots: Tensor, grad_scores: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    lengths, seed, *saved = ctx.saved_tensors
+    weights, tape = saved[: ctx.weights], saved[ctx.weights :]
+    grad_leaves, *grad_weights = torch.ops.beamtree.replay(
+        grad_roots, grad_scores, lengths, tape, weights, ctx.n, seed, ctx.dropout, ctx.product_dtype
+    )
+    return grad_leaves, None, grad_weights, None, None, None, None, None, None, None
+
+
+def _refuse(ctx: Any, *grads: Any) -> None:
+    refuse_double_backward()
+
+
+_search.register_autograd(_differentiate, setup_context=_remember)
+_replay.register_autograd(_refuse)

@@ -1,0 +1,67 @@
+"""Beam-tree recursion, the whole idea: search once without a graph, then differentiate the survivors.
+
+    S_b = Σ_t log softmax(e)_chosen      w = softmax(S)      root = Σ_b w_b root_b
+
+The built-in cell and scorer go through two registered operators, so that `torch.compile` sees them as units; a
+user's own go through an autograd function.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.cell import GatedRecursiveCell
+from beamtree.generic import generic_recursion
+from beamtree.noise import draw_seed
+from beamtree.operators import fused_recursion
+from beamtree.scorer import SlicedScorer
+from beamtree.search import POSITION
+from beamtree.tree import BeamTrees
+
+
+class Beams(NamedTuple):
+    """The beams alive at the end, best first; `vectors` and `relative` carry gradient."""
+
+    vectors: Tensor  # (B, K, d) roots, zero for dead beams
+    relative: Tensor  # (B, K) accumulated log-scores less `offset`, −inf for dead beams
+    offset: Tensor  # (B,) float64
+    lineages: Tensor  # (B, K, n−1) rows of `links`, −1 where none
+    links: Tensor
+    lengths: Tensor
+
+    def root(self) -> Tensor:  # (B, d)
+        weights = self.relative.softmax(1).to(self.vectors.dtype)
+        return (weights.unsqueeze(-1) * self.vectors).sum(1)
+
+    def trees(self) -> BeamTrees:
+        position = torch.where(self.lineages < 0, -1, self.links[self.lineages, POSITION])
+        return BeamTrees(position, self.relative, self.offset, self.lengths)
+
+
+def beam_tree_recursion(
+    leaves: Tensor,  # (B, n, d), finite everywhere, padding included
+    lengths: Tensor,  # (B,)
+    cell: nn.Module,
+    scorer: nn.Module,
+    *,
+    beam_size: int = 5,
+    noisy: bool = False,
+    merges: Tensor | None = None,
+    pins: Tensor | None = None,
+) -> Beams:
+    """Merge neighbours until one node is left, keeping the `beam_size` best trees.
+
+    `noisy` perturbs both selections with Gumbel noise. `merges` (B, n−1) follows a given tree; `pins` (B, P, 2)
+    are spans every tree contains. Dropout masks are drawn where `cell.training` and `cell.dropout` say so.
+    """
+    dropout = float(getattr(cell, "dropout", 0.0)) if cell.training else 0.0
+    seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
+    if type(cell) is GatedRecursiveCell and type(scorer) is SlicedScorer:
+        run = fused_recursion
+    else:
+        run = generic_recursion
+    vectors, relative, offset, history, links = run(
+        leaves, lengths, cell, scorer, beam_size, seed, noisy, dropout, merges, pins
+    )
+    return Beams(vectors, relative, offset, history, links, lengths)
