@@ -1,4 +1,4 @@
-"""A file is replaced whole: written beside, flushed to the disk, renamed. A crash leaves the old one or the new."""
+"""A file is replaced whole: written beside, flushed, renamed. A crash leaves the old one or the new."""
 
 import os
 from pathlib import Path

@@ -5,7 +5,7 @@ A model folder holds `config.json`, `model.safetensors` and `vocabulary.json`; n
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from beamtree.data.vocabulary import PAD, Vocabulary
 from beamtree.embedding import TrainableEmbedding
 from beamtree.errors import BeamtreeError
 from beamtree.heads import ClassifierHead, class_probabilities, pair_features
-from beamtree.settings import from_table, nearest, section, setting
+from beamtree.settings import from_table, nearest, setting
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.zoo import create_encoder
 
@@ -37,7 +37,9 @@ class ModelSettings:
     input_dropout: float = setting(0.1, "on token vectors", least=0, most=0.99)
     dropout: float = setting(0.1, "inside the encoder", least=0, most=0.99)
     output_dropout: float = setting(0.1, "around the classifier's first layer", least=0, most=0.99)
-    options: dict[str, Any] = section(dict, "Further options of the encoder, such as beam_size.")
+    options: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "Further options of the encoder, such as beam_size."}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,10 @@ class TreeClassifier(nn.Module):
         examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]
         device = next(self.parameters()).device
         batches = BucketedBatches(
-            self.encode(examples, labelled=False), batch_size=64, bucket=len(examples), max_padded_tokens=16384
+            self.encode(examples, labelled=False),
+            batch_size=64,
+            bucket=len(examples),
+            max_padded_tokens=16384,
         )
         predictions: list[Prediction] = [Prediction("", 0.0)] * len(examples)
         was_training = self.training
@@ -118,7 +123,9 @@ class TreeClassifier(nn.Module):
             for batch in batches.epoch(0, device=device):
                 logits = self(batch.ids, batch.key_padding_mask, batch.gold_merges)
                 best = class_probabilities(logits).max(-1)
-                for row, p, label in zip(batch.rows.tolist(), best.values.tolist(), best.indices.tolist()):
+                for row, p, label in zip(
+                    batch.rows.tolist(), best.values.tolist(), best.indices.tolist(), strict=True
+                ):
                     predictions[row] = Prediction(self.task.labels[label], p)
         finally:
             self.train(was_training)
@@ -157,7 +164,7 @@ def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None
 
 
 def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") -> TreeClassifier:
-    """The model of a folder, of a run folder (its best), or of a name that ships with beamtree; in eval mode."""
+    """The model of a folder, of a run folder (its best) or of a name that ships with beamtree; evaluating."""
     folder = find_model(path_or_name)
     config = _read_config(folder / "config.json")
     source = f"{folder / 'config.json'}"

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ Table = dict[str, Any]
 
 _KINDS = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
 
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
 
 def setting(
     default: Any,
@@ -25,14 +28,12 @@ def setting(
     most: float | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Any:
-    """A dataclass field that knows its range and the comment that stands above it in a file."""
+    """A dataclass field that knows its range and the comment that stands beside it in a file.
+
+    A section is a plain `field` with `help` in its metadata: another settings class, or `dict` for free keys.
+    """
     metadata = {"help": help, "least": least, "most": most, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
-
-
-def section(kind: type, help: str) -> Any:
-    """A dataclass field that is a table of its own: another settings class, or `dict` for free keys."""
-    return dataclasses.field(default_factory=kind, metadata={"help": help})
 
 
 def from_table(kind: type[Settings], table: Mapping[str, Any], *, source: str, prefix: str = "") -> Settings:
@@ -79,7 +80,9 @@ def _free_options(value: Any, source: str, key: str) -> Table:
         raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {value!r}")
     for name, option in value.items():
         if type(option) not in _KINDS or (type(option) is float and not math.isfinite(option)):
-            raise BeamtreeError(f"{source}: {key}.{name} must be a number, text or true/false, got {option!r}")
+            raise BeamtreeError(
+                f"{source}: {key}.{name} must be a number, text or true/false, got {option!r}"
+            )
     return dict(value)
 
 
@@ -137,7 +140,8 @@ def _lines(settings: Any, prefix: str) -> Iterator[str]:
         yield f"# {help}"
         yield f"[{name}]"
         if isinstance(value, dict):
-            yield from (f"{json.dumps(key)} = {_toml_value(option)}" for key, option in value.items())
+            for key, option in value.items():
+                yield f"{key if _BARE_KEY.fullmatch(key) else _toml_value(key)} = {_toml_value(option)}"
         else:
             yield from _lines(value, name + ".")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from beamtree.atomic import replace_file
 from beamtree.data.task import Tokens
 from beamtree.errors import BeamtreeError
 
@@ -49,7 +50,7 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Write a JSON list, one token a line, the first one having number 3."""
-        path.write_text(json.dumps(self.tokens, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+        replace_file(path, json.dumps(self.tokens, ensure_ascii=False, indent=0) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":

@@ -1,7 +1,7 @@
 """A recipe says everything that decides a training run: task, model, training; commented TOML on disk."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from beamtree.errors import BeamtreeError
@@ -13,7 +13,6 @@ from beamtree.settings import (
     merge_tables,
     nearest,
     read_toml,
-    section,
     setting,
     to_toml,
 )
@@ -23,10 +22,9 @@ from beamtree.settings import (
 class SampledSettings:
     train: int = setting(0, "expressions to draw for training; 0 reads the task's files", least=0)
     dev: int = setting(0, "expressions to draw for the held-out set, none of them in training", least=0)
-    least_tokens: int = setting(4, "shortest expression", least=1)
-    most_tokens: int = setting(50, "longest expression", least=1)
-    nested: float = setting(0.5, "share of expressions nested at least nested_depth deep", least=0, most=1)
-    nested_depth: int = setting(3, "operators inside operators that count as nested", least=1)
+    min_length: int = setting(4, "tokens in the shortest; 4 leaves out lone digits", least=1)
+    max_length: int = setting(50, "tokens in the longest", least=1)
+    deep: int = setting(3, "half of the expressions nest operators at least so deep, half less deep", least=2)
     seed: int = setting(0, "the draw's own seed, so that the data stay the same from run to run", least=0)
 
 
@@ -35,18 +33,21 @@ class TaskSettings:
     name: str = setting("listops", "listops or logic")
     train: str = setting("train", "split to learn from")
     dev: str = setting("dev", "split that decides about learning rate, best model and early stopping")
-    sampled: SampledSettings = section(SampledSettings, "ListOps drawn on the fly instead of read from files")
+    sampled: SampledSettings = field(
+        default_factory=SampledSettings,
+        metadata={"help": "ListOps drawn on the fly instead of read from files"},
+    )
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
     seed: int = setting(0, "decides initial weights, order of batches, dropout and noise", least=0)
     batch_size: int = setting(128, "examples in a step, over all processes", least=1)
-    micro_batch_size: int = setting(128, "examples that one process holds at once", least=1)
+    micro_batch_size: int = setting(0, "examples in one forward pass; 0 takes the whole batch", least=0)
     bucket: int = setting(5, "batches that are sorted by length together", least=1)
     learning_rate: float = setting(1e-3, "halved when the dev score stops rising", least=0)
     weight_decay: float = setting(1e-2, "decoupled, on every parameter", least=0)
-    clip: float = setting(1.0, "largest 2-norm of a step's gradient", least=0)
+    clip: float = setting(1.0, "largest 2-norm of a step's gradient; 0 sets no limit", least=0)
     max_epochs: int = setting(100, "passes over the training split at most", least=1)
     selection: str = setting(
         "loss", "what the dev score is: loss (lower is better) or accuracy", choices=("loss", "accuracy")
@@ -60,9 +61,13 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Recipe:
-    task: TaskSettings = section(TaskSettings, "What is learnt, and from which splits.")
-    model: ModelSettings = section(ModelSettings, "What learns it.")
-    training: TrainingSettings = section(TrainingSettings, "How it is learnt.")
+    task: TaskSettings = field(
+        default_factory=TaskSettings, metadata={"help": "What is learnt, and from which splits."}
+    )
+    model: ModelSettings = field(default_factory=ModelSettings, metadata={"help": "What learns it."})
+    training: TrainingSettings = field(
+        default_factory=TrainingSettings, metadata={"help": "How it is learnt."}
+    )
 
     def to_toml(self) -> str:
         return to_toml(self, "Every setting of this run, so that it can be repeated or resumed.")

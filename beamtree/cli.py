@@ -1,0 +1,74 @@
+"""The command line: a table of commands, each imported only when it is called."""
+
+import importlib
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import beamtree
+from beamtree.errors import BeamtreeError
+
+# name -> module and what it holds: a function, or a Typer of several
+COMMANDS = {
+    "data": ("beamtree.commands.data", "app"),
+    "train": ("beamtree.commands.train", "train"),
+}
+
+
+class _Commands(TyperGroup):
+    """Knows the table, and says what a user can mend in one sentence instead of a trace."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False)
+            found.command(cmd_name)(function)
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BeamtreeError as error:
+            if ctx.params.get("debug"):
+                raise
+            typer.echo(f"beamtree: {error}", err=True)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"beamtree {beamtree.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole trace of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Neural networks that find a tree in a sequence by themselves."""
+
+
+def main() -> None:
+    app(prog_name="beamtree")
+
+
+if __name__ == "__main__":
+    main()

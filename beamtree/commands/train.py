@@ -1,0 +1,114 @@
+"""`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beamtree.errors import BeamtreeError
+
+
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="A shipped recipe (listops, logic, listops-quick, …) or a TOML file."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Change a setting, e.g. training.seed=1; may be repeated.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder to make.", show_default="runs/RECIPE-seedN")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the task's files.", show_default="$BEAMTREE_DATA/TASK or data/TASK"),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Continue the run in this folder from its last checkpoint; with a RECIPE, begin it if it "
+            "is not there yet, so that the same command can be restarted."
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that stands there.")] = False,
+    max_minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop after so long, with a checkpoint to resume from.")
+    ] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many steps, with a checkpoint to resume from.")
+    ] = None,
+) -> None:
+    """Train a model by a recipe.
+
+    The run folder gets recipe.toml, metrics.jsonl (one record an epoch), TensorBoard events, the models best/
+    and last/, and checkpoint/. Ctrl-C stops after the present step and leaves a checkpoint. The same command
+    runs on several GPUs: accelerate launch -m beamtree.cli train RECIPE.
+    """
+    if resume is not None and (out is not None or overwrite):
+        raise BeamtreeError("--resume continues a run in its own folder: leave out --out and --overwrite")
+    if recipe is None and resume is None:
+        raise BeamtreeError("name a RECIPE to train by, or a run folder with --resume")
+
+    import signal
+
+    from rich.console import Console
+
+    from beamtree.training.examples import load_examples
+    from beamtree.training.fit import create_accelerator, fit
+    from beamtree.training.progress import Display
+    from beamtree.training.recipe import load_recipe
+    from beamtree.training.run_folder import RunFolder
+    from beamtree.training.stopping import Stopping
+
+    stopping = Stopping(minutes=max_minutes, steps=max_steps)
+    accelerator = create_accelerator()
+    continued = resume is not None and (recipe is None or RunFolder(resume).begun)
+    if resume is not None and continued:
+        folder = RunFolder(resume)
+        settings = folder.continue_with(recipe, changes or ())
+    elif recipe is not None:
+        settings = load_recipe(recipe, changes or ())
+        folder = RunFolder(
+            resume or out or Path("runs") / f"{Path(recipe).stem}-seed{settings.training.seed}"
+        )
+    display = Display(Console(quiet=not accelerator.is_main_process))
+    if accelerator.is_main_process and not continued:
+        folder.refuse_if_taken(overwrite)
+    task, train_examples, dev_examples = load_examples(settings.task, data)
+    # All have looked at what stands in the folder before the first process changes it.
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        folder.write_recipe(settings) if continued else folder.begin(settings)
+    accelerator.wait_for_everyone()
+    display.say(
+        f"{settings.model.encoder} on {task.name}: {len(train_examples):,} training and {len(dev_examples):,} "
+        f"dev examples, {accelerator.device.type} × {accelerator.num_processes}, in {folder.path}"
+    )
+    outcome = fit(
+        settings,
+        folder,
+        task,
+        train_examples,
+        dev_examples,
+        accelerator=accelerator,
+        stopping=stopping,
+        display=display,
+    )
+    if outcome.finished:
+        best = max(
+            (record for record in outcome.history if record["best"]), key=lambda record: record["epoch"]
+        )
+        display.say(
+            f"finished: {outcome.reason}; best epoch {best['epoch']} with dev accuracy "
+            f"{best['dev_accuracy']:.2%}, in {folder.best}"
+        )
+    else:
+        display.say(f"{outcome.reason}; continue with: beamtree train --resume {folder.path}")
+    accelerator.end_training()
+    if stopping.signal_number is not None:
+        raise typer.Exit(128 + signal.Signals(stopping.signal_number))

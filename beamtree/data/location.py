@@ -1,0 +1,10 @@
+"""Where data files are: a folder given, or `$BEAMTREE_DATA/TASK`, or `./data/TASK`."""
+
+import os
+from pathlib import Path
+
+
+def data_folder(task: str, given: Path | None = None) -> Path:
+    """The folder with a task's files; the given one itself, or its subfolder of the task's name."""
+    root = given or Path(os.environ.get("BEAMTREE_DATA") or "data")
+    return root if given is not None and not (root / task).is_dir() else root / task

@@ -1,0 +1,97 @@
+"""Everything a run is, in one safetensors file: weights, optimiser, schedule, position, random numbers."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from beamtree.errors import BeamtreeError
+from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.training.schedule import Schedule
+
+FORMAT = 1
+
+
+@dataclass
+class Position:
+    """How far a run has come."""
+
+    data: str  # checksum of the examples
+    epochs: int = 0  # finished
+    steps: int = 0  # optimiser steps of the epoch under way
+    total_steps: int = 0
+    epoch_seconds: float = 0.0  # of the epoch under way
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def save_checkpoint(
+    path: Path,
+    *,
+    model: nn.Module,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    position: Position,
+    by_process: dict[str, Tensor],
+) -> None:
+    """Replace the checkpoint in one rename. `by_process` tensors have one row for every process."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {f"process.{name}": tensor for name, tensor in by_process.items()}
+    optimizer_state = optimizer.state_dict()
+    numbers: dict[str, dict[str, Any]] = {}
+    for index, state in optimizer_state["state"].items():
+        numbers[str(index)] = {}
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{name}"] = value
+            else:
+                numbers[str(index)][name] = value
+    notes = {
+        "format": FORMAT,
+        "position": asdict(position),
+        "schedule": schedule.state(),
+        "optimizer": {"numbers": numbers, "groups": optimizer_state["param_groups"]},
+    }
+    save_tensors(path, tensors, notes)
+
+
+def load_checkpoint(
+    path: Path, *, model: nn.Module, optimizer: Optimizer, schedule: Schedule
+) -> tuple[Position, dict[str, Tensor]]:
+    """Put a run back where it was; the position and the tensors with one row for every process."""
+    tensors, notes = load_tensors(path)
+    if notes.get("format") != FORMAT:
+        raise BeamtreeError(
+            f"{path} has checkpoint format {notes.get('format')!r}; this version of beamtree reads {FORMAT}"
+        )
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "process": {}}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition(".")
+        parts[kind][rest] = tensor
+    model.load_state_dict(parts["model"])
+    state: dict[int, dict[str, Any]] = {
+        int(index): dict(values) for index, values in notes["optimizer"]["numbers"].items()
+    }
+    for name, tensor in parts["optimizer"].items():
+        index, _, rest = name.partition(".")
+        state[int(index)][rest] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": notes["optimizer"]["groups"]})
+    schedule.restore(notes["schedule"])
+    return Position(**notes["position"]), parts["process"]
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The states of the generators that a process draws from, as one row of bytes."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states)
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    size = torch.get_rng_state().numel()
+    torch.set_rng_state(state[:size].cpu())
+    if device.type == "cuda" and state.numel() > size:
+        torch.cuda.set_rng_state(state[size:].cpu(), device)

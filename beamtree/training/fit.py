@@ -1,0 +1,261 @@
+"""The training loop: the same code on a CPU, a GPU, or under `torchrun` and `accelerate launch` on many.
+
+Nothing in a step waits for a GPU. Losses are summed there and looked at a few times a second; so is the
+gradient's norm of every step, which tells afterwards at which step the loss stopped being finite.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from beamtree.atomic import replace_file
+from beamtree.data.batching import Batch
+from beamtree.data.task import Example, Task
+from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.heads import class_losses
+from beamtree.model import save_model
+from beamtree.training.progress import Display
+from beamtree.training.recipe import Recipe, TrainingSettings
+from beamtree.training.run import Run, add_up
+from beamtree.training.run_folder import RunFolder
+from beamtree.training.stopping import Stopping
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+LOOK_SECONDS = 0.25  # how often a single process looks at what its GPU has summed up
+LOOK_STEPS = 20  # several processes have to look together, so they count steps
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `finished`, or stopped and to be resumed."""
+
+    finished: bool
+    reason: str
+    history: list[dict[str, Any]]
+
+
+def create_accelerator() -> "Accelerator":
+    """This process's place among those that share the run."""
+    try:
+        from accelerate import Accelerator
+    except ImportError as error:
+        raise MissingExtraError("training", "train") from error
+    return Accelerator(cpu=not torch.cuda.is_available())
+
+
+def fit(
+    recipe: Recipe,
+    folder: RunFolder,
+    task: Task,
+    train: Sequence[Example],
+    dev: Sequence[Example],
+    *,
+    accelerator: "Accelerator | None" = None,
+    stopping: Stopping | None = None,
+    display: Display | None = None,
+) -> Outcome:
+    """Train in a run folder that has begun, from its checkpoint if it has one, until over or stopped."""
+    accelerator = accelerator or create_accelerator()
+    with stopping or Stopping() as stopping, display or Display() as display, _arithmetic(recipe.training):
+        run = Run(recipe, folder, task, train, dev, accelerator, display)
+        main = accelerator.is_main_process
+        if main:
+            folder.write_metrics(run.position.history)
+        with _event_writer(folder, run.position.total_steps) if main else nullcontext() as writer:
+            stop = None
+            while (over := run.over) is None:
+                if stop is not None:
+                    return Outcome(False, stop, run.position.history)
+                epoch = _Epoch(run, stopping, writer)
+                stop = epoch.train()
+                if epoch.complete:
+                    _end_epoch(run, epoch.tokens, writer)
+                else:
+                    run.save()
+        return Outcome(True, over, run.position.history)
+
+
+def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
+    position = run.position
+    began = time.monotonic()
+    train_loss, train_accuracy = run.means(run.sums, len(run.train_batches.examples))
+    dev_loss, dev_accuracy = run.evaluate()
+    if not math.isfinite(dev_loss):
+        raise BeamtreeError(
+            f"the dev loss is not finite after epoch {position.epochs + 1}: stopped; "
+            "the last good checkpoint and best/ are kept"
+        )
+    rate = run.schedule.learning_rate
+    best = run.schedule.judge(run.schedule.score(dev_loss, dev_accuracy))
+    record = {
+        "epoch": position.epochs + 1,
+        "step": position.total_steps,
+        "train_loss": train_loss,
+        "train_accuracy": train_accuracy,
+        "dev_loss": dev_loss,
+        "dev_accuracy": dev_accuracy,
+        "learning_rate": rate,
+        "best": best,
+        "tokens_per_second": tokens / position.epoch_seconds,
+        "seconds": position.epoch_seconds + time.monotonic() - began,
+    }
+    run.turn_over(record)
+    if best and run.main:
+        save_model(run.model, run.folder.best, record)
+    run.save()
+    if run.main:
+        run.folder.write_metrics(position.history)
+        for name in ("train_loss", "train_accuracy", "dev_loss", "dev_accuracy", "learning_rate"):
+            writer.add_scalar(f"epoch/{name}", record[name], position.total_steps)
+        writer.flush()
+    run.display.end_epoch(record, run.settings.max_epochs)
+
+
+class _Epoch:
+    """One pass over the training split, from wherever the position is."""
+
+    def __init__(self, run: Run, stopping: Stopping, writer: Any) -> None:
+        self.run, self.stopping, self.writer = run, stopping, writer
+        batches, position = run.train_batches, run.position
+        self.plan = batches.plan(position.epochs)
+        lengths = batches.examples.lengths.sum(1)
+        self.step_tokens = [int(sum(lengths[rows].sum() for rows in step)) for step in self.plan]
+        self.step_examples = [sum(map(len, step)) for step in self.plan]
+        self.tokens = sum(self.step_tokens)
+        self.norms = torch.zeros(len(self.plan), device=run.device)
+        self.began = time.monotonic() - position.epoch_seconds
+        self.looked_at, self.looked_step = time.monotonic(), position.steps
+
+    @property
+    def complete(self) -> bool:
+        return self.run.position.steps == len(self.plan)
+
+    def train(self) -> str | None:
+        """Run to the epoch's end or a reason to stop, which is returned."""
+        run, position = self.run, self.run.position
+        run.display.begin_epoch(position.epochs + 1, run.settings.max_epochs, len(self.plan), position.steps)
+        run.wrapped.train()
+        stop = None
+        for batch in run.train_batches.epoch(position.epochs, first_step=position.steps, device=run.device):
+            self._forward_backward(batch)
+            if not batch.ends_step:
+                continue
+            self._update()
+            stop = self.stopping.reason
+            if self._time_to_look(stop):
+                stop, save = self._agree(stop)
+                self._look()
+                if stop is not None:
+                    break
+                if save and not self.complete:
+                    run.save()
+        self._look()
+        return stop
+
+    def _forward_backward(self, batch: Batch) -> None:
+        run = self.run
+        with nullcontext() if batch.ends_step else run.accelerator.no_sync(run.wrapped):
+            with run.autocast():
+                logits = run.wrapped(batch.ids, batch.key_padding_mask, batch.gold_merges)
+            losses = class_losses(logits, batch.labels)
+            # Gradients are averaged over the processes, but the parts of a mean add up.
+            run.accelerator.backward(batch.part_of_mean(losses) * run.processes)
+        add_up(run.sums, batch, losses, logits)
+
+    def _update(self) -> None:
+        run, position = self.run, self.run.position
+        norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), run.settings.clip or math.inf)
+        self.norms[position.steps].copy_(norm)
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        position.steps += 1
+        position.total_steps += 1
+        self.stopping.steps_taken += 1
+        position.epoch_seconds = time.monotonic() - self.began
+
+    def _time_to_look(self, stop: str | None) -> bool:
+        run = self.run
+        if run.device.type == "cpu" or self.complete:
+            return True
+        if run.processes > 1:
+            return run.position.steps % LOOK_STEPS == 0 or self.stopping.steps_taken == self.stopping.steps
+        return stop is not None or time.monotonic() - self.looked_at >= LOOK_SECONDS
+
+    def _agree(self, stop: str | None) -> tuple[str | None, bool]:
+        """Whether any process has to stop or finds a checkpoint due; all of them then do."""
+        run = self.run
+        due = time.monotonic() - run.saved_at >= 60 * run.settings.checkpoint_minutes
+        wishes = torch.tensor([stop is not None, due], dtype=torch.int64, device=run.device)
+        any_stop, any_due = (run.accelerator.reduce(wishes, "sum") > 0).tolist()
+        return (stop or "another process was stopped") if any_stop else None, any_due
+
+    def _look(self) -> None:
+        """Read the sums and norms since the last look; refuse to go on from a loss that is not finite."""
+        run, first, steps = self.run, self.looked_step, self.run.position.steps
+        if first == steps:
+            return
+        sums = run.accelerator.reduce(run.sums, "sum")
+        loss, correct, *norms = torch.cat((sums, self.norms[first:steps].double())).tolist()
+        for step, norm in enumerate(norms, start=first):
+            if not math.isfinite(norm):
+                self._fail(step)
+        now = time.monotonic()
+        speed = sum(self.step_tokens[first:steps]) / max(now - self.looked_at, 1e-9)
+        examples = sum(self.step_examples[:steps])
+        run.display.show(steps, loss / examples, correct / examples, speed)
+        if self.writer is not None:
+            self.writer.add_scalar("step/mean_train_loss", loss / examples, run.position.total_steps)
+            self.writer.add_scalar("step/gradient_norm", norms[-1], run.position.total_steps)
+        self.looked_at, self.looked_step = now, steps
+
+    def _fail(self, step: int) -> None:
+        run = self.run
+        rows = [int(row) for micro_batch in self.plan[step] for row in micro_batch]
+        epoch = run.position.epochs + 1
+        where = run.folder.path / "failure.json"
+        if run.main:
+            replace_file(where, json.dumps({"epoch": epoch, "step": step + 1, "examples": rows}) + "\n")
+        few = ", ".join(map(str, rows[:8])) + (", …" if len(rows) > 8 else "")
+        raise BeamtreeError(
+            f"the loss or its gradient is not finite in epoch {epoch}, step {step + 1} (training examples "
+            f"{few}; all {len(rows)} in {where}): stopped; the last good checkpoint and best/ are kept"
+        )
+
+
+@contextmanager
+def _arithmetic(settings: TrainingSettings) -> Iterator[None]:
+    """The recipe's precision and determinism while the run lasts."""
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    if settings.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+    torch.use_deterministic_algorithms(settings.deterministic)
+    torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_float32_matmul_precision(precision)
+
+
+@contextmanager
+def _event_writer(folder: RunFolder, total_steps: int) -> Iterator[Any]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError("writing TensorBoard events", "train") from error
+    # What an interrupted run wrote after its last checkpoint is written again.
+    writer = SummaryWriter(folder.tensorboard, purge_step=total_steps + 1 if total_steps else None)
+    try:
+        yield writer
+    finally:
+        writer.close()

@@ -1,0 +1,176 @@
+"""One run in the making: what learns, from what, how far it has come, and how that is saved and restored."""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from beamtree.data.batching import Batch, BucketedBatches
+from beamtree.data.task import Example, Task
+from beamtree.errors import BeamtreeError
+from beamtree.heads import class_losses, predicted_classes
+from beamtree.model import create_model, save_model
+from beamtree.training.checkpoint import (
+    Position,
+    load_checkpoint,
+    random_state,
+    save_checkpoint,
+    set_random_state,
+)
+from beamtree.training.progress import Display
+from beamtree.training.ranger import Ranger
+from beamtree.training.recipe import Recipe
+from beamtree.training.run_folder import RunFolder
+from beamtree.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+DEV_TOKENS = 1 << 16  # padded tokens in a dev batch, so that long expressions fit
+
+
+class Run:
+    """Model, optimiser, schedule, batches and position of one process; restored if there is a checkpoint."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        task: Task,
+        train: Sequence[Example],
+        dev: Sequence[Example],
+        accelerator: "Accelerator",
+        display: Display,
+    ) -> None:
+        settings = self.settings = recipe.training
+        self.folder, self.accelerator, self.display = folder, accelerator, display
+        self.main: bool = accelerator.is_main_process
+        self.device: torch.device = accelerator.device
+        rank, self.processes = accelerator.process_index, accelerator.num_processes
+        torch.manual_seed(settings.seed)
+        self.model = create_model(recipe.model, task).to(self.device)
+        self.wrapped = accelerator.prepare(self.model)
+        self.optimizer = Ranger(
+            self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        self.schedule = Schedule(settings, self.optimizer)
+        self.train_batches = BucketedBatches(
+            self.model.encode(train),
+            batch_size=settings.batch_size,
+            micro_batch_size=settings.micro_batch_size or None,
+            bucket=settings.bucket,
+            shuffle=True,
+            seed=settings.seed,
+            rank=rank,
+            num_processes=self.processes,
+        )
+        self.dev_batches = BucketedBatches(
+            self.model.encode(dev),
+            batch_size=settings.batch_size,
+            bucket=settings.bucket,
+            max_padded_tokens=DEV_TOKENS,
+            rank=rank,
+            num_processes=self.processes,
+        )
+        self.position = Position(data=_checksum(self.train_batches, self.dev_batches))
+        self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # this epoch's loss and correct
+        self._seed_noise()
+        if folder.checkpoint_file.is_file():
+            self._restore()
+        self.saved_at = time.monotonic()
+
+    @property
+    def over(self) -> str | None:
+        """Why nothing is left to do, or None."""
+        if self.schedule.exhausted:
+            return f"the dev score has not risen for {self.schedule.epochs_without_improvement} epochs"
+        if self.position.epochs >= self.settings.max_epochs:
+            return f"all {self.settings.max_epochs} epochs are done"
+        return None
+
+    def turn_over(self, record: dict[str, Any]) -> None:
+        """Close the epoch under way with its record."""
+        position = self.position
+        position.history.append(record)
+        position.epochs, position.steps, position.epoch_seconds = position.epochs + 1, 0, 0.0
+        self.sums.zero_()
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[float, float]:
+        """Loss and accuracy on the dev split."""
+        self.model.eval()
+        sums = torch.zeros_like(self.sums)
+        for batch in self.dev_batches.epoch(0, device=self.device):
+            with self.autocast():
+                logits = self.model(batch.ids, batch.key_padding_mask, batch.gold_merges)
+            add_up(sums, batch, class_losses(logits, batch.labels), logits)
+        return self.means(sums, len(self.dev_batches.examples))
+
+    def means(self, sums: Tensor, examples: int) -> tuple[float, float]:
+        """Loss and accuracy from the sums of all processes."""
+        loss, correct = self.accelerator.reduce(sums, "sum").tolist()
+        return loss / examples, correct / examples
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
+
+    def save(self) -> None:
+        """Replace `last/` and the checkpoint; every process has to call it."""
+        by_process = {
+            "random": self.accelerator.gather(random_state(self.device).to(self.device)[None]),
+            "sums": self.accelerator.gather(self.sums[None]),
+        }
+        if self.main:
+            save_model(self.model, self.folder.last)
+            save_checkpoint(
+                self.folder.checkpoint_file,
+                model=self.model,
+                optimizer=self.optimizer,
+                schedule=self.schedule,
+                position=self.position,
+                by_process=by_process,
+            )
+        self.saved_at = time.monotonic()
+
+    def _restore(self) -> None:
+        path = self.folder.checkpoint_file
+        position, by_process = load_checkpoint(
+            path, model=self.model, optimizer=self.optimizer, schedule=self.schedule
+        )
+        if position.data != self.position.data:
+            raise BeamtreeError(f"cannot resume {self.folder.path}: its data have changed since it began")
+        self.position = position
+        rank, sums, states = self.accelerator.process_index, by_process["sums"], by_process["random"]
+        if len(sums) == self.processes:
+            self.sums.copy_(sums[rank])
+            set_random_state(states[rank], self.device)
+        else:
+            if rank == 0:
+                self.sums.copy_(sums.sum(0))
+            self._seed_noise()
+            self.display.say(
+                f"begun by {len(sums)} and continued by {self.processes} processes: dropout and noise differ"
+            )
+
+    def _seed_noise(self) -> None:
+        """Every process drops and draws on its own."""
+        place = (self.settings.seed, self.accelerator.process_index, self.position.total_steps)
+        torch.manual_seed(int.from_bytes(hashlib.sha256(repr(place).encode()).digest()[:8], "little") >> 1)
+
+
+def add_up(sums: Tensor, batch: Batch, losses: Tensor, logits: Tensor) -> None:
+    """Add a batch's losses and correct predictions to the sums (2,), without waiting for the device."""
+    sums[0] += torch.where(batch.counted, losses.detach(), 0).sum(dtype=sums.dtype)
+    sums[1] += (batch.counted & (predicted_classes(logits) == batch.labels)).sum()
+
+
+def _checksum(*splits: BucketedBatches) -> str:
+    digest = hashlib.sha256()
+    for split in splits:
+        examples = split.examples
+        for array in (examples.tokens, examples.lengths, examples.labels):
+            digest.update(array.tobytes())
+    return digest.hexdigest()

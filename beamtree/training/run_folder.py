@@ -1,0 +1,98 @@
+"""A run folder: `recipe.toml`, `metrics.jsonl`, `tensorboard/`, `best/`, `last/`, `checkpoint/`.
+
+Every file in it is replaced whole, and the checkpoint is a single file, so a run that is killed at any
+moment can be resumed; `metrics.jsonl` is written anew from the checkpoint's own history.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from beamtree.atomic import make_folder, replace_file
+from beamtree.errors import BeamtreeError
+from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.path / "recipe.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoint_file(self) -> Path:
+        return self.path / "checkpoint" / "state.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
+    def last(self) -> Path:
+        return self.path / "last"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def begun(self) -> bool:
+        return self.recipe_file.is_file()
+
+    def refuse_if_taken(self, overwrite: bool) -> None:
+        """Nothing that stands here may be lost unless the user said so, and then only a run."""
+        if self.path.is_dir() and all(entry.name.startswith(".") for entry in self.path.iterdir()):
+            return  # empty, or left by a run that was killed before it had begun
+        if self.begun and not overwrite:
+            raise BeamtreeError(
+                f"{self.path} already holds a run: --resume {self.path} continues it, "
+                "--overwrite replaces it, --out names another folder"
+            )
+        if self.path.exists() and not self.begun:
+            raise BeamtreeError(f"{self.path} exists and is not a run folder: name another one with --out")
+
+    def begin(self, recipe: Recipe) -> None:
+        """Make the folder empty but for the recipe."""
+        make_folder(self.path)
+        for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.metrics_file.unlink(missing_ok=True)
+        self.write_recipe(recipe)
+        make_folder(self.checkpoint_file.parent)
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        replace_file(self.recipe_file, recipe.to_toml())
+
+    def continue_with(self, recipe: str | Path | None, changes: Sequence[str]) -> Recipe:
+        """The recipe of this run, with changes that leave what was learnt so far valid."""
+        if not self.begun:
+            raise BeamtreeError(f"there is no run to resume in {self.path}: it has no recipe.toml")
+        begun_with = load_recipe(self.recipe_file)
+        wanted = load_recipe(recipe or self.recipe_file, changes)
+        if not same_but_for_stopping(begun_with, wanted):
+            raise BeamtreeError(
+                f"{self.path} was begun with other settings; a resumed run may only change "
+                f"{', '.join('training.' + name for name in RESUMABLE)}"
+            )
+        return wanted
+
+    def write_metrics(self, history: Sequence[Mapping[str, Any]]) -> None:
+        replace_file(self.metrics_file, "".join(json.dumps(record) + "\n" for record in history))
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The records, one an epoch."""
+        try:
+            return [json.loads(line) for line in self.metrics_file.read_text(encoding="utf-8").splitlines()]
+        except OSError as error:
+            raise BeamtreeError(f"cannot read {self.metrics_file}: {error.strerror}") from error
+        except ValueError as error:
+            raise BeamtreeError(f"{self.metrics_file} is not one JSON record a line: {error}") from error
