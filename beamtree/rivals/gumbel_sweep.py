@@ -1,0 +1,274 @@
+"""One tree grown by straight-through Gumbel choices, and its dense gradient by one sweep backwards.
+
+A node never changes, so the growth keeps each vector once and lists ids. The gradient touches every live node
+at every step, but only through scalar products: one accumulator a live node suffices, beside each step's
+probabilities q. That is O(n·d) memory and O(n²) scalars, where autograd keeps O(n²·d).
+
+    y = onehot(argmax) + q − stopgrad(q)        c = cumsum(y)
+    h'_j = y_j·p_j + (1 − c_j)·h_j + (c_j − y_j)·h_{j+1}
+    ∂L/∂y_i = ⟨D_i, p_i − h_{i+1}⟩ + Σ_{j≥i} ⟨D_j, h_{j+1} − h_j⟩        D = ∂L/∂h'
+
+Sequences are handled longest first and end together: a shorter one joins once the longer ones have shrunk to
+its length, so at every step all have the same number of nodes and nothing is masked.
+"""
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from beamtree.ops.gated_cell import GatedCell
+from beamtree.search import ROWS_AT_ONCE
+
+Noise = Callable[[int, int, int], Tensor]  # step, sequences, pairs -> (sequences, pairs)
+
+
+class Judge(Protocol):
+    """Scores pairs of nodes (rows, 2, d); where it needs their parents for that, it returns them too."""
+
+    def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]: ...
+    def pull(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> Tensor: ...
+
+
+class Schedule:
+    """Who takes part in which step, and where its merge is kept: merges are numbered by step, then sequence.
+
+    Node 0 is none, then come the B·n leaves, then the merges' nodes. Pairs: those of leaves, then two a merge.
+    """
+
+    def __init__(self, lengths: Tensor, n: int) -> None:
+        host = lengths.tolist()
+        self.B, self.n, self.lengths = len(host), n, lengths
+        self.order = lengths.argsort(descending=True, stable=True)  # (B,)
+        self.counts = [sum(length >= n - t for length in host) for t in range(n - 1)]
+        self.starts = [0, *accumulate(self.counts)]
+        self.made = self.starts[-1]
+        self.first_node = 1 + self.B * n
+        self.first_pair = self.B * (n - 1)
+
+    def lists(self) -> Tensor:
+        """Ids of nodes and of pairs, longest sequence first, (2, B, n+2); place 0 is empty, pair c is (c, c+1)."""
+        place = torch.arange(self.n + 2, device=self.order.device)
+        ids = self.order[:, None] * self.n + place
+        ids = torch.where(place <= self.lengths[self.order, None], ids, 0)
+        ids[:, 0] = 0
+        row = torch.arange(self.B, device=self.order.device)[:, None]
+        return torch.stack((ids, (row * (self.n - 1) + place - 1).clamp(0, self.first_pair)))
+
+    def merges(self, positions: Tensor) -> Tensor:
+        """From places (made, 1) to merges (B, n−1), each sequence's own first, −1 after its last."""
+        step = torch.arange(self.n - 1, device=positions.device)
+        counts = torch.tensor(self.counts, dtype=torch.int64, device=positions.device)
+        by_step = positions.new_full((self.n - 1, self.B), -1)
+        by_step[torch.arange(self.B, device=positions.device) < counts[:, None]] = positions[:, 0] - 1
+        own = self.n - self.lengths[self.order, None] + step  # (B, n−1)
+        found = by_step.T.gather(1, own.clamp(max=self.n - 2)).masked_fill(own > self.n - 2, -1)
+        return torch.empty_like(found).index_copy_(0, self.order, found)
+
+
+class Growth(NamedTuple):
+    """What the sweep needs of the growth."""
+
+    nodes: Tensor  # (1 + B·n + made, d)
+    windows: Tensor  # (2, made, 4) nodes and pairs at a merge: left neighbour, left, right, right neighbour
+    positions: Tensor  # (made, 1) place of the left child in its list
+    lists: Tensor  # (2, sequences, 3) at the end
+    candidates: Tensor | None  # (pairs, d) the parent of every pair, where the judge makes them
+    chances: list[Tensor]  # q of every step, (sequences, pairs)
+
+    def roots(self, schedule: Schedule) -> Tensor:  # (B, d)
+        single = 1 + schedule.order[self.lists.shape[1] :] * schedule.n
+        ids = torch.cat((self.lists[0, :, 1], single))
+        return self.nodes[torch.empty_like(ids).index_copy_(0, schedule.order, ids)]
+
+
+@torch.no_grad()
+def grow(
+    leaves: Tensor,  # (B, n, d)
+    schedule: Schedule,
+    cell: GatedCell,
+    judge: Judge,
+    *,
+    keep: Tensor | None,  # dropout masks: of every pair if the judge makes parents, else of every merge
+    noise: Noise | None,
+) -> Growth:
+    B, n, d = leaves.shape
+    device, first = leaves.device, schedule.first_node
+    nodes = leaves.new_zeros(first + schedule.made, d)
+    nodes[1:first] = leaves.reshape(-1, d)
+    initial = schedule.lists()
+    leaf_pairs = initial[0, :, 1:-1].unfold(1, 2, 1).reshape(-1, 2)
+    scores, candidates = _judge_pairs(judge, nodes, leaf_pairs, keep, 2 * schedule.made)
+
+    windows = initial.new_empty(2, schedule.made, 4)
+    positions = initial.new_empty(schedule.made, 1)
+    new_nodes = torch.arange(first, nodes.shape[0], device=device).unsqueeze(1)  # (made, 1)
+    new_pairs = torch.arange(scores.shape[0] - 2 * schedule.made, scores.shape[0], device=device).view(-1, 2)
+    place = torch.arange(n + 2, device=device)
+    chances: list[Tensor] = []
+    lists = initial[:, :0]
+
+    for t, count in enumerate(schedule.counts):
+        width = n - t
+        merges = slice(schedule.starts[t], schedule.starts[t + 1])
+        lists = torch.cat((lists, initial[:, lists.shape[1] : count, : width + 2]), 1)
+        logits = scores[lists[1, :, 1:width]]  # (A, pairs)
+        if noise is not None and width > 2:
+            logits = logits + noise(t, count, width - 1)
+        chances.append(logits.softmax(-1))
+        at = torch.add(logits.argmax(-1, keepdim=True), 1, out=positions[merges])  # (A, 1)
+        window = lists.gather(2, (at + place[:4] - 1).expand(2, count, 4))
+        windows[:, merges] = window
+
+        around = nodes[window[0]]  # (A, 4, d)
+        if candidates is None:
+            parent = cell(around[:, 1:3], None if keep is None else keep[merges])
+        else:
+            parent = candidates[window[1, :, 1]]
+        nodes[first + merges.start : first + merges.stop] = parent
+        fresh = torch.stack((around[:, 0], parent, parent, around[:, 3]), 1).view(-1, 2, d)
+        made = slice(schedule.first_pair + 2 * merges.start, schedule.first_pair + 2 * merges.stop)
+        scores[made], parents = judge(fresh, keep[made] if keep is not None and candidates is not None else None)
+        if candidates is not None and parents is not None:
+            candidates[made] = parents
+
+        kept = place[: width + 1] + (place[: width + 1] > at)  # (A, width+1)
+        lists = lists.gather(2, kept.expand(2, count, width + 1))
+        lists[0].scatter_(1, at, new_nodes[merges])
+        lists[1].scatter_(1, at + place[:2] - 1, new_pairs[merges])
+    return Growth(nodes, windows, positions, lists, candidates, chances)
+
+
+class Gradients(NamedTuple):
+    leaves: Tensor  # (B, n, d)
+    merged: Tensor  # (made, d) of the nodes, for the cell's parameters
+    pairs: Tensor  # (pairs, 2) node ids
+    scores: Tensor  # (pairs,) summed over the steps a pair lives
+
+
+@torch.no_grad()
+def sweep(
+    growth: Growth,
+    schedule: Schedule,
+    cell: GatedCell,
+    judge: Judge,
+    *,
+    keep: Tensor | None,
+    grad_roots: Tensor,  # (B, d)
+) -> Gradients:
+    nodes, windows, first = growth.nodes, growth.windows, schedule.first_node
+    d, wide, n = nodes.shape[1], grad_roots.dtype, schedule.n
+    disentangled = growth.candidates is None
+    children = nodes[windows[0, :, 1:3]]  # (made, 2, d)
+    cell.recall(children, keep if keep is None or disentangled else keep[windows[1, :, 1]])
+    initial = schedule.lists()
+    pairs = torch.cat((initial[0, :, 1:-1].unfold(1, 2, 1).reshape(-1, 2), _new_pairs(windows[0], first)))
+    slopes = _slopes(judge, nodes, pairs, None if disentangled else keep)  # (pairs, 2, s)
+    s = slopes.shape[-1]
+
+    totals = grad_roots.new_zeros(pairs.shape[0])
+    merged = grad_roots.new_zeros(schedule.made, d)
+    grad_leaves = grad_roots.new_zeros(schedule.B, n, d)
+    ordered = grad_roots[schedule.order]
+    lists = growth.lists
+    grads = torch.nn.functional.pad(ordered[: lists.shape[1], None], (0, 0, 1, 1))  # (A, 3, d)
+    grad_leaves[lists.shape[1] :, 0] = ordered[lists.shape[1] :]
+    place = torch.arange(n + 2, device=nodes.device)
+    row = torch.arange(schedule.B, device=nodes.device).unsqueeze(1)
+
+    for t in range(n - 2, -1, -1):
+        width, count = n - t, schedule.counts[t]
+        merges = slice(schedule.starts[t], schedule.starts[t + 1])
+        at = growth.positions[merges]  # (A, 1)
+        after = grads[:, 1:width]  # (A, pairs, d)
+        flat = grads.flatten(0, 1)
+        base = row[:count] * (width + 1)
+        merged[merges] = flat.index_select(0, (base + at).squeeze(1))
+        to_children = cell.pull(merges, merged[merges])  # (A, 2, d)
+
+        kept = place[: width + 2] - 1 + (place[: width + 2] <= at)  # (A, width+2)
+        lists = lists.gather(2, kept.expand(2, count, width + 2))
+        lists.scatter_(2, (at + place[:3] - 1).expand(2, count, 3), windows[:, merges, :3])
+        grads = flat.index_select(0, (base + kept).view(-1)).view(count, width + 2, d)
+        grads.scatter_(1, (at + place[:2]).unsqueeze(-1).expand(count, 2, d), to_children)
+
+        if width > 2:
+            alive = nodes[lists[0, :, 1 : width + 1]].to(wide)  # (A, width, d)
+            left, right = alive[:, :-1], alive[:, 1:]
+            pair = lists[1, :, 1:width]  # (A, pairs)
+            to_left, to_right = (after * left).sum(-1), (after * right).sum(-1)
+            if growth.candidates is None:
+                parent = nodes[first + merges.start : first + merges.stop].to(wide).unsqueeze(-1)
+                to_parent = (after @ parent).squeeze(-1)
+                through_children = alive @ to_children.transpose(1, 2)  # (A, width, 2)
+                to_parent += through_children[:, :-1, 0] + through_children[:, 1:, 1]
+            else:
+                to_parent = (after * growth.candidates[pair]).sum(-1)
+            # The softmax ignores a constant, so the sum over j ≥ i may be taken as minus that over j < i.
+            to_choice = to_parent - to_left - _running_sum(to_right - to_left)
+            chance = growth.chances[t]
+            to_score = chance * (to_choice - (chance * to_choice).sum(-1, keepdim=True))
+            totals.index_add_(0, pair.reshape(-1), to_score.view(-1))
+            to_pair = slopes[pair] * to_score[..., None, None]  # (A, pairs, 2, s)
+            grads[:, 1:width, :s] += to_pair[:, :, 0]
+            grads[:, 2 : width + 1, :s] += to_pair[:, :, 1]
+
+        staying = schedule.counts[t - 1] if t > 0 else 0
+        grad_leaves[staying:count, :width] = grads[staying:, 1:-1]
+        grads, lists = grads[:staying], lists[:, :staying]
+
+    grad_leaves = torch.empty_like(grad_leaves).index_copy_(0, schedule.order, grad_leaves)
+    return Gradients(grad_leaves, merged, pairs, totals)
+
+
+def _judge_pairs(
+    judge: Judge, nodes: Tensor, pairs: Tensor, keep: Tensor | None, more: int
+) -> tuple[Tensor, Tensor | None]:
+    """Scores and candidate parents of these pairs, with room for `more` after them."""
+    found = [
+        judge(nodes[some], None if keep is None else keep[i * ROWS_AT_ONCE : (i + 1) * ROWS_AT_ONCE])
+        for i, some in enumerate(pairs.split(ROWS_AT_ONCE))
+    ]
+    scores = torch.cat([score for score, _ in found])
+    scores = torch.nn.functional.pad(scores, (0, more))
+    parents = [parent for _, parent in found if parent is not None]
+    return scores, torch.nn.functional.pad(torch.cat(parents), (0, 0, 0, more)) if parents else None
+
+
+def _new_pairs(windows: Tensor, first: int) -> Tensor:
+    """The two pairs that each merge made, as node ids (2·made, 2)."""
+    made = torch.arange(first, first + windows.shape[0], device=windows.device)
+    return torch.stack((windows[:, 0], made, made, windows[:, 3]), 1).view(-1, 2)
+
+
+def _slopes(judge: Judge, nodes: Tensor, pairs: Tensor, keep: Tensor | None) -> Tensor:
+    """∂e/∂[l; r] of every pair."""
+    one = nodes.new_ones(ROWS_AT_ONCE, dtype=torch.promote_types(nodes.dtype, torch.float32))
+    masks = [None] * len(pairs) if keep is None else keep.split(ROWS_AT_ONCE)
+    return torch.cat(
+        [
+            judge.pull(nodes[some], mask, one[: len(some)])
+            for some, mask in zip(pairs.split(ROWS_AT_ONCE), masks, strict=False)
+        ]
+    )
+
+
+def _running_sum(x: Tensor) -> Tensor:
+    """cumsum along the last axis; as products with triangles where only those are deterministic."""
+    if not (x.is_cuda and torch.are_deterministic_algorithms_enabled()):
+        return x.cumsum(-1)
+    return sum_by_blocks(x)
+
+
+def sum_by_blocks(x: Tensor) -> Tensor:
+    """cumsum along the last axis: inside blocks of √m, then over the blocks before."""
+    m = x.shape[-1]
+    size = int(m**0.5) + 1
+    blocks = torch.nn.functional.pad(x, (0, -m % size)).unflatten(-1, (-1, size))
+    ones = torch.ones(size, size, dtype=x.dtype, device=x.device)
+    inside = blocks @ ones.triu()
+    total = inside[..., -1]
+    earlier = total @ torch.ones(2 * (total.shape[-1],), dtype=x.dtype, device=x.device).triu(1)
+    return (inside + earlier.unsqueeze(-1)).flatten(-2)[..., :m]

@@ -1,0 +1,198 @@
+"""GT-GRC and EGT-GRC: greedy trees whose choices pass gradient straight through (`models.md` §3).
+
+At each step one pair is chosen, the best by e + Gumbel noise in training and by e otherwise, and its parent
+takes its place. GT-GRC reads e off the parents of all pairs; EGT-GRC reads it off slices of the children and
+makes one parent only.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from beamtree.ops.gated_cell import GatedCell, SlicedScore
+from beamtree.rivals.entangled_score import EntangledScore
+from beamtree.rivals.gumbel_sweep import Growth, Noise, Schedule, grow, sweep
+from beamtree.rivals.gumbel_tree_plain import gumbel_tree
+from beamtree.rivals.tree_encoder import TreeEncoder, with_zero_gradients
+from beamtree.scorer import EntangledScorer, SlicedScorer
+from beamtree.search import ROWS_AT_ONCE
+from beamtree.tree import BeamTrees
+
+
+class EfficientGumbelTreeGRC(TreeEncoder):
+    """EGT-GRC: the scorer sees slices of the two children, the cell only the chosen pair."""
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        slice_size: int | None = 64,
+        scorer_hidden: int | None = None,
+        dropout: float = 0.0,
+        stochastic: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        self.stochastic = stochastic
+        self.scorer = SlicedScorer(
+            d_model, slice_size=slice_size, hidden_size=scorer_hidden, device=device, dtype=dtype
+        )
+
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        leaves, lengths = self.read(x, key_padding_mask)
+        schedule = Schedule(lengths, x.shape[1])
+        keep = self.cell.draw_keep(schedule.made)
+        noise = _gumbel_like(leaves) if self.training and self.stochastic else None
+        root, merges = straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
+        return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
+
+
+class GumbelTreeGRC(TreeEncoder):
+    """GT-GRC: the score of a pair is read off its parent.
+
+    `mode="cached"` makes the parent of a pair once and keeps it, dropout mask included, for as long as the pair
+    lives; `"faithful"` makes all of them afresh at every step, as published, at O(n²·d) memory. Without dropout
+    the two are the same.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        mode: str = "cached",
+        dropout: float = 0.0,
+        stochastic: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        if mode not in ("cached", "faithful"):
+            raise ValueError(f"mode must be 'cached' or 'faithful', got {mode!r}")
+        self.mode = mode
+        self.stochastic = stochastic
+        self.scorer = EntangledScorer(d_model, device=device, dtype=dtype)
+
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        leaves, lengths = self.read(x, key_padding_mask)
+        noise = _gumbel_like(leaves) if self.training and self.stochastic else None
+        if self.mode == "cached":
+            schedule = Schedule(lengths, x.shape[1])
+            keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
+            root, merges = straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
+        else:
+            B, n, _ = x.shape
+            root, merges = gumbel_tree(
+                leaves,
+                lengths,
+                self.cell,
+                self.scorer,
+                entangled=True,
+                noise=lambda t, pairs: None if noise is None else noise(t, B, pairs),
+                keep=lambda t, pairs: self.cell.draw_keep(B, pairs),
+            )
+            if n == 1:
+                root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
+        return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
+
+
+def straight_through_tree(
+    leaves: Tensor,  # (B, n, d)
+    schedule: Schedule,
+    cell: nn.Module,
+    scorer: nn.Module,
+    keep: Tensor | None = None,
+    noise: Noise | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Roots (B, d) and merges (B, n−1). `keep`: a dropout mask for each merge (sliced) or pair (entangled)."""
+    kind = leaves.device.type
+    product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
+    parameters = [*cell.parameters(), *scorer.parameters()]
+    with torch.autocast(kind, enabled=False):
+        root, merges = _StraightThroughTree.apply(leaves, schedule, keep, noise, product, *parameters)
+    return root, merges
+
+
+def _gumbel_like(leaves: Tensor) -> Noise:
+    """Standard Gumbel noise, −log of an exponential variable."""
+    wide = torch.promote_types(leaves.dtype, torch.float32)
+    smallest = torch.finfo(wide).tiny
+
+    def draw(_: int, sequences: int, pairs: int) -> Tensor:
+        waiting = torch.empty(sequences, pairs, dtype=wide, device=leaves.device).exponential_()
+        return waiting.clamp_(min=smallest).log_().neg_()
+
+    return draw
+
+
+class _SlicedJudge:
+    def __init__(self, parameters: list[Tensor]) -> None:
+        self.score, self.slopes = SlicedScore(parameters), SlicedScore(parameters)
+
+    def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, None]:
+        return self.score(pairs), None
+
+    def pull(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> Tensor:
+        return self.slopes.pull(pairs, grad)[..., : self.score.slice_size]
+
+    def pull_parameters(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> None:
+        self.score.pull(pairs, grad)
+
+    def parameter_gradients(self) -> list[Tensor]:
+        return self.score.parameter_gradients()
+
+
+class _StraightThroughTree(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        leaves: Tensor,
+        schedule: Schedule,
+        keep: Tensor | None,
+        noise: Noise | None,
+        product: torch.dtype,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        cell, judge = _parts(parameters, product)
+        growth = grow(leaves, schedule, cell, judge, keep=keep, noise=noise)
+        ctx.schedule, ctx.product, ctx.count = schedule, product, len(parameters)
+        ctx.save_for_backward(*parameters, keep, *growth[:-1], *growth.chances)
+        merges = schedule.merges(growth.positions)
+        ctx.mark_non_differentiable(merges)
+        return growth.roots(schedule), merges
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_roots: Tensor, _: Tensor) -> tuple[Any, ...]:
+        parameters = ctx.saved_tensors[: ctx.count]
+        keep, nodes, windows, positions, lists, candidates, *chances = ctx.saved_tensors[ctx.count :]
+        growth = Growth(nodes, windows, positions, lists, candidates, chances)
+        cell, judge = _parts(parameters, ctx.product)
+        wide = torch.promote_types(nodes.dtype, torch.float32)
+        found = sweep(growth, ctx.schedule, cell, judge, keep=keep, grad_roots=grad_roots.to(wide))
+        for start in range(0, len(found.scores), ROWS_AT_ONCE):
+            some = slice(start, start + ROWS_AT_ONCE)
+            mask = keep[some] if keep is not None and candidates is not None else None
+            judge.pull_parameters(nodes[found.pairs[some]], mask, found.scores[some])
+        gradients = cell.parameter_gradients(found.merged)
+        of_scores = judge.parameter_gradients()
+        if candidates is not None:
+            gradients = [a + b for a, b in zip(gradients, of_scores, strict=False)]
+            of_scores = of_scores[6:]
+        return found.leaves.to(nodes.dtype), None, None, None, None, *gradients, *of_scores
+
+
+def _parts(parameters: tuple[Tensor, ...], product: torch.dtype) -> tuple[GatedCell, Any]:
+    """The cell of the first six parameters, and the judge: two more make it entangled, four sliced."""
+    cell = GatedCell(list(parameters[:6]), product)
+    if len(parameters) == 8:
+        return cell, EntangledScore(list(parameters), product)
+    return cell, _SlicedJudge(list(parameters[6:]))
