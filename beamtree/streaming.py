@@ -50,17 +50,25 @@ class LineJob:
         out: Path,
         made_of: dict[str, Any],
         processes: Processes,
-        chunk_lines: int = 1024,
+        chunk_lines: int = 512,
     ) -> None:
+        if processes.count > 1:  # a short file still gives every process something to do
+            chunk_lines = min(chunk_lines, -(-source.lines // (4 * processes.count)))
         self.source, self.out, self.processes, self.chunk_lines = source, out, processes, chunk_lines
         self.sidecar = out.with_name(f"{out.name}.job.json")
         self.made_of = {
             **made_of,
             "input": source.checksum,
             "lines": source.lines,
-            "chunk_lines": chunk_lines,
-            "processes": processes.count,
+            "number_of_processes": processes.count,
+            "number_of_lines_in_a_chunk": chunk_lines,
         }
+
+    @property
+    def own_lines(self) -> int:
+        """How many of the lines are this process's."""
+        starts = range(0, self.source.lines, self.chunk_lines)[self.processes.rank :: self.processes.count]
+        return sum(min(self.chunk_lines, self.source.lines - start) for start in starts)
 
     def part(self, rank: int) -> Path:
         return self.out.with_name(f"{self.out.name}.part{rank}of{self.processes.count}")

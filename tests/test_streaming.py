@@ -81,6 +81,15 @@ def test_any_number_of_processes_gives_the_same_file(
     assert names_in(source.parent) == ["in.txt", "out.txt", "out.txt.job.json"]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 30])
+def test_processes_share_all_lines_and_a_short_file_still_feeds_them(source: Path, count: int) -> None:
+    shares = [
+        job(source, processes=Processes(rank, count), chunk_lines=512).own_lines for rank in range(count)
+    ]
+    assert sum(shares) == 23
+    assert shares.count(0) == max(0, count - 23)
+
+
 def test_a_run_cut_off_at_any_byte_resumes_to_the_same_file(source: Path, expected: str) -> None:
     out, part = source.parent / "out.txt", source.parent / "out.txt.part0of1"
     job(source).run(shout)
@@ -105,9 +114,7 @@ def test_an_interruption_keeps_finished_chunks_and_each_process_resumes_its_own(
     run_in_threads(source, 2)
     (source.parent / "out.txt").unlink()
     (source.parent / "out.txt.part0of2").write_text("1\tLINE 1\n2\tLI")
-    (source.parent / "out.txt.part1of2").write_text(
-        "".join(f"{i}\tLINE {i}\n" for i in (5, 6, 7, 8, 13, 14, 15))
-    )
+    (source.parent / "out.txt.part1of2").write_text("".join(f"{i}\tLINE {i}\n" for i in (4, 5, 6, 10, 11)))
     run_in_threads(source, 2, resume=True)
     assert (source.parent / "out.txt").read_text() == expected
 
@@ -164,9 +171,9 @@ def test_resuming_with_another_model_input_or_number_of_processes_is_refused(sou
     job(source).run(shout)
     with pytest.raises(BeamtreeError, match=r"made with another model \(m, now n\); --overwrite"):
         job(source, model="n").run(shout, resume=True)
-    with pytest.raises(BeamtreeError, match="made with another chunk lines"):
+    with pytest.raises(BeamtreeError, match="made with another number of lines in a chunk"):
         job(source, chunk_lines=5).run(shout, resume=True)
-    with pytest.raises(BeamtreeError, match=r"made with another processes \(1, now 2\)"):
+    with pytest.raises(BeamtreeError, match=r"made with another number of processes \(1, now 2\)"):
         job(source, processes=Processes(0, 2)).run(shout, resume=True)
     source.write_text(source.read_text().replace("line 7", "line X"))
     with pytest.raises(BeamtreeError, match="made with another input"):
@@ -270,8 +277,8 @@ def test_the_sidecar_says_what_the_output_is_made_of(source: Path) -> None:
         "model": "m",
         "input": survey(source).checksum,
         "lines": 23,
-        "chunk_lines": 4,
-        "processes": 1,
+        "number_of_processes": 1,
+        "number_of_lines_in_a_chunk": 4,
     }
 
 
