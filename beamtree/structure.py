@@ -1,0 +1,63 @@
+"""What merges mean: the span, the height and the children of the node that each merge makes.
+
+A merge at position p joins the live nodes p and p+1, that is, it removes the (p+1)-th boundary still standing
+between tokens. So the merges are the Lehmer code of the order in which boundaries fall.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Structure(NamedTuple):
+    spans: Tensor  # (R, n-1, 2) half-open [start, end)
+    heights: Tensor  # (R, n-1)
+    children: Tensor  # (R, n-1, 2) leaf i is i, the node made at step t is n + t
+
+
+@torch.no_grad()
+def find_structure(merges: Tensor) -> Structure:
+    """Decode merges (R, n-1), -1 where there is none. Stays on the device and never synchronises with it."""
+    R, steps = merges.shape
+    n = steps + 1
+    exists = merges.T >= 0  # (n-1, R)
+    nowhere = n + 1  # a slot of its own for steps without a merge, so that none needs a branch
+    boundaries = torch.where(exists, _fallen_boundaries(merges) + 1, nowhere)  # (n-1, R)
+
+    places = torch.arange(n + 2, device=merges.device)[:, None].repeat(1, R)  # (n+2, R)
+    start_by_end, end_by_start = places - 1, places + 1
+    start_by_end[nowhere] = end_by_start[nowhere] = nowhere
+    node_by_start, height_by_start = places.clone(), torch.zeros_like(places)
+
+    spans = torch.empty(steps, 2, R, dtype=torch.int64, device=merges.device)
+    children, heights = torch.empty_like(spans), torch.empty_like(spans[:, 0])
+    for step in range(steps):
+        middle = boundaries[step : step + 1]  # (1, R)
+        start, end = start_by_end.gather(0, middle), end_by_start.gather(0, middle)
+        both = torch.cat([start, middle])  # (2, R) where the two children start
+        height = height_by_start.gather(0, both).amax(0, keepdim=True) + 1
+        torch.cat([start, end], out=spans[step])
+        torch.gather(node_by_start, 0, both, out=children[step])
+        heights[step] = height[0]
+        start_by_end.scatter_(0, end, start)
+        end_by_start.scatter_(0, start, end)
+        node_by_start.scatter_(0, start, n + step)
+        height_by_start.scatter_(0, start, height)
+
+    missing = ~exists
+    spans.masked_fill_(missing[:, None], -1)
+    children.masked_fill_(missing[:, None], -1)
+    heights.masked_fill_(missing, -1)
+    return Structure(
+        spans.permute(2, 0, 1).contiguous(), heights.T.contiguous(), children.permute(2, 0, 1).contiguous()
+    )
+
+
+def _fallen_boundaries(merges: Tensor) -> Tensor:
+    """Which of the n-1 boundaries, counted from 0 in the whole sequence, falls at each step: (n-1, R)."""
+    fallen = merges.T.to(torch.int32).contiguous()
+    for step in range(len(fallen) - 2, -1, -1):
+        later = fallen[step + 1 :]
+        later += later >= fallen[step]
+    return fallen.long()

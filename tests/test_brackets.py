@@ -1,0 +1,86 @@
+"""Trees as text and back, and what is said about text that is no binary tree."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beamtree.brackets import merges_from_brackets
+from beamtree.errors import BeamtreeError
+from beamtree.tree import BeamTrees
+
+tokens_of_any_kind = st.text(st.sampled_from("ab()[]-é漢 ."), min_size=1, max_size=5)
+
+
+@given(st.lists(tokens_of_any_kind, min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_brackets_come_back_as_the_same_tokens_and_tree(tokens: list[str], rng: random.Random) -> None:
+    merges = [rng.randrange(len(tokens) - 1 - step) for step in range(len(tokens) - 1)]
+    trees = BeamTrees.from_merges([merges])
+    read, order = merges_from_brackets(trees.brackets([tokens])[0])
+    assert read == tokens
+    again = BeamTrees.from_merges([order])
+    assert again.span_sets() == trees.span_sets()
+    assert merges_from_brackets(again.brackets([tokens])[0]) == (tokens, order)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "merges"),
+    [
+        ("a", ["a"], []),
+        ("(a b)", ["a", "b"], [0]),
+        ("((a b) c)", ["a", "b", "c"], [0, 0]),
+        ("(a (b c))", ["a", "b", "c"], [1, 0]),
+        ("((a b) (c d))", ["a", "b", "c", "d"], [0, 1, 0]),
+        (" (a\n(b(c d)))", ["a", "b", "c", "d"], [2, 1, 0]),
+        ("([MAX -LRB-)", ["[MAX", "("], [0]),
+    ],
+)
+def test_nodes_merge_from_left_to_right_and_bottom_up(
+    text: str, tokens: list[str], merges: list[int]
+) -> None:
+    assert merges_from_brackets(text) == (tokens, merges)
+
+
+def test_symbols_in_a_list_are_taken_as_they_are() -> None:
+    assert merges_from_brackets(["(", "a b", "-LRB-", ")"]) == (["a b", "-LRB-"], [0])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "there is no token in the tree"),
+        ("  ", "there is no token in the tree"),
+        ("((a b) c", r"the '\(' at character 1 is never closed"),
+        (")", r"the '\)' at character 1 closes no '\('"),
+        ("(a b))", r"the tree is complete before character 6 \('\)'\)"),
+        ("(a b) c", "the tree is complete before character 7 .'c'.: one tree is wanted"),
+        ("a b", "the tree is complete before character 3"),
+        (
+            "(x (a b c))",
+            "the node opened at character 4 and closed at character 10 must have two children, .*, not 3",
+        ),
+        (
+            "((a) b)",
+            "the node opened at character 2 and closed at character 4 must have two children, .*, not 1",
+        ),
+        (
+            "(a ())",
+            "the node opened at character 4 and closed at character 5 must have two children, .*, not 0",
+        ),
+        (
+            ["(", "a", ")"],
+            "the node opened at symbol 1 and closed at symbol 3 must have two children, .*, not 1",
+        ),
+    ],
+)
+def test_malformed_text_is_refused_with_its_place(text: str | list[str], message: str) -> None:
+    with pytest.raises(BeamtreeError, match=message):
+        merges_from_brackets(text)
+
+
+@pytest.mark.parametrize("text", ["(" * 4999 + "a" + " a)" * 4999, "(a " * 4999 + "a" + ")" * 4999])
+def test_five_thousand_nested_brackets_are_read_without_recursion(text: str) -> None:
+    tokens, merges = merges_from_brackets(text)
+    assert len(tokens) == 5000
+    assert BeamTrees.from_merges([merges]).brackets([tokens]) == [text]
