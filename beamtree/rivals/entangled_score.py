@@ -9,6 +9,8 @@ from beamtree.ops.gated_cell import GatedCell
 class EntangledScore:
     """Scores pairs (rows, 2, d) as a function of the cell's six parameters and the scorer's two."""
 
+    makes_parents = True
+
     def __init__(self, parameters: list[Tensor], product_dtype: torch.dtype) -> None:
         self.dtype = parameters[0].dtype
         wide = torch.promote_types(self.dtype, torch.float32)
@@ -31,7 +33,11 @@ class EntangledScore:
         self.pull(pairs, keep, grad)
         to_parents = grad.unsqueeze(1) * self.weight
         parents = self.cell(pairs, keep).to(grad.dtype)
-        found = [*self.cell.parameter_gradients(to_parents), (grad @ parents)[None], grad.sum(0, keepdim=True)]
+        found = [
+            *self.cell.parameter_gradients(to_parents),
+            (grad @ parents)[None],
+            grad.sum(0, keepdim=True),
+        ]
         for total, gradient in zip(self.gradients, found, strict=True):
             total += gradient
 

@@ -12,11 +12,12 @@ Sequences are handled longest first and end together: a shorter one joins once t
 its length, so at every step all have the same number of nodes and nothing is masked.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from beamtree.ops.gated_cell import GatedCell
@@ -26,7 +27,9 @@ Noise = Callable[[int, int, int], Tensor]  # step, sequences, pairs -> (sequence
 
 
 class Judge(Protocol):
-    """Scores pairs of nodes (rows, 2, d); where it needs their parents for that, it returns them too."""
+    """Scores pairs of nodes (rows, 2, d); where it makes their parents for that, it returns them too."""
+
+    makes_parents: bool
 
     def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]: ...
     def pull(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> Tensor: ...
@@ -56,6 +59,10 @@ class Schedule:
         ids[:, 0] = 0
         row = torch.arange(self.B, device=self.order.device)[:, None]
         return torch.stack((ids, (row * (self.n - 1) + place - 1).clamp(0, self.first_pair)))
+
+    def leaf_pairs(self) -> Tensor:  # (B·(n−1), 2)
+        ids = self.lists()[0]
+        return torch.stack((ids[:, 1:-2], ids[:, 2:-1]), -1).view(-1, 2)
 
     def merges(self, positions: Tensor) -> Tensor:
         """From places (made, 1) to merges (B, n−1), each sequence's own first, −1 after its last."""
@@ -99,13 +106,17 @@ def grow(
     nodes = leaves.new_zeros(first + schedule.made, d)
     nodes[1:first] = leaves.reshape(-1, d)
     initial = schedule.lists()
-    leaf_pairs = initial[0, :, 1:-1].unfold(1, 2, 1).reshape(-1, 2)
-    scores, candidates = _judge_pairs(judge, nodes, leaf_pairs, keep, 2 * schedule.made)
+    pair_keep, merge_keep = (keep, None) if judge.makes_parents else (None, keep)
+    judged = [judge(nodes[some], mask) for _, some, mask in in_chunks(schedule.leaf_pairs(), pair_keep)]
+    room = 2 * schedule.made  # for the pairs to come
+    scores = F.pad(torch.cat([score for score, _ in judged]), (0, room))
+    parents = [parent for _, parent in judged if parent is not None]
+    candidates = F.pad(torch.cat(parents), (0, 0, 0, room)) if parents else None
 
     windows = initial.new_empty(2, schedule.made, 4)
     positions = initial.new_empty(schedule.made, 1)
     new_nodes = torch.arange(first, nodes.shape[0], device=device).unsqueeze(1)  # (made, 1)
-    new_pairs = torch.arange(scores.shape[0] - 2 * schedule.made, scores.shape[0], device=device).view(-1, 2)
+    new_pairs = torch.arange(schedule.first_pair, scores.shape[0], device=device).view(-1, 2)
     place = torch.arange(n + 2, device=device)
     chances: list[Tensor] = []
     lists = initial[:, :0]
@@ -124,15 +135,15 @@ def grow(
 
         around = nodes[window[0]]  # (A, 4, d)
         if candidates is None:
-            parent = cell(around[:, 1:3], None if keep is None else keep[merges])
+            parent = cell(around[:, 1:3], None if merge_keep is None else merge_keep[merges])
         else:
             parent = candidates[window[1, :, 1]]
         nodes[first + merges.start : first + merges.stop] = parent
         fresh = torch.stack((around[:, 0], parent, parent, around[:, 3]), 1).view(-1, 2, d)
         made = slice(schedule.first_pair + 2 * merges.start, schedule.first_pair + 2 * merges.stop)
-        scores[made], parents = judge(fresh, keep[made] if keep is not None and candidates is not None else None)
-        if candidates is not None and parents is not None:
-            candidates[made] = parents
+        scores[made], parent_of = judge(fresh, None if pair_keep is None else pair_keep[made])
+        if candidates is not None and parent_of is not None:
+            candidates[made] = parent_of
 
         kept = place[: width + 1] + (place[: width + 1] > at)  # (A, width+1)
         lists = lists.gather(2, kept.expand(2, count, width + 1))
@@ -160,12 +171,14 @@ def sweep(
 ) -> Gradients:
     nodes, windows, first = growth.nodes, growth.windows, schedule.first_node
     d, wide, n = nodes.shape[1], grad_roots.dtype, schedule.n
-    disentangled = growth.candidates is None
-    children = nodes[windows[0, :, 1:3]]  # (made, 2, d)
-    cell.recall(children, keep if keep is None or disentangled else keep[windows[1, :, 1]])
-    initial = schedule.lists()
-    pairs = torch.cat((initial[0, :, 1:-1].unfold(1, 2, 1).reshape(-1, 2), _new_pairs(windows[0], first)))
-    slopes = _slopes(judge, nodes, pairs, None if disentangled else keep)  # (pairs, 2, s)
+    pair_keep = keep if judge.makes_parents else None
+    merge_keep = pair_keep[windows[1, :, 1]] if pair_keep is not None else keep
+    cell.recall(nodes[windows[0, :, 1:3]], merge_keep)
+    pairs = torch.cat((schedule.leaf_pairs(), _new_pairs(windows[0], first)))
+    one = grad_roots.new_ones(pairs.shape[0])
+    slopes = torch.cat(
+        [judge.pull(nodes[some], mask, one[rows]) for rows, some, mask in in_chunks(pairs, pair_keep)]
+    )  # (pairs, 2, s)
     s = slopes.shape[-1]
 
     totals = grad_roots.new_zeros(pairs.shape[0])
@@ -173,7 +186,7 @@ def sweep(
     grad_leaves = grad_roots.new_zeros(schedule.B, n, d)
     ordered = grad_roots[schedule.order]
     lists = growth.lists
-    grads = torch.nn.functional.pad(ordered[: lists.shape[1], None], (0, 0, 1, 1))  # (A, 3, d)
+    grads = F.pad(ordered[: lists.shape[1], None], (0, 0, 1, 1))  # (A, 3, d)
     grad_leaves[lists.shape[1] :, 0] = ordered[lists.shape[1] :]
     place = torch.arange(n + 2, device=nodes.device)
     row = torch.arange(schedule.B, device=nodes.device).unsqueeze(1)
@@ -223,36 +236,17 @@ def sweep(
     return Gradients(grad_leaves, merged, pairs, totals)
 
 
-def _judge_pairs(
-    judge: Judge, nodes: Tensor, pairs: Tensor, keep: Tensor | None, more: int
-) -> tuple[Tensor, Tensor | None]:
-    """Scores and candidate parents of these pairs, with room for `more` after them."""
-    found = [
-        judge(nodes[some], None if keep is None else keep[i * ROWS_AT_ONCE : (i + 1) * ROWS_AT_ONCE])
-        for i, some in enumerate(pairs.split(ROWS_AT_ONCE))
-    ]
-    scores = torch.cat([score for score, _ in found])
-    scores = torch.nn.functional.pad(scores, (0, more))
-    parents = [parent for _, parent in found if parent is not None]
-    return scores, torch.nn.functional.pad(torch.cat(parents), (0, 0, 0, more)) if parents else None
+def in_chunks(pairs: Tensor, keep: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    """Pairs a bounded number at a time: which rows, their node ids, their dropout masks."""
+    for start in range(0, len(pairs), ROWS_AT_ONCE):
+        rows = slice(start, min(start + ROWS_AT_ONCE, len(pairs)))
+        yield rows, pairs[rows], None if keep is None else keep[rows]
 
 
 def _new_pairs(windows: Tensor, first: int) -> Tensor:
     """The two pairs that each merge made, as node ids (2·made, 2)."""
     made = torch.arange(first, first + windows.shape[0], device=windows.device)
     return torch.stack((windows[:, 0], made, made, windows[:, 3]), 1).view(-1, 2)
-
-
-def _slopes(judge: Judge, nodes: Tensor, pairs: Tensor, keep: Tensor | None) -> Tensor:
-    """∂e/∂[l; r] of every pair."""
-    one = nodes.new_ones(ROWS_AT_ONCE, dtype=torch.promote_types(nodes.dtype, torch.float32))
-    masks = [None] * len(pairs) if keep is None else keep.split(ROWS_AT_ONCE)
-    return torch.cat(
-        [
-            judge.pull(nodes[some], mask, one[: len(some)])
-            for some, mask in zip(pairs.split(ROWS_AT_ONCE), masks, strict=False)
-        ]
-    )
 
 
 def _running_sum(x: Tensor) -> Tensor:
@@ -266,7 +260,7 @@ def sum_by_blocks(x: Tensor) -> Tensor:
     """cumsum along the last axis: inside blocks of √m, then over the blocks before."""
     m = x.shape[-1]
     size = int(m**0.5) + 1
-    blocks = torch.nn.functional.pad(x, (0, -m % size)).unflatten(-1, (-1, size))
+    blocks = F.pad(x, (0, -m % size)).unflatten(-1, (-1, size))
     ones = torch.ones(size, size, dtype=x.dtype, device=x.device)
     inside = blocks @ ones.triu()
     total = inside[..., -1]

@@ -13,11 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.rivals.entangled_score import EntangledScore
-from beamtree.rivals.gumbel_sweep import Growth, Noise, Schedule, grow, sweep
+from beamtree.rivals.gumbel_sweep import Growth, Noise, Schedule, grow, in_chunks, sweep
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
 from beamtree.rivals.tree_encoder import TreeEncoder, with_zero_gradients
 from beamtree.scorer import EntangledScorer, SlicedScorer
-from beamtree.search import ROWS_AT_ONCE
 from beamtree.tree import BeamTrees
 
 
@@ -89,7 +88,7 @@ class GumbelTreeGRC(TreeEncoder):
             keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
             root, merges = straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
         else:
-            B, n, _ = x.shape
+            B = x.shape[0]
             root, merges = gumbel_tree(
                 leaves,
                 lengths,
@@ -99,7 +98,7 @@ class GumbelTreeGRC(TreeEncoder):
                 noise=lambda t, pairs: None if noise is None else noise(t, B, pairs),
                 keep=lambda t, pairs: self.cell.draw_keep(B, pairs),
             )
-            if n == 1:
+            if x.shape[1] == 1:
                 root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
@@ -116,6 +115,9 @@ def straight_through_tree(
     kind = leaves.device.type
     product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
     parameters = [*cell.parameters(), *scorer.parameters()]
+    if schedule.made == 0:
+        none = schedule.order.new_full((schedule.B, schedule.n - 1), -1)
+        return with_zero_gradients(leaves[:, 0], parameters), none
     with torch.autocast(kind, enabled=False):
         root, merges = _StraightThroughTree.apply(leaves, schedule, keep, noise, product, *parameters)
     return root, merges
@@ -134,6 +136,8 @@ def _gumbel_like(leaves: Tensor) -> Noise:
 
 
 class _SlicedJudge:
+    makes_parents = False
+
     def __init__(self, parameters: list[Tensor]) -> None:
         self.score, self.slopes = SlicedScore(parameters), SlicedScore(parameters)
 
@@ -178,13 +182,11 @@ class _StraightThroughTree(torch.autograd.Function):
         cell, judge = _parts(parameters, ctx.product)
         wide = torch.promote_types(nodes.dtype, torch.float32)
         found = sweep(growth, ctx.schedule, cell, judge, keep=keep, grad_roots=grad_roots.to(wide))
-        for start in range(0, len(found.scores), ROWS_AT_ONCE):
-            some = slice(start, start + ROWS_AT_ONCE)
-            mask = keep[some] if keep is not None and candidates is not None else None
-            judge.pull_parameters(nodes[found.pairs[some]], mask, found.scores[some])
+        for rows, some, mask in in_chunks(found.pairs, keep if judge.makes_parents else None):
+            judge.pull_parameters(nodes[some], mask, found.scores[rows])
         gradients = cell.parameter_gradients(found.merged)
         of_scores = judge.parameter_gradients()
-        if candidates is not None:
+        if judge.makes_parents:
             gradients = [a + b for a, b in zip(gradients, of_scores, strict=False)]
             of_scores = of_scores[6:]
         return found.leaves.to(nodes.dtype), None, None, None, None, *gradients, *of_scores
