@@ -1,0 +1,148 @@
+"""One iteration of CRvNN and its derivative (`models.md` §8), over a row of T tokens, START and END included.
+
+    α_i = exp(s_i − μ) A_i,  ν = exp(−μ);   π_i = A_i α_i / (α_i + ν + (Lα)_i + (Rα)_i + ε)
+    λ = Lπ;   h_i ← λ_i cell((Lh)_i, h_i) + (1−λ_i) h_i;   e_i ← e_i (1−π_i)
+
+e_i is how much token i still exists, π_i how surely its right neighbour absorbs it now; row i of L and R says
+who its neighbours are, given that tokens may exist in part.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from beamtree.cell import gate
+from beamtree.noise import draw_keep
+
+EPS = 1e-5  # of the layer norm
+STILL_EXISTS = 0.1
+
+
+class Weights(NamedTuple):
+    conv_weight: Tensor
+    conv_bias: Tensor
+    scorer_weight: Tensor
+    scorer_bias: Tensor
+    w1: Tensor
+    b1: Tensor
+    w2: Tensor
+    b2: Tensor
+    norm_weight: Tensor
+    norm_bias: Tensor
+
+
+COUNT = len(Weights._fields)
+
+
+def neighbours(exists: Tensor) -> tuple[Tensor, Tensor]:
+    """L and R, (B, T, T): the nearest existence on either side of each token, one in all where there is one.
+
+    With E_j the existence up to and with token j, R_ij = min(1, E_j − E_i) − min(1, E_{j−1} − E_i) for j > i;
+    L is its mirror image. Sums are in double precision, since differences of long ones are wanted.
+    """
+    upto = exists.double().cumsum(1)
+    below = upto - exists.double()
+
+    def bounded(high: Tensor, low: Tensor) -> Tensor:
+        return (high - low).clamp(0, 1).to(exists.dtype)
+
+    i_upto, i_below, j_upto, j_below = (
+        *(row.unsqueeze(2) for row in (upto, below)),
+        *(row.unsqueeze(1) for row in (upto, below)),
+    )
+    right = bounded(j_upto, i_upto) - bounded(j_below, i_upto)
+    left = bounded(i_below, j_below) - bounded(i_below, j_upto)
+    # The other triangle is zero, and must be without gradient where a token has ceased to exist altogether.
+    return left.tril(-1), right.triu(1)
+
+
+def merge_softly(
+    weights: Sequence[Tensor],
+    h: Tensor,
+    exists: Tensor,
+    present: Tensor,
+    absorbable: Tensor,
+    keep: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """h (B, T, d) and existence (B, T) after one iteration, for all sequences."""
+    w = Weights(*weights)
+    d = h.shape[-1]
+    left_of, right_of = neighbours(exists)
+    left, right = left_of @ h, right_of @ h
+    window = torch.cat((left_of @ left, left, h, right, right_of @ right), -1)
+    scores = F.linear(F.gelu(F.linear(window, w.conv_weight, w.conv_bias)), w.scorer_weight, w.scorer_bias)
+    scores = scores.squeeze(-1).masked_fill(~present, 0.0)  # (B, T)
+    top = scores.detach().amax(1, keepdim=True).clamp(min=0.0)
+    alpha = (scores - top).exp() * absorbable
+    rivals = (left_of + right_of) @ alpha.unsqueeze(-1)
+    absorbed = absorbable * alpha / (alpha + (-top).exp() + rivals.squeeze(-1) + 4e-8)
+    grows = left_of @ absorbed.unsqueeze(-1) * present.unsqueeze(-1)  # (B, T, 1)
+
+    hidden = F.gelu(F.linear(torch.cat((left, h), -1), w.w1, w.b1))
+    gates = F.linear(hidden if keep is None else hidden * keep, w.w2, w.b2)
+    parent = F.layer_norm(gate(gates, left, h), (d,), w.norm_weight, w.norm_bias, EPS)
+    return torch.lerp(h, parent, grows), exists * (1 - absorbed)
+
+
+def advance(
+    constants: Sequence[Tensor],
+    h: Tensor,
+    exists: Tensor,
+    halted: Tensor,
+    iterations_left: Tensor,
+    lifetime: Tensor,
+    seed: Tensor,
+    time: Tensor,
+    *,
+    dropout: float,
+) -> tuple[Tensor, ...]:
+    """The state (the five after the constants) after one iteration; halted sequences stay as they are."""
+    *weights, present, absorbable = constants
+    keep = _draw_keep(seed, time, h, dropout)
+    h_after, exists_after = merge_softly(weights, h, exists, present, absorbable, keep)
+    frozen = halted.unsqueeze(1)
+    h_after = torch.where(frozen.unsqueeze(2), h, h_after)
+    exists_after = torch.where(frozen, exists, exists_after)
+    lifetime = lifetime + exists_after.masked_fill(frozen, 0.0)
+    iterations_left = iterations_left - 1
+    tokens = (exists_after > STILL_EXISTS).sum(1) - 2
+    return h_after, exists_after, halted | (tokens <= 1) | (iterations_left <= 0), iterations_left, lifetime
+
+
+def retreat(
+    constants: Sequence[Tensor],
+    h: Tensor,
+    exists: Tensor,
+    halted: Tensor,
+    d_h: Tensor,
+    d_exists: Tensor,
+    seed: Tensor,
+    time: Tensor,
+    *,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of h and existence before `advance`, from those after it; the iteration is computed again.
+
+    The constants are those of `advance` and then the sums of the weights' gradients, which this adds to.
+    """
+    *weights, present, absorbable = constants[: COUNT + 2]
+    keep = _draw_keep(seed, time, h, dropout)
+    frozen = halted.unsqueeze(1)
+    with torch.enable_grad():
+        sources = [tensor.detach().requires_grad_() for tensor in (h, exists, *weights)]
+        after = merge_softly(sources[2:], sources[0], sources[1], present, absorbable, keep)
+        active = (d_h.masked_fill(frozen.unsqueeze(2), 0.0), d_exists.masked_fill(frozen, 0.0))
+        gradients = torch.autograd.grad(after, sources, active)
+    torch._foreach_add_(list(constants[COUNT + 2 :]), list(gradients[2:]))
+    return torch.where(frozen.unsqueeze(2), d_h, gradients[0]), torch.where(frozen, d_exists, gradients[1])
+
+
+def _draw_keep(seed: Tensor, time: Tensor, h: Tensor, dropout: float) -> Tensor | None:
+    if dropout == 0.0:
+        return None
+    B, T, d = h.shape
+    sequence = torch.arange(B, device=h.device).unsqueeze(1)
+    return draw_keep(seed, time, sequence, torch.arange(T, device=h.device), 4 * d, dropout, h.dtype)

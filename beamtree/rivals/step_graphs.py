@@ -1,0 +1,148 @@
+"""One step of a recurrence as a CUDA graph: hundreds of small kernels, started together at every replay.
+
+Ordered Memory and CRvNN are long chains of tiny products: on a GPU they wait for launches, not for numbers.
+A step is a function of constants (weights, sums to add to) and inputs; its graph is captured once for each
+shape, on buffers of its own, and serves sequences of any length.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Outputs = tuple[Tensor, ...]
+Step = Callable[..., Outputs]  # (constants, *inputs, **options) -> outputs; may add to constants in place
+
+# PyTorch allows one capture at a time in a process.
+_capturing = threading.Lock()
+
+
+class StepGraphs:
+    """The graphs of one module, at most `capacity`, the longest unused dropped first.
+
+    Copies and pickles of the module start with none. Graphs hold no state between runs, so several forwards
+    may come before their backwards. Each stream has graphs of its own; threads on one stream take turns.
+    """
+
+    def __init__(self, capacity: int = 8) -> None:
+        self.capacity = capacity
+        self._graphs: OrderedDict[tuple[Any, ...], _ReplayedStep] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return StepGraphs, (self.capacity,)
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def run(self, step: Step, constants: Sequence[Tensor], *, replay: bool, **options: Hashable) -> "Run":
+        """`step` with its constants filled in, to be called in a `with`, always with the same shapes.
+
+        With `replay` it runs as a graph where it can: on a GPU, unless a caller is capturing one of their own.
+        """
+        return Run(self, step, constants, replay, options)
+
+    def find(
+        self, step: Step, constants: Sequence[Tensor], inputs: Sequence[Tensor], options: dict[str, Hashable]
+    ) -> "_ReplayedStep":
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in (*constants, *inputs))
+        key = (step, shapes, *sorted(options.items()), *_surroundings(inputs[0].device))
+        with self._lock:
+            if key not in self._graphs:
+                self._graphs[key] = _ReplayedStep(partial(step, **options), constants, inputs)
+            self._graphs.move_to_end(key)
+            while len(self._graphs) > self.capacity:
+                self._graphs.popitem(last=False)
+            return self._graphs[key]
+
+
+class Run:
+    """A step in use. It and `constants`, which it reads and adds to, are valid inside the `with` only."""
+
+    def __init__(
+        self,
+        graphs: StepGraphs,
+        step: Step,
+        constants: Sequence[Tensor],
+        replay: bool,
+        options: dict[str, Hashable],
+    ) -> None:
+        self.constants = constants
+        self._graphs, self._step, self._replay, self._options = graphs, step, replay, options
+        self._replayed: _ReplayedStep | None = None
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._replayed is not None:
+            self._replayed.lock.release()
+
+    def __call__(self, *inputs: Tensor) -> Outputs:
+        """The outputs, which are the caller's to keep."""
+        if self._replayed is None and self._replay and _may_replay(inputs[0]):
+            replayed = self._graphs.find(self._step, self.constants, inputs, self._options)
+            replayed.lock.acquire()
+            self._replayed = replayed
+            replayed.load(self.constants)
+            self.constants = replayed.constants
+        if self._replayed is not None:
+            return self._replayed(*inputs)
+        return self._step(self.constants, *inputs, **self._options)
+
+
+class _ReplayedStep:
+    def __init__(self, step: Step, constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        self.lock = threading.Lock()
+        self.constants = [_buffer_like(tensor) for tensor in constants]
+        self._inputs = [_buffer_like(tensor) for tensor in inputs]
+        self._replay, self._outputs = _capture(partial(step, self.constants, *self._inputs), inputs[0].device)
+
+    def load(self, constants: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(self.constants, list(constants))
+
+    def __call__(self, *inputs: Tensor) -> Outputs:
+        torch._foreach_copy_(self._inputs, list(inputs))
+        self._replay()
+        fresh = [torch.empty_like(output) for output in self._outputs]
+        torch._foreach_copy_(fresh, list(self._outputs))
+        return tuple(fresh)
+
+
+def _buffer_like(tensor: Tensor) -> Tensor:
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def _may_replay(tensor: Tensor) -> bool:
+    return tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
+
+
+def _surroundings(device: torch.device) -> tuple[Hashable, ...]:
+    """What a graph depends on besides its shapes: where it runs, and which kernels PyTorch would choose."""
+    stream = torch.cuda.current_stream(device).cuda_stream
+    matmul = torch.backends.cuda.matmul
+    precision = getattr(matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
+    return device, stream, precision, torch.are_deterministic_algorithms_enabled()
+
+
+def _capture(call: Callable[[], Outputs], device: torch.device) -> tuple[Callable[[], None], Outputs]:
+    """A function that replays the call's kernels, and the buffers that hold its outputs afterwards."""
+    graph = torch.cuda.CUDAGraph()
+    with _capturing, torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # Libraries allocate their workspaces at the first call, which a capture would refuse.
+            for _ in range(2):
+                call()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            outputs = call()
+    return graph.replay, outputs
