@@ -67,8 +67,8 @@ def merges_from_brackets(text: str | Sequence[str]) -> tuple[list[str], list[int
             opened, before = open_nodes.pop()
             if alive - before != 2:
                 raise BeamtreeError(
-                    f"the node opened at {unit} {opened} and closed at {unit} {place} must have two children, "
-                    f"as every node of a binary tree, not {alive - before}"
+                    f"the node opened at {unit} {opened} and closed at {unit} {place} must have two "
+                    f"children, as every node of a binary tree, not {alive - before}"
                 )
             alive -= 1
             merges.append(alive - 1)

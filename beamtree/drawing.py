@@ -32,7 +32,7 @@ def draw_in_terminal(tree: PlainTree, width: int | None = None) -> str:
     """Lines of at most `width` columns (18 at least). Levels that do not fit share columns."""
     if width is None:
         width = shutil.get_terminal_size().columns
-    labels = [clip_label(token, max(LEAST_COLUMNS, width // 2)) for token in tree.tokens]
+    labels = [clip_label(token, max(LEAST_COLUMNS, width // 2 - 1)) for token in tree.tokens]
     if len(labels) == 1:
         return labels[0]
     if sum(map(count_columns, labels)) + TOKEN_GAP * (len(labels) - 1) <= width:

@@ -64,7 +64,6 @@ def draw_as_svg(tree: PlainTree, caption: str) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="beamtree" role="img" '
-            'style="max-width: 100%; height: auto" '
             f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
             f'aria-labelledby="{key}-title {key}-description">',
             f'<title id="{key}-title">Binary tree: {escape(caption)}</title>',

@@ -1,5 +1,5 @@
-"""`BeamTrees`: the K best trees of each sequence of a batch, as merges with scores, and all that follows from
-them (spans, heights, children, brackets, JSON, pictures). Beams come best first, as in `models.md` §4.
+"""`BeamTrees`: the K best trees of each sequence of a batch, best first, as merges with scores, and all that
+follows from them: spans, heights, children, brackets, JSON, pictures.
 """
 
 import json
@@ -92,7 +92,7 @@ class BeamTrees:
 
     @property
     def heights(self) -> Tensor:
-        """(B, K, n-1) the height of the node made at each step: 0 for a leaf, else 1 + the children's."""
+        """(B, K, n-1) the height of the node made at each step: its higher child's + 1; a leaf has 0."""
         return self._structure.heights
 
     @property
@@ -118,11 +118,16 @@ class BeamTrees:
         if isinstance(index, slice):
             rows, steps = index, self.merges.shape[-1]
         else:
-            row = range(len(self))[index]
+            row = self._row(index)
             rows, steps = slice(row, row + 1), int(self.lengths[row]) - 1
         return BeamTrees(
             self.merges[rows, :, :steps], self.relative_scores[rows], self.offset[rows], self.lengths[rows]
         )
+
+    def _row(self, index: int) -> int:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there is no sequence {index} among {len(self)}")
+        return index % len(self)
 
     def __repr__(self) -> str:
         B, K, steps = self.merges.shape
@@ -150,7 +155,7 @@ class BeamTrees:
     def svg(self, tokens: TokenLists = None, index: int = 0, beam: int = 0) -> str:
         """One tree as a self-contained SVG picture, in light and dark."""
         tree = self._plain(tokens, index, beam)
-        living, n = int(self.alive[index].sum()), len(tree.tokens)
+        n, living = len(tree.tokens), int(self.alive[index].sum())
         caption = f"{n} tokens" if n > 1 else "1 token"
         if living > 1:
             caption += f", beam {beam + 1} of {living}, weight {float(self.weights[index, beam]):.3f}"
@@ -167,7 +172,12 @@ class BeamTrees:
 
     def _repr_html_(self) -> str:
         shown = (self[index]._repr_svg_() for index in range(min(len(self), SHOWN_IN_NOTEBOOK)))
-        return "\n".join([f"<p><code>{self!r}</code></p>", *(f"<p>{svg}</p>" for svg in shown if svg)])
+        return "\n".join(
+            [
+                f"<p><code>{self!r}</code></p>",
+                *(f'<p style="overflow-x: auto">{svg}</p>' for svg in shown if svg),
+            ]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Living beams only, each cut to its sequence's length; plain numbers throughout."""
@@ -230,7 +240,8 @@ class BeamTrees:
         return cls.from_dict(data)
 
     def _plain(self, tokens: TokenLists, index: int, beam: int) -> PlainTree:
-        index, length = range(len(self))[index], int(self.lengths[index])
+        index = self._row(index)
+        length = int(self.lengths[index])
         living = int(self.alive[index].sum())
         if not 0 <= beam < living:
             raise ValueError(

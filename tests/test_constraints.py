@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beamtree.constraints import check_merges, check_pins
+from beamtree.tree import BeamTrees
 
 LENGTHS = torch.tensor([4, 1, 3, 2])
 MERGES = torch.tensor([[2, 0, 0], [-1, -1, -1], [1, 0, -1], [0, -1, -1]])
@@ -112,8 +113,6 @@ def test_values_are_left_alone_where_looking_would_synchronise(monkeypatch: pyte
 
 
 def test_the_spans_of_a_tree_never_cross() -> None:
-    from beamtree.tree import BeamTrees
-
     rng = random.Random(3)
     merges = [[rng.randrange(29 - step) for step in range(29)] for _ in range(3)]
     trees = BeamTrees.from_merges(merges)

@@ -40,11 +40,7 @@ def test_a_wider_tree_lies_on_its_side_with_one_token_a_line() -> None:
 
 def test_levels_that_do_not_fit_share_columns_and_a_line_says_so() -> None:
     lines = BeamTrees.from_merges([[0] * 39]).draw(width=18).splitlines()
-    assert lines[-3:] == [
-        "(39 levels in 14",
-        "columns: nodes in",
-        "one column are",
-    ] or "39 levels" in " ".join(lines)
+    assert " ".join(lines[40:]) == "(39 levels in 14 columns: nodes in one column are drawn as one)"
     assert [line.rsplit(" ", 1)[-1] for line in lines[:40]] == [str(i) for i in range(40)]
     assert max(map(len, lines)) <= 18
 
@@ -61,7 +57,7 @@ def test_no_line_is_wider_than_asked_and_tokens_come_in_order(n: int, width: int
     drawing = BeamTrees.from_merges([merges]).draw(tokens, width=width)
     assert max(map(count_columns, drawing.splitlines())) <= width
     lines = [label for label in drawing.replace("\n", " ").split(" ") if "漢" in label]
-    assert lines == [clip_label(token, max(8, width // 2)) for token in tokens]
+    assert lines == [clip_label(token, max(8, width // 2 - 1)) for token in tokens]
 
 
 def test_without_a_width_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 import random
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from beamtree.brackets import merges_from_brackets
 from beamtree.tree import BeamTrees
@@ -61,11 +63,11 @@ def test_everything_lies_inside_the_picture_and_labels_do_not_overlap(n: int) ->
     if labels_of(picture)[0].get("text-anchor") == "middle":
         assert len({y for _, y in places}) == 1
         half = [8.4 * sum(2 if c in "漢字" else 1 for c in token) / 2 for token in tokens]
-        gaps = [b[0] - a[0] - h - k for a, b, h, k in zip(places, places[1:], half, half[1:], strict=False)]
-        assert all(gap > 15 for gap in gaps)
+        edges = [(x - reach, x + reach) for (x, _), reach in zip(places, half, strict=True)]
+        assert all(after[0] - before[1] > 15 for before, after in pairwise(edges))
     else:
         assert len({x for x, _ in places}) == 1
-        assert all(b[1] - a[1] >= 18 for a, b in zip(places, places[1:], strict=False))
+        assert all(b[1] - a[1] >= 18 for a, b in pairwise(places))
     assert width <= 1400
 
 
@@ -98,8 +100,6 @@ def test_tokens_are_escaped_and_long_ones_cut_with_the_whole_as_a_hint() -> None
 
 
 def test_the_caption_tells_beams_apart_and_their_names_differ() -> None:
-    import torch
-
     merges = torch.tensor([[[0, 0], [1, 0], [-1, -1]]])
     scores = torch.tensor([[0.0, -1.0, -torch.inf]])
     trees = BeamTrees(merges, scores, torch.zeros(1, dtype=torch.float64), torch.tensor([3]))

@@ -115,8 +115,10 @@ def test_one_sequence_is_cut_to_its_own_length_and_keeps_its_tree() -> None:
     assert trees[3].spans.tolist() == trees.spans[3:4, :, :8].tolist()
     assert trees[3].children.max() == 9 + 6
     assert trees[1:3].brackets() == trees.brackets()[1:3]
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="there is no sequence 7 among 7"):
         trees[7]
+    with pytest.raises(IndexError, match="there is no sequence -8 among 7"):
+        trees.svg(index=-8)
 
 
 def test_scores_and_weights_carry_the_gradient_and_dead_beams_get_none() -> None:
