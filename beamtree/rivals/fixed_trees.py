@@ -1,21 +1,46 @@
-"""Encoders whose tree is known beforehand: a balanced one or a left-to-right chain.
+"""Encoders whose tree is known beforehand: the gold one, a balanced one, a left-to-right chain (§6, §7).
 
-They are the paper's sanity rows: what the gated recursive cell does without any search.
+They show what the gated recursive cell does without any search.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from beamtree.cell import GatedRecursiveCell
+from beamtree.constraints import check_merges
+from beamtree.rivals.given_tree import Plan, compose_tree
 from beamtree.rivals.tree_encoder import TreeEncoder, row, with_zero_gradients
+from beamtree.tree import BeamTrees
+
+
+class GoldTreeGRC(TreeEncoder):
+    """Follows the trees it is given, `merges` (B, n−1) as in `BeamTrees.merges`, when tested too."""
+
+    needs_merges = True
+
+    def forward(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        merges: Tensor | None = None,
+        need_trees: bool = False,
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        leaves, lengths = self.read(x, key_padding_mask)
+        if merges is None:
+            raise ValueError("merges must hold the trees to follow, (B, n-1): this encoder finds none itself")
+        check_merges(merges, lengths, n=x.shape[1])
+        plan = Plan.of(merges)
+        root = compose_tree(leaves, plan, self.cell, self.cell.draw_keep(len(plan.children)))
+        return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
 
 class BalancedTreeGRC(TreeEncoder):
     """Neighbours meet two by two until one node is left; an odd one out moves up as it is."""
 
-    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
         nodes, lengths = self.read(x, key_padding_mask)
         n, width = x.shape[1], lengths
         while nodes.shape[1] > 1:
@@ -30,7 +55,7 @@ class BalancedTreeGRC(TreeEncoder):
         root = nodes[:, 0]
         if n == 1:
             root = with_zero_gradients(root, self.cell.parameters())
-        return (root, _known_trees(_balanced_merges(lengths, n), lengths)) if need_trees else root
+        return (root, BeamTrees.from_merges(_balanced_merges(lengths, n), lengths)) if need_trees else root
 
 
 class RecurrentGRC(TreeEncoder):
@@ -57,7 +82,9 @@ class RecurrentGRC(TreeEncoder):
             self.backward_initial = nn.Parameter(torch.zeros(d_model, device=device, dtype=dtype))
             self.out = nn.Linear(2 * d_model, d_model, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
         last = _read_chain(self.cell, self.initial, leaves, lengths)
         if self.bidirectional:
@@ -67,8 +94,9 @@ class RecurrentGRC(TreeEncoder):
             last = self.out(torch.cat((last, first), -1)).to(last.dtype)
         if not need_trees:
             return last
-        merges = torch.zeros(x.shape[0], x.shape[1] - 1, dtype=torch.int64, device=x.device)
-        return last, _known_trees(merges, lengths)
+        step = torch.arange(x.shape[1] - 1, device=x.device)
+        merges = torch.where(step < lengths[:, None] - 1, 0, -1)
+        return last, BeamTrees.from_merges(merges, lengths)
 
 
 def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
@@ -91,10 +119,3 @@ def _balanced_merges(lengths: Tensor, n: int) -> Tensor:
             width = (width + 1) // 2
         merges[b, : len(positions)] = torch.tensor(positions, dtype=torch.int64)
     return merges.to(lengths.device)
-
-
-def _known_trees(merges: Tensor, lengths: Tensor) -> Any:
-    from beamtree.tree import BeamTrees
-
-    none = torch.arange(merges.shape[1], device=merges.device) >= lengths[:, None] - 1
-    return BeamTrees.from_merges(merges.masked_fill(none, -1).unsqueeze(1), lengths)

@@ -38,7 +38,7 @@ class Judge(Protocol):
 class Schedule:
     """Who takes part in which step, and where its merge is kept: merges are numbered by step, then sequence.
 
-    Node 0 is none, then come the B·n leaves, then the merges' nodes. Pairs: those of leaves, then two a merge.
+    Node 0 is none, then come the B·n leaves, then the merges. Pairs: those of leaves, then two a merge.
     """
 
     def __init__(self, lengths: Tensor, n: int) -> None:
@@ -52,7 +52,7 @@ class Schedule:
         self.first_pair = self.B * (n - 1)
 
     def lists(self) -> Tensor:
-        """Ids of nodes and of pairs, longest sequence first, (2, B, n+2); place 0 is empty, pair c is (c, c+1)."""
+        """Ids of nodes and of pairs (c, c+1), longest sequence first, (2, B, n+2); place 0 is empty."""
         place = torch.arange(self.n + 2, device=self.order.device)
         ids = self.order[:, None] * self.n + place
         ids = torch.where(place <= self.lengths[self.order, None], ids, 0)
@@ -101,7 +101,7 @@ def grow(
     keep: Tensor | None,  # dropout masks: of every pair if the judge makes parents, else of every merge
     noise: Noise | None,
 ) -> Growth:
-    B, n, d = leaves.shape
+    n, d = leaves.shape[1:]
     device, first = leaves.device, schedule.first_node
     nodes = leaves.new_zeros(first + schedule.made, d)
     nodes[1:first] = leaves.reshape(-1, d)

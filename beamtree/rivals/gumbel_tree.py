@@ -15,7 +15,7 @@ from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.rivals.entangled_score import EntangledScore
 from beamtree.rivals.gumbel_sweep import Growth, Noise, Schedule, grow, in_chunks, sweep
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
-from beamtree.rivals.tree_encoder import TreeEncoder, with_zero_gradients
+from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.tree import BeamTrees
 
@@ -47,7 +47,7 @@ class EfficientGumbelTreeGRC(TreeEncoder):
         leaves, lengths = self.read(x, key_padding_mask)
         schedule = Schedule(lengths, x.shape[1])
         keep = self.cell.draw_keep(schedule.made)
-        noise = _gumbel_like(leaves) if self.training and self.stochastic else None
+        noise = _noise_for(leaves) if self.training and self.stochastic else None
         root, merges = straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
@@ -55,9 +55,9 @@ class EfficientGumbelTreeGRC(TreeEncoder):
 class GumbelTreeGRC(TreeEncoder):
     """GT-GRC: the score of a pair is read off its parent.
 
-    `mode="cached"` makes the parent of a pair once and keeps it, dropout mask included, for as long as the pair
-    lives; `"faithful"` makes all of them afresh at every step, as published, at O(n²·d) memory. Without dropout
-    the two are the same.
+    `mode="cached"` makes the parent of a pair once and keeps it, dropout mask included, for as long as the
+    pair lives; `"faithful"` makes all of them afresh at every step, as published, at O(n²·d) memory. Without
+    dropout the two are the same.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class GumbelTreeGRC(TreeEncoder):
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
-        noise = _gumbel_like(leaves) if self.training and self.stochastic else None
+        noise = _noise_for(leaves) if self.training and self.stochastic else None
         if self.mode == "cached":
             schedule = Schedule(lengths, x.shape[1])
             keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
@@ -111,7 +111,7 @@ def straight_through_tree(
     keep: Tensor | None = None,
     noise: Noise | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Roots (B, d) and merges (B, n−1). `keep`: a dropout mask for each merge (sliced) or pair (entangled)."""
+    """Roots (B, d) and merges (B, n−1). `keep`: a dropout mask a merge (sliced) or pair (entangled)."""
     kind = leaves.device.type
     product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
     parameters = [*cell.parameters(), *scorer.parameters()]
@@ -123,16 +123,8 @@ def straight_through_tree(
     return root, merges
 
 
-def _gumbel_like(leaves: Tensor) -> Noise:
-    """Standard Gumbel noise, −log of an exponential variable."""
-    wide = torch.promote_types(leaves.dtype, torch.float32)
-    smallest = torch.finfo(wide).tiny
-
-    def draw(_: int, sequences: int, pairs: int) -> Tensor:
-        waiting = torch.empty(sequences, pairs, dtype=wide, device=leaves.device).exponential_()
-        return waiting.clamp_(min=smallest).log_().neg_()
-
-    return draw
+def _noise_for(leaves: Tensor) -> Noise:
+    return lambda step, sequences, pairs: gumbel_noise(sequences, pairs, like=leaves)
 
 
 class _SlicedJudge:

@@ -11,7 +11,7 @@ from beamtree.leaf import LeafTransform
 
 
 class TreeEncoder(nn.Module):
-    """Reads tokens (B, n, input_size) into leaves (B, n, d); a subclass says which of them meet in the cell."""
+    """Reads tokens (B, n, input_size) into leaves (B, n, d); a subclass says which meet in the cell."""
 
     def __init__(
         self,
@@ -39,10 +39,17 @@ class TreeEncoder(nn.Module):
 
 
 def with_zero_gradients(output: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
-    """The output, made to depend on parameters it did not need, so that their gradient is zero and not None."""
+    """The output, made to depend on parameters it did not need: their gradient is zero then, and not None."""
     for parameter in parameters:
         output = output + parameter[:0].sum()
     return output
+
+
+def gumbel_noise(*shape: int, like: Tensor) -> Tensor:
+    """Standard Gumbel noise, −log of an exponential variable, in the precision of scores."""
+    wide = torch.promote_types(like.dtype, torch.float32)
+    waiting = torch.empty(shape, dtype=wide, device=like.device).exponential_()
+    return waiting.clamp_(min=torch.finfo(wide).tiny).log_().neg_()
 
 
 def row(nodes: Tensor, index: Tensor) -> Tensor:

@@ -1,0 +1,83 @@
+"""BT-GRC OS (OneSoft): in training, what the beam would drop is blended into its last slot.
+
+The K−1 best candidates survive as they are. Of the rest, with w = softmax of their scores,
+
+    h = Σ w·h    p = Σ w·p    y = Σ w·onehot(position)    S = Σ w·S        c = cumsum(y)
+    h'_j = y_j·p_j + (1 − c_j)·h_j + (c_j − y_j)·h_{j+1}
+
+where h are the beam's nodes and p the parents of all its pairs, so that every candidate gets gradient.
+`models.md` §4.3. In evaluation it is BT-GRC.
+"""
+
+import torch
+from torch import Tensor
+
+from beamtree.rivals.beam_step import Beams, Candidates, Step, splice, take
+from beamtree.rivals.entangled import BeamTreeGRC
+from beamtree.rivals.tree_encoder import gumbel_noise
+
+
+class OneSoftBeamTreeGRC(BeamTreeGRC):
+    """Candidates are made afresh at every step in training: the soft beam changes everywhere each time."""
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        beam_size: int = 5,
+        dropout: float = 0.0,
+        stochastic: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            d_model,
+            input_size=input_size,
+            beam_size=beam_size,
+            dropout=dropout,
+            stochastic=stochastic,
+            device=device,
+            dtype=dtype,
+        )
+
+    def search(self, leaves: Tensor, lengths: Tensor) -> Beams:
+        if not self.training:
+            return super().search(leaves, lengths)
+        n, K = leaves.shape[1], self.beam_size
+        beams = Beams(leaves, lengths)
+        for t in range(n - 1):
+            step = Step(t, lengths, n)
+            parents, logits = self.propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
+            noise = gumbel_noise(*logits.shape, like=logits) if self.stochastic else None
+            candidates = beams.candidates(logits, step, K, noise)
+            total = candidates.score.shape[1]
+            ranked = candidates.best(total)
+            hard = ranked.head(K if total <= K else K - 1)
+            states = splice(beams.states, hard, take(parents, hard.beam, hard.position), step)
+            if total > K:
+                rest = ranked.tail(total - K + 1)
+                score, soft = blend(rest, beams.states, parents, step)
+                states = torch.cat((states, soft), 1)
+                # In a drawing the soft beam is its heaviest part.
+                hard = ranked.head(K)._replace(score=torch.cat((hard.score, score), 1))
+            beams.follow(hard, states, step)
+        return beams
+
+
+def blend(rest: Candidates, states: Tensor, parents: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    """One soft beam of all these candidates: its score (B, 1) and its live nodes (B, 1, width−1, d)."""
+    B, beams, pairs, d = parents.shape
+    exists = rest.score > -torch.inf
+    some = exists.any(1, keepdim=True)  # (B, 1)
+    weight = torch.where(some, rest.score, 0.0).softmax(1)  # (B, candidates)
+    score = (weight * rest.score.masked_fill(~exists, 0.0)).sum(1, keepdim=True)
+    weight = weight.to(states.dtype)
+    by_beam = weight.new_zeros(B, beams).scatter_add(1, rest.beam, weight).unsqueeze(1)  # (B, 1, beams)
+    choice = weight.new_zeros(B, pairs).scatter_add(1, rest.position, weight).unsqueeze(-1)  # (B, pairs, 1)
+    old = (by_beam @ states.flatten(2)).view(B, pairs + 1, d)
+    new = (by_beam @ parents.flatten(2)).view(B, pairs, d)
+    passed = choice.cumsum(1)
+    merged = choice * new + (1 - passed) * old[:, :-1] + (passed - choice) * old[:, 1:]
+    soft = torch.where(step.running[:, None, None], merged, old[:, :-1])
+    return score.masked_fill(~some, -torch.inf), soft.unsqueeze(1)
