@@ -102,9 +102,11 @@ def place_nodes(leaf_places: Sequence[int], children: Sequence[tuple[int, int]])
 
 def clip_label(token: str, columns: int) -> str:
     """The token with unprintable characters spelt out, cut with … where it takes more columns than these."""
+    if token.isascii() and token.isprintable():
+        return token if len(token) <= columns else token[: columns - 1] + "…"
     label = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
     ends = list(accumulate(map(count_columns, label)))
-    if not ends or ends[-1] <= columns:
+    if ends[-1] <= columns:
         return label
     return label[: bisect_right(ends, columns - 1)] + "…"
 

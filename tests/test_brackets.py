@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree.brackets import merges_from_brackets
@@ -13,6 +13,7 @@ from beamtree.tree import BeamTrees
 tokens_of_any_kind = st.text(st.sampled_from("ab()[]-é漢 ."), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(st.lists(tokens_of_any_kind, min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_brackets_come_back_as_the_same_tokens_and_tree(tokens: list[str], rng: random.Random) -> None:
     merges = [rng.randrange(len(tokens) - 1 - step) for step in range(len(tokens) - 1)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree.constraints import check_merges, check_pins
@@ -22,6 +22,7 @@ def test_right_merges_of_mixed_lengths_pass() -> None:
     check_merges(torch.zeros(0, 3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 3), st.integers(0, 2), st.integers(-3, 5))
 def test_one_changed_merge_passes_only_if_it_is_still_a_tree(b: int, step: int, value: int) -> None:
     merges = MERGES.clone()
@@ -95,6 +96,7 @@ def test_wrong_pins_are_refused_by_name(pins: Any, message: str) -> None:
         check_pins(pins, LENGTHS)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 8)).filter(lambda s: s[0] < s[1]), max_size=5))
 def test_pins_are_refused_exactly_if_two_of_them_cross(spans: list[tuple[int, int]]) -> None:
     tokens = [set(range(*span)) for span in spans]

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree.brackets import merges_from_brackets
@@ -50,6 +50,7 @@ def test_one_token_is_its_own_drawing_and_two_share_a_bracket() -> None:
     assert BeamTrees.from_merges([[0]]).draw(["a", "b"], width=80) == "┌┴─┐\na  b"
 
 
+@settings(deadline=None)
 @given(st.integers(2, 60), st.integers(18, 120), st.randoms(use_true_random=False))
 def test_no_line_is_wider_than_asked_and_tokens_come_in_order(n: int, width: int, rng: random.Random) -> None:
     tokens = ["漢" * rng.randint(1, 9) + str(i) for i in range(n)]

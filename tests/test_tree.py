@@ -62,6 +62,7 @@ def mixed_batch(seed: int = 0, K: int = 4) -> BeamTrees:
     return beams_of([[random_merges(n, rng) for _ in range(min(K, n))] for n in lengths], K)
 
 
+@settings(deadline=None)
 @given(merge_lists())
 def test_spans_heights_and_brackets_are_those_of_a_recursive_oracle(merges: list[int]) -> None:
     trees = BeamTrees.from_merges([merges])
@@ -191,6 +192,7 @@ def test_text_that_is_no_json_is_refused() -> None:
         BeamTrees.from_json("((a b) c)")
 
 
+@settings(deadline=None)
 @given(st.lists(merge_lists(6), min_size=1, max_size=4))
 def test_given_merges_come_back_padded_with_score_zero(lists: list[list[int]]) -> None:
     trees = BeamTrees.from_merges(lists)
@@ -261,7 +263,7 @@ def test_five_thousand_tokens_meet_no_recursion_limit(branching: str) -> None:
     assert trees.nltk()[0].count("(X ") == n - 1
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_structure_does_not_depend_on_padding(seed: int) -> None:
     trees = mixed_batch(seed)
