@@ -1,0 +1,131 @@
+"""The language of ListOps: tokens, the value of an expression, its brackets, its gold tree (data §1.1, 1.2, 1.5).
+
+An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses, however deep it nests.
+"""
+
+from collections.abc import Callable, Sequence
+
+from beamtree.data.task import Tokens
+from beamtree.errors import BeamtreeError
+
+CLOSE = "]"
+DIGITS = tuple("0123456789")
+
+
+def _median(values: list[int]) -> int:
+    """The mean of the two middle values where there are two, cut to a whole number."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
+
+
+VALUE_OF: dict[str, Callable[[list[int]], int]] = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": _median,
+    "[SM": lambda values: sum(values) % 10,
+}
+OPERATORS = tuple(VALUE_OF)
+TOKENS = (*OPERATORS, CLOSE, *DIGITS)
+
+_SAME = {token: token for token in TOKENS}  # one object a token type: 4 million tokens are 15 strings
+_DIGIT_VALUE = {digit: value for value, digit in enumerate(DIGITS)}
+
+
+def tokenize(text: str) -> Tokens:
+    """The tokens of a sound expression, with or without the round brackets of the published files."""
+    tokens = split_tokens(text)
+    evaluate(tokens)
+    return tokens
+
+
+def split_tokens(text: str) -> Tokens:
+    """Known tokens of an unchecked expression; round brackets are dropped, as models never see them."""
+    if text.count("(") != text.count(")"):
+        raise BeamtreeError(f"unbalanced round brackets: {text.count('(')} '(' and {text.count(')')} ')'")
+    words = text.replace("(", " ").replace(")", " ").split()
+    try:
+        return tuple(map(_SAME.__getitem__, words))
+    except KeyError:
+        position, word = next((place, word) for place, word in enumerate(words, 1) if word not in _SAME)
+        raise BeamtreeError(
+            f"unknown token {word!r} at position {position}; ListOps has {' '.join(TOKENS[:5])} and 0 to 9, "
+            "with a blank between tokens"
+        ) from None
+
+
+def evaluate(tokens: Sequence[str]) -> int:
+    """The value of an expression of known tokens; a BeamtreeError names the place of a wrong bracket."""
+    operators: list[str] = []
+    arguments: list[list[int]] = [[]]  # of the whole and of every open operator, innermost last
+    for position, token in enumerate(tokens, 1):
+        value = _DIGIT_VALUE.get(token)
+        if value is None:
+            if token != CLOSE:
+                operators.append(token)
+                arguments.append([])
+                continue
+            if not operators:
+                raise BeamtreeError(f"unbalanced brackets: the ']' at position {position} closes nothing")
+            values = arguments.pop()
+            if not values:
+                raise BeamtreeError(f"the {operators[-1]} closed at position {position} has no arguments")
+            value = VALUE_OF[operators.pop()](values)
+        arguments[-1].append(value)
+    if operators:
+        raise BeamtreeError(
+            f"unbalanced brackets: {' '.join(operators)} not closed at the end, position {len(tokens)}"
+        )
+    if len(arguments[0]) != 1:
+        raise BeamtreeError(f"one expression is wanted, {len(arguments[0])} found")
+    return arguments[0][0]
+
+
+def nesting(tokens: Sequence[str]) -> int:
+    """How many operators deep an expression nests; 0 for a lone digit."""
+    depth = deepest = 0
+    for token in tokens:
+        if token == CLOSE:
+            depth -= 1
+        elif token in VALUE_OF:
+            depth += 1
+            deepest = max(deepest, depth)
+    return deepest
+
+
+def bracket(operator: str, arguments: Sequence[str]) -> str:
+    """One operator over bracketed arguments, as published: `( ( ( [MAX 2 ) 9 ) ] )`."""
+    return f"{'( ' * (len(arguments) + 1)}{operator} {' ) '.join(arguments)} ) ] )"
+
+
+def brackets(tokens: Sequence[str]) -> str:
+    """A sound expression in the published, fully binarised form."""
+    operators: list[str] = []
+    arguments: list[list[str]] = [[]]
+    for token in tokens:
+        if token in VALUE_OF:
+            operators.append(token)
+            arguments.append([])
+        else:
+            text = bracket(operators.pop(), arguments.pop()) if token == CLOSE else token
+            arguments[-1].append(text)
+    return arguments[0][0]
+
+
+def gold_merges(tokens: Sequence[str]) -> list[int]:
+    """The n−1 merges of the gold tree, leftmost first, as positions in the shrinking sequence (data §1.5).
+
+    What stands left of the next token is always a row of open operators: a digit or `]` merges into the last
+    of them, and `]` makes it a value that merges into the one before.
+    """
+    merges: list[int] = []
+    opened = 0
+    for token in tokens:
+        if token in VALUE_OF:
+            opened += 1
+        elif opened:
+            merges.append(opened - 1)
+            if token == CLOSE:
+                opened -= 1
+                if opened:
+                    merges.append(opened - 1)
+    return merges
