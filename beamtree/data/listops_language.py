@@ -1,4 +1,4 @@
-"""The language of ListOps: tokens, the value of an expression, its brackets, its gold tree (data §1.1, 1.2, 1.5).
+"""The language of ListOps: tokens, values, brackets and gold trees of expressions (data §1.1, 1.2, 1.5).
 
 An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses, however deep it nests.
 """

@@ -42,8 +42,9 @@ class Law:
         deepest = process.max_depth - 1 if max_nesting is None else min(max_nesting, process.max_depth - 1)
         if process.max_depth < 1 or process.max_args < 2 or max_length < 1 or not 0 <= min_nesting <= deepest:
             raise BeamtreeError(
-                "max_depth and max_length must be at least 1, max_args at least 2, min_nesting at least 0, at "
-                f"most max_nesting and below max_depth: {process}, {max_length=}, {min_nesting=}, {max_nesting=}"
+                "max_depth and max_length must be at least 1, max_args at least 2, min_nesting at least 0, "
+                "at most max_nesting and below max_depth; "
+                f"got {process}, {max_length=}, {min_nesting=}, {max_nesting=}"
             )
         self.process, self.max_length = process, max_length
         self.min_nesting, self.max_nesting = min_nesting, deepest

@@ -64,7 +64,7 @@ def draw_expression(root: Choice[Tree], bits: BitStream) -> tuple[int, str]:
 
 
 def draw_distinct(root: Choice[Tree], bits: BitStream, count: int) -> Iterator[tuple[int, str]]:
-    """`count` different expressions in the order of their first draw, or a BeamtreeError if they are too few."""
+    """`count` different expressions in the order of their first draw; BeamtreeError if they are too few."""
     seen: set[bytes] = set()
     for _ in range(1000 + 100 * count):
         if len(seen) == count:
