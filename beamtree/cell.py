@@ -5,6 +5,8 @@ u = keep · GELU(W₁ [l; r] + b₁)
 parent = LayerNorm(σ(a)·l + σ(b)·r + σ(g)·c)
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -67,10 +69,15 @@ def gate(gates: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return to_left.sigmoid() * left + to_right.sigmoid() * right + to_content.sigmoid() * content
 
 
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Products in the types of their operands; tensors without storage know no autocast to switch off."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
 def layer_norm_wide(x: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Layer norm at least in float32; the result has the parameters' type."""
     wide = torch.promote_types(norm.weight.dtype, torch.float32)
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         y = F.layer_norm(
             x.to(wide), norm.normalized_shape, norm.weight.to(wide), norm.bias.to(wide), norm.eps
         )
