@@ -1,4 +1,4 @@
-"""CRvNN (Chowdhury & Caragea 2021; `models.md` §8): each token is absorbed by its right neighbour, bit by bit.
+"""CRvNN (Chowdhury & Caragea 2021): each token is absorbed by its right neighbour, bit by bit.
 
 All tokens are merged softly and at once, again and again, until one is left. There is no discrete choice, so
 each iteration is dense; it is in `crvnn_step.py`.
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from beamtree.cell import without_autocast
 from beamtree.noise import draw_seed
 from beamtree.rivals.crvnn_step import COUNT, advance, retreat
 from beamtree.rivals.step_graphs import StepGraphs
@@ -26,8 +27,8 @@ class CRvNN(TreeEncoder):
     """(B, n, input_size) -> (B, d); the simplified form of the paper's tables, without auxiliary loss.
 
     A sequence halts once at most one of its tokens exists by more than 0.1, and after n iterations at the
-    latest. The loop ends when all have halted; with `halt=False` it goes on for n iterations, as in the paper's
-    speed test, which changes the cost and not the result.
+    latest. The loop ends when all have halted; with `halt=False` it goes on for n iterations, as in the
+    paper's speed test, which changes the cost and not the result.
 
     Training keeps the tokens' vectors of every iteration, O(n·n·d) numbers, and computes the rest again: the
     neighbour matrices are never kept. On a GPU a small enough iteration is one CUDA graph.
@@ -88,7 +89,7 @@ class CRvNN(TreeEncoder):
             replay=replay,
             differentiable=torch.is_grad_enabled(),
         )
-        with torch.autocast(leaves.device.type, enabled=False):
+        with without_autocast(leaves):
             merged: tuple[Tensor, Tensor] = _Merging.apply(
                 h.to(wide), settings, lengths, *weights, present, absorbable
             )
@@ -144,7 +145,7 @@ class _Merging(torch.autograd.Function):
         run = settings.graphs.run(
             retreat, [*constants, *sums], replay=settings.replay, dropout=settings.dropout
         )
-        with torch.autocast(d_h.device.type, enabled=False), run as step:
+        with without_autocast(d_h), run as step:
             for t in reversed(range(len(states))):
                 d_h, d_exists = step(*states[t], d_h, d_exists, seed, times[t])
             d_weights = [total.clone() for total in step.constants[COUNT + 2 :]]

@@ -1,4 +1,4 @@
-"""One iteration of CRvNN and its derivative (`models.md` §8), over a row of T tokens, START and END included.
+"""One iteration of CRvNN and its derivative over a row of T tokens, START and END included.
 
     α_i = exp(s_i − μ) A_i,  ν = exp(−μ);   π_i = A_i α_i / (α_i + ν + (Lα)_i + (Rα)_i + ε)
     λ = Lπ;   h_i ← λ_i cell((Lh)_i, h_i) + (1−λ_i) h_i;   e_i ← e_i (1−π_i)
@@ -40,23 +40,15 @@ COUNT = len(Weights._fields)
 def neighbours(exists: Tensor) -> tuple[Tensor, Tensor]:
     """L and R, (B, T, T): the nearest existence on either side of each token, one in all where there is one.
 
-    With E_j the existence up to and with token j, R_ij = min(1, E_j − E_i) − min(1, E_{j−1} − E_i) for j > i;
-    L is its mirror image. Sums are in double precision, since differences of long ones are wanted.
+    With b the existence strictly between j and i, j < i: L_ij = min(1, b + e_j) − min(1, b), and
+    R_ji = min(1, b + e_i) − min(1, b). Sums are in double precision: small differences of long ones count.
     """
     upto = exists.double().cumsum(1)
-    below = upto - exists.double()
-
-    def bounded(high: Tensor, low: Tensor) -> Tensor:
-        return (high - low).clamp(0, 1).to(exists.dtype)
-
-    i_upto, i_below, j_upto, j_below = (
-        *(row.unsqueeze(2) for row in (upto, below)),
-        *(row.unsqueeze(1) for row in (upto, below)),
-    )
-    right = bounded(j_upto, i_upto) - bounded(j_below, i_upto)
-    left = bounded(i_below, j_below) - bounded(i_below, j_upto)
-    # The other triangle is zero, and must be without gradient where a token has ceased to exist altogether.
-    return left.tril(-1), right.triu(1)
+    between = ((upto - exists).unsqueeze(2) - upto.unsqueeze(1)).to(exists.dtype)  # (B, i, j)
+    taken = between.clamp(max=1)
+    left = ((between + exists.unsqueeze(1)).clamp(max=1) - taken).tril(-1)
+    right = ((between + exists.unsqueeze(2)).clamp(max=1) - taken).tril(-1).transpose(1, 2)
+    return left, right
 
 
 def merge_softly(
@@ -77,8 +69,8 @@ def merge_softly(
     scores = scores.squeeze(-1).masked_fill(~present, 0.0)  # (B, T)
     top = scores.detach().amax(1, keepdim=True).clamp(min=0.0)
     alpha = (scores - top).exp() * absorbable
-    rivals = (left_of + right_of) @ alpha.unsqueeze(-1)
-    absorbed = absorbable * alpha / (alpha + (-top).exp() + rivals.squeeze(-1) + 4e-8)
+    rivals = (left_of @ alpha.unsqueeze(-1) + right_of @ alpha.unsqueeze(-1)).squeeze(-1)
+    absorbed = absorbable * alpha / (alpha + (-top).exp() + rivals + 4e-8)
     grows = left_of @ absorbed.unsqueeze(-1) * present.unsqueeze(-1)  # (B, T, 1)
 
     hidden = F.gelu(F.linear(torch.cat((left, h), -1), w.w1, w.b1))

@@ -1,4 +1,4 @@
-"""Ordered Memory (Shen et al. 2019; `models.md` §9): a stack of S slots, written and erased by attention.
+"""Ordered Memory (Shen et al. 2019): a stack of S slots, written and erased by attention.
 
 Every token x̃ attends over the slots; those below the attention are composed with it, one after the other, and
 the last slot after the last token is the sentence. The step itself is in `ordered_memory_step.py`.
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from beamtree.cell import layer_norm_wide
+from beamtree.cell import layer_norm_wide, without_autocast
 from beamtree.checks import lengths_from
 from beamtree.leaf import LeafTransform
 from beamtree.noise import draw_seed
@@ -32,8 +32,8 @@ class OrderedMemory(nn.Module):
     it, the published comparison does not). `dropout` acts in the cell, on its input and its hidden layer,
     `memory_dropout` in the attention. One layer norm serves the leaves and the cell.
 
-    Training keeps the two memories of every time step, O(n·S·d) numbers, and computes the rest again. On a GPU
-    a time step is one CUDA graph.
+    Training keeps the two memories of every time step, O(n·S·d) numbers, and computes the rest again. On a
+    GPU a time step is one CUDA graph.
 
     The tree of `need_trees` follows the authors: with y_t the slot of token t's largest attention, the model
     is a shift-reduce parser that makes y_t − y_{t−1} + 1 reductions before it shifts token t (none if that is
@@ -93,7 +93,7 @@ class OrderedMemory(nn.Module):
     def _read(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
         """The last slot (n, B, d) and the attention (n, S, B) after every token."""
         wide = torch.promote_types(self.memory_norm.weight.dtype, torch.float32)
-        with torch.autocast(leaves.device.type, enabled=False):
+        with without_autocast(leaves):
             queries = self.query(F.dropout(leaves, self.memory_dropout, self.training))
             weights = self._weights(wide)
             rates = {
@@ -175,7 +175,7 @@ class _Reading(torch.autograd.Function):
         times = torch.arange(len(leaves), device=leaves.device)
         constants = [*weights, *(torch.zeros_like(weight) for weight in weights)]
         with (
-            torch.autocast(leaves.device.type, enabled=False),
+            without_autocast(leaves),
             ctx.graphs.run(retreat, constants, replay=ctx.replay, **ctx.rates) as step,
         ):
             for t in reversed(range(1, len(leaves))):

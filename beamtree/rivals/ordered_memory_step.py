@@ -1,4 +1,4 @@
-"""One time step of Ordered Memory and its derivative (`models.md` §9), slots first: memories are (S, B, d).
+"""One time step of Ordered Memory and its derivative, slots first: memories are (S, B, d).
 
     p = the attention of x̃ over the slots;  cp_j = Σ_{i≤j} p_i;  rcp_j = Σ_{i≥j} p_i
     M_j ← M_j (1−rcp_j) + M̂_j rcp_j

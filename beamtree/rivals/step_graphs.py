@@ -43,7 +43,7 @@ class StepGraphs:
     def run(self, step: Step, constants: Sequence[Tensor], *, replay: bool, **options: Hashable) -> "Run":
         """`step` with its constants filled in, to be called in a `with`, always with the same shapes.
 
-        With `replay` it runs as a graph where it can: on a GPU, unless a caller is capturing one of their own.
+        With `replay` it runs as a graph where it can: on a GPU, unless the caller is capturing one.
         """
         return Run(self, step, constants, replay, options)
 
