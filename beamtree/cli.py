@@ -13,6 +13,8 @@ from beamtree.errors import BeamtreeError
 COMMANDS = {
     "data": ("beamtree.commands.data", "app"),
     "train": ("beamtree.commands.train", "train"),
+    "eval": ("beamtree.commands.eval", "evaluate"),
+    "parse": ("beamtree.commands.parse", "parse"),
 }
 
 
@@ -28,7 +30,7 @@ class _Commands(TyperGroup):
         module, attribute = COMMANDS[cmd_name]
         found = getattr(importlib.import_module(module), attribute)
         if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(add_completion=False)
+            function, found = found, typer.Typer(add_completion=False, rich_markup_mode="markdown")
             found.command(cmd_name)(function)
         command = typer.main.get_command(found)
         command.name = cmd_name

@@ -1,0 +1,201 @@
+"""`beamtree eval MODEL --data …`: accuracy, loss and trees by split, length, depth; tables, JSON, plots."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from beamtree.errors import BeamtreeError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from beamtree.data.task import Task
+    from beamtree.training.tally import SplitResult, Tally
+
+
+def evaluate(
+    model: Annotated[
+        str, typer.Argument(help="A model folder, a run folder or the name of a shipped model.")
+    ],
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="DATA", help="Further folders and files, as for --data."),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder with the task's splits, or a file in the task's format; may be repeated.",
+            show_default="$BEAMTREE_DATA/TASK or data/TASK",
+        ),
+    ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Split of a folder; may be repeated.", show_default="all that are not for training"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Folder for accuracy by length and by depth, as PNG and SVG.")
+    ] = None,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, help="Token places in a batch (rows × longest); lower it to save memory.")
+    ] = 16384,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Beams to search with.", show_default="as in training")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "auto",
+) -> None:
+    """Measure a model on labelled data.
+
+    Accuracy comes with Wilson's 95 % interval. F1 is the unlabelled bracketing F1 of the best trees against
+    the gold trees over the whole split; spans of two tokens or more count, that of the whole sentence does
+    not. Exact is the share of sentences whose tree is the gold tree. Sentences of one or two tokens have only
+    one tree and count for neither. A dash: the encoder has no tree of its own.
+    """
+    from rich.console import Console
+
+    from beamtree.data.location import data_folder
+    from beamtree.inference import choose_device, set_beam_size
+    from beamtree.model import load_model
+    from beamtree.plots import require_matplotlib
+    from beamtree.training.evaluate import evaluate as run_evaluation
+    from beamtree.training.evaluate import find_sources
+
+    if plot is not None:
+        require_matplotlib()
+    classifier = load_model(model, device=choose_device(device))
+    set_beam_size(classifier, beam)
+    task = classifier.task
+    paths = [*(data or ()), *(more or ())] or [data_folder(task.name)]
+    for path in paths:
+        if not path.exists():
+            raise BeamtreeError(
+                f"there is no file or folder {path}; make data with: beamtree data {task.name}"
+            )
+    sources = find_sources(task, paths, split or ())
+    results = []
+    with _progress() as bar:
+        for source in sources:
+            row = bar.add_task(source.name, total=None)
+            results.append(
+                run_evaluation(
+                    classifier,
+                    source.name,
+                    source.read(),
+                    batch_tokens=batch_tokens,
+                    advance=lambda done, total, row=row: bar.update(row, completed=done, total=total),  # type: ignore[misc]
+                )
+            )
+            bar.remove_task(row)
+
+    if as_json:
+        typer.echo(json.dumps(_to_dict(model, classifier.settings.encoder, task, results), indent=2))
+    else:
+        console = Console()
+        for table in _tables(classifier.settings.encoder, task, results):
+            console.print()
+            console.print(table)
+    if plot is not None:
+        for path in _draw(results, plot, f"{classifier.settings.encoder} on {task.name}"):
+            typer.echo(f"wrote {path}", err=True)
+
+
+def _progress() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("examples"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+
+
+def _to_dict(model: str, encoder: str, task: "Task", results: list["SplitResult"]) -> dict[str, Any]:
+    splits = [{**result.to_dict(), "description": task.splits.get(result.name)} for result in results]
+    return {"model": model, "encoder": encoder, "task": task.name, "splits": splits}
+
+
+def _tables(encoder: str, task: "Task", results: list["SplitResult"]) -> list["Table"]:
+    from beamtree.training.tally import pool
+
+    tables = [_table(f"{encoder} on {task.name}", "split", [(r.name, r.total) for r in results])]
+    whole = pool(results)
+    together = ", all splits together" if len(results) > 1 else ""
+    longer = "longer sentence of a pair" if task.sentences > 1 else "tokens"
+    by_length = [(f"{low}–{high}", tally) for (low, high), tally in sorted(whole.by_length.items())]
+    by_depth = [(str(depth), tally) for depth, tally in sorted(whole.by_depth.items())]
+    if len(by_length) > 1:
+        tables.append(_table(f"by length ({longer}){together}", "tokens", by_length, align="right"))
+    if len(by_depth) > 1:
+        tables.append(_table(f"by depth (open brackets){together}", "depth", by_depth, align="right"))
+    return tables
+
+
+def _table(title: str, first: str, rows: list[tuple[str, "Tally"]], align: Any = "left") -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, justify=align, no_wrap=True)
+    for name, style in (
+        ("examples", ""),
+        ("accuracy %", "bold green"),
+        ("95 % interval", "bright_black"),
+        ("loss", ""),
+        ("F1 %", "cyan"),
+        ("exact %", "cyan"),
+    ):
+        table.add_column(name, justify="right", style=style, no_wrap=True)
+    for name, tally in rows:
+        low, high = tally.interval
+        table.add_row(
+            name,
+            f"{tally.examples:,}",
+            _percent(tally.accuracy),
+            f"{_percent(low)}–{_percent(high)}",
+            f"{tally.loss:.4f}",
+            _percent(tally.trees.f1),
+            _percent(tally.trees.exact_match),
+        )
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+def _draw(results: list["SplitResult"], folder: Path, title: str) -> list[Path]:
+    from beamtree.plots import Point, draw_accuracy
+
+    def point(x: float, tally: "Tally") -> Point:
+        return Point(x, tally.accuracy, *tally.interval)
+
+    lengths = {
+        result.name: [
+            point((low + high) / 2, tally) for (low, high), tally in sorted(result.by_length.items())
+        ]
+        for result in results
+    }
+    depths = {
+        result.name: [point(depth, tally) for depth, tally in sorted(result.by_depth.items())]
+        for result in results
+        if result.by_depth
+    }
+    written = draw_accuracy(
+        lengths, title=title, x_label="length (tokens)", stem=folder / "accuracy-by-length", log_x=True
+    )
+    if depths:
+        written += draw_accuracy(
+            depths, title=title, x_label="depth (open brackets)", stem=folder / "accuracy-by-depth"
+        )
+    return written

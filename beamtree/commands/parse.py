@@ -1,0 +1,250 @@
+"""`beamtree parse MODEL TEXT`: what a model says of a text and the trees it finds; one line or a million."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from beamtree.errors import BeamtreeError
+
+if TYPE_CHECKING:
+    from beamtree.parsing import Record
+
+
+class Format(StrEnum):
+    text = "text"
+    brackets = "brackets"
+    json = "json"
+    svg = "svg"
+    html = "html"
+
+
+_BY_SUFFIX = {".json": Format.json, ".jsonl": Format.json, ".svg": Format.svg, ".html": Format.html}
+
+
+def parse(
+    model: Annotated[
+        str, typer.Argument(help="A model folder, a run folder or the name of a shipped model.")
+    ],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="What to parse; - reads lines from standard input."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A file (plain, .gz or .xz) with a text in every line.")
+    ] = None,
+    beams: Annotated[bool, typer.Option("--beams", help="All trees with their scores.")] = False,
+    format: Annotated[
+        Format | None, typer.Option(help="How to write it.", show_default="from the name of --out, or text")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file, not to the terminal.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on after the last whole line of an unfinished --out.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first line that cannot be read.")
+    ] = False,
+    max_length: Annotated[
+        int, typer.Option(min=1, help="Lines with more tokens than this count as unreadable.")
+    ] = 10_000,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, help="Token places in a batch (rows × longest); lower it to save memory.")
+    ] = 16384,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Beams to search with.", show_default="as in training")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "auto",
+) -> None:
+    """Predict the label of a text and draw its tree.
+
+    For a task on pairs, give two texts, or in a file two sentences with a tab between. In a file or on
+    standard input a line that cannot be read gives an error record with its number, and the rest goes on.
+    With --file, --out and the format brackets or json an interrupted run can be resumed, and torchrun or
+    accelerate launch share the lines out over processes and machines that see the same folder.
+    """
+    from beamtree.inference import choose_device, set_beam_size
+    from beamtree.model import find_model, load_model
+    from beamtree.parsing import CHUNK_LINES, parse_lines, parse_stream
+    from beamtree.processes import Processes
+    from beamtree.streaming import LineJob, survey
+
+    source = _choose_source(texts, file)
+    format = format or (_BY_SUFFIX.get(out.suffix, Format.text) if out is not None else Format.text)
+    processes = Processes.from_environment()
+    resumable = isinstance(source, Path) and out is not None and format in (Format.brackets, Format.json)
+    if (resume or processes.count > 1) and not resumable:
+        what = "--resume" if resume else "sharing a file out over processes"
+        raise BeamtreeError(f"{what} needs --file, --out and --format json or brackets")
+    if out is not None and out.exists() and not resumable and not overwrite:
+        raise BeamtreeError(f"{out} exists: --overwrite replaces it")
+
+    classifier = load_model(model, device=choose_device(device, processes.local_rank))
+    set_beam_size(classifier, beam)
+    settings = {"batch_tokens": batch_tokens, "max_length": max_length}
+    watch = _Watch(strict, unnamed=isinstance(source, list))
+    if not (isinstance(source, Path) and out is not None and resumable):
+        records = watch(parse_stream(classifier, _lines(source, classifier.task.sentences), **settings))
+        _write(records, format, beams, out, title=f"{model}: {classifier.settings.encoder}")
+        watch.report()
+        return
+
+    write = _line_writer(format, beams)
+    made_of = {"model": _checksum(find_model(model)), "format": format.value, "beams": beams, "beam": beam}
+    job = LineJob(survey(source), out, {**made_of, **settings}, processes, CHUNK_LINES)
+    try:
+        with _progress(job.own_lines, processes.first) as advance:
+            done = job.run(
+                lambda first, lines: [
+                    write(record) for record in watch(parse_lines(classifier, lines, first=first, **settings))
+                ],
+                resume=resume,
+                overwrite=overwrite,
+                advance=advance,
+            )
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what is done is kept: --resume goes on with {out}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        processes.leave()
+    watch.report()
+    if processes.first:
+        typer.echo(
+            f"{out} {'is whole' if done else 'was whole already'}: {job.source.lines:,} lines", err=True
+        )
+
+
+def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Path | None:
+    """Texts, a file, or None for standard input."""
+    from_input = texts == ["-"] or (texts is None and file == Path("-"))
+    if from_input or (not texts and file is None and not sys.stdin.isatty()):
+        return None
+    if bool(texts) == (file is not None):
+        raise BeamtreeError("give one of: a TEXT to parse, --file FILE, or - for standard input")
+    return texts if texts else file
+
+
+def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
+    from beamtree.data.files import read_lines
+
+    if isinstance(source, Path):
+        yield from (line for _, line in read_lines(source))
+    elif isinstance(source, list):
+        # For a task on pairs every two arguments are one, unless a tab parts the two in each.
+        size = sentences if not any("\t" in text for text in source) else 1
+        yield from ("\t".join(source[i : i + size]) for i in range(0, len(source), size))
+    else:
+        line = None
+        for line in typer.get_text_stream("stdin", encoding="utf-8", errors="replace"):
+            yield line.rstrip("\r\n")
+        if line is None:
+            raise BeamtreeError("standard input is empty: give a TEXT, --file FILE, or pipe lines in")
+
+
+class _Watch:
+    """Lets records through and counts those that are errors.
+
+    It stops at the first of them if strict, and for texts on the command line, which have no line number.
+    """
+
+    def __init__(self, strict: bool, unnamed: bool) -> None:
+        self.strict, self.unnamed, self.seen, self.unread = strict, unnamed, 0, 0
+
+    def __call__(self, records: Iterable["Record"]) -> Iterator["Record"]:
+        from beamtree.parsing import Unparsed
+
+        for record in records:
+            self.seen += 1
+            if isinstance(record, Unparsed):
+                if self.unnamed:
+                    raise BeamtreeError(f"cannot read {record.text!r}: {record.reason}")
+                if self.strict:
+                    raise BeamtreeError(str(record))
+                self.unread += 1
+            yield record
+
+    def report(self) -> None:
+        if self.unread:
+            say = f"{self.unread:,} of {self.seen:,} lines could not be read; their records say why"
+            typer.echo(say, err=True)
+
+
+def _line_writer(format: Format, beams: bool) -> Callable[["Record"], str]:
+    from beamtree.formats import as_brackets, as_json
+
+    function = as_json if format is Format.json else as_brackets
+    return lambda record: function(record, beams=beams)
+
+
+def _write(records: Iterator["Record"], format: Format, beams: bool, out: Path | None, title: str) -> None:
+    from rich.console import Console
+
+    from beamtree.data.files import write_lines
+    from beamtree.formats import print_text
+
+    if format is Format.text and out is None:
+        console = Console()
+        for record in records:
+            print_text(console, record, beams=beams)
+        return
+    pieces = _pieces(records, format, beams, title)
+    if out is not None:
+        write_lines(out, pieces)
+        typer.echo(f"wrote {out}", err=True)
+    else:
+        for piece in pieces:
+            typer.echo(piece)
+
+
+def _pieces(records: Iterator["Record"], format: Format, beams: bool, title: str) -> Iterator[str]:
+    import io
+
+    from rich.console import Console
+
+    from beamtree.formats import HTML_END, as_svg, html_head, html_section, print_text
+
+    if format is Format.text:
+        console = Console(file=io.StringIO(), width=120)
+        for record in records:
+            with console.capture() as drawn:
+                print_text(console, record, beams=beams)
+            yield drawn.get().rstrip("\n") + "\n"
+    elif format is Format.svg:
+        record = next(records)
+        if next(records, None) is not None:
+            raise BeamtreeError("svg is the picture of one text: use --format html for several")
+        yield as_svg(record, beams=beams)
+    elif format is Format.html:
+        yield html_head(title)
+        yield from (html_section(record, beams=beams) for record in records)
+        yield HTML_END
+    else:
+        yield from map(_line_writer(format, beams), records)
+
+
+@contextmanager
+def _progress(lines: int, wanted: bool) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("parsing", BarColumn(), MofNCompleteColumn(), TextColumn("lines"), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, disable=not (wanted and console.is_terminal), transient=True
+    ) as bar:
+        row = bar.add_task("parsing", total=lines)
+        yield lambda done: bar.advance(row, done)
+
+
+def _checksum(folder: Path) -> str:
+    """Of all that makes a model what it is."""
+    import hashlib
+
+    checksum = hashlib.sha256()
+    for name in ("config.json", "vocabulary.json", "model.safetensors"):
+        checksum.update((folder / name).read_bytes())
+    return checksum.hexdigest()
