@@ -99,16 +99,23 @@ def bracket(operator: str, arguments: Sequence[str]) -> str:
 
 def brackets(tokens: Sequence[str]) -> str:
     """A sound expression in the published, fully binarised form."""
-    operators: list[str] = []
-    arguments: list[list[str]] = [[]]
+    parts: list[str] = []
+    opened: list[int] = []  # where in `parts` the open operators stand
+    counts: list[int] = []  # of their arguments so far
     for token in tokens:
+        parts.append(token)
         if token in VALUE_OF:
-            operators.append(token)
-            arguments.append([])
-        else:
-            text = bracket(operators.pop(), arguments.pop()) if token == CLOSE else token
-            arguments[-1].append(text)
-    return arguments[0][0]
+            opened.append(len(parts) - 1)
+            counts.append(0)
+            continue
+        if token == CLOSE:
+            parts.append(")")
+            place = opened.pop()
+            parts[place] = "( " * (counts.pop() + 1) + parts[place]
+        if opened:
+            parts.append(")")
+            counts[-1] += 1
+    return " ".join(parts)
 
 
 def gold_merges(tokens: Sequence[str]) -> list[int]:

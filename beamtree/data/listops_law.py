@@ -6,13 +6,13 @@ max_depth there are digits only. Nesting is carried along by keeping the laws of
 Probabilities are counted in units of 2^−precision, and every division rounds down, so the tables are the same
 on every machine. How far is a draw from the exact law, in total variation, for up to 4096 tokens?
 - One level up multiplies the rounding error by at most (max_args + 2) / 8, which the guard bits of
-  `precision` absorb: an entry is below its exact value by less than 2^−244.
-- An entry of at least 2^−128 is hence right to a factor 1 − 2^−116; an expression takes fewer than 2^13
-  decisions, which makes 2^−103 together.
+  `precision` absorb: an entry is below its exact value by less than 2^−190.
+- An entry of at least 2^−120 is hence right to a factor 1 − 2^−70; an expression takes fewer than 2^13
+  decisions, which makes 2^−57 together.
 - Smaller entries may be wrong or zero, but are hardly ever met: with fewer than 2^22 entries, 2^12 places to
-  meet one, and a condition of probability at least 2^−30 (rarer ones are refused), in all below 2^−64.
+  meet one, and a condition of probability at least 2^−30 (rarer ones are refused), in all below 2^−56.
 - The thresholds of a decision between fewer than 2^13 options are cut to 2^−90: below 2^−64 together.
-The sum is below 2^−62, far under 1e−15.
+The sum is below 2^−55, under 3e−17.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Law:
             )
         self.process, self.max_length = process, max_length
         self.min_nesting, self.max_nesting = min_nesting, deepest
-        self.precision = 256 + process.max_depth * ((process.max_args + 2) // 8).bit_length()
+        self.precision = 200 + process.max_depth * ((process.max_args + 2) // 8).bit_length()
         self.trees: dict[int, dict[str, list[int]]] = {}
         self.rows: dict[int, dict[str, list[list[int]]]] = {}
         for depth in range(deepest + 1, 0, -1):

@@ -90,9 +90,7 @@ class ConditionedProcess:
             self._operators[key] = ConditionedOperator(self, *key)
         return self._operators[key]
 
-    def row(self, depth: int, kind: str, count: int, length: int) -> Row | None:
-        if count == 0:
-            return None
+    def row(self, depth: int, kind: str, count: int, length: int) -> Row:
         key = (depth, kind, count, length)
         if key not in self._rows:
             row = ConditionedRow if count == 1 or length <= TABLE_LENGTH else ConditionedLongRow
@@ -117,10 +115,9 @@ class ConditionedOperator:
     def _weighted_rows(self) -> Iterator[tuple[int, Row]]:
         law, depth, inside = self.process.law, self.depth + 1, self.length - 2
         kind = law.kind(depth) if self.kind == DEEP else self.kind
-        for count, law_of_row in enumerate(law.rows[depth][kind]):
-            row = self.process.row(depth, kind, count, inside)
-            if count >= 2 and law_of_row[inside] and row is not None:
-                yield law_of_row[inside], row
+        for count, row in enumerate(law.rows[depth][kind]):
+            if count >= 2 and row[inside]:
+                yield row[inside], self.process.row(depth, kind, count, inside)
 
 
 class ConditionedRow:
@@ -160,10 +157,10 @@ class ConditionedRow:
     def _parts(self, shares: range, at: int) -> Parts:
         """The first tree and the rest that have weight number `at`."""
         (tree, rest), share = self._kinds()[at // len(shares)], shares[at % len(shares)]
-        return (
-            self.process.tree(self.depth, tree, share),
-            self.process.row(self.depth, rest, self.count - 1, self.length - share),
-        )
+        first = self.process.tree(self.depth, tree, share)
+        if self.count == 1:
+            return first, None
+        return first, self.process.row(self.depth, rest, self.count - 1, self.length - share)
 
 
 class ConditionedLongRow(ConditionedRow):

@@ -66,16 +66,18 @@ def draw_expression(root: Choice[Tree], bits: BitStream) -> tuple[int, str]:
 def draw_distinct(root: Choice[Tree], bits: BitStream, count: int) -> Iterator[tuple[int, str]]:
     """`count` different expressions in the order of their first draw; BeamtreeError if they are too few."""
     seen: set[bytes] = set()
-    for _ in range(1000 + 100 * count):
-        if len(seen) == count:
-            return
+    in_vain = 0
+    while len(seen) < count:
         value, text = draw_expression(root, bits)
         digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
         if digest not in seen:
             seen.add(digest)
+            in_vain = 0
             yield value, text
-    if len(seen) < count:
-        raise BeamtreeError(f"only {len(seen)} of {count} distinct expressions found: widen the condition")
+        elif (in_vain := in_vain + 1) > 1000 + 10 * len(seen):
+            raise BeamtreeError(
+                f"only {len(seen)} of {count} distinct expressions found: widen the condition"
+            )
 
 
 def sample_expressions(
@@ -93,5 +95,6 @@ def sample_expressions(
     law = Law(Process(max_depth, max_args), max_length, min_nesting, max_nesting)
     root = ConditionedProcess(law).root(min_length, max_length)
     # Its own bits for every condition, so that two calls with one seed are independent.
-    bits = BitStream(seed, f"{law} {min_length}")
+    condition = (max_depth, max_args, min_length, max_length, min_nesting, law.max_nesting)
+    bits = BitStream(seed, f"sample {condition}")
     return [Example((split_tokens(text),), DIGITS[value]) for value, text in draw_distinct(root, bits, count)]

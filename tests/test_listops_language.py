@@ -1,0 +1,167 @@
+"""The ListOps language: values, brackets, gold trees, and messages that name what is wrong and where."""
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beamtree.data.listops_language import (
+    DIGITS,
+    OPERATORS,
+    TOKENS,
+    brackets,
+    evaluate,
+    gold_merges,
+    nesting,
+    tokenize,
+)
+from beamtree.errors import BeamtreeError
+
+Nested = str | tuple[str, tuple["Nested", ...]]
+EXAMPLE = "[MAX 2 9 [MIN 4 7 ] 0 ]"
+
+
+def operators_over(arguments: st.SearchStrategy[Nested]) -> st.SearchStrategy[Nested]:
+    return st.tuples(st.sampled_from(OPERATORS), st.lists(arguments, min_size=1, max_size=5).map(tuple))
+
+
+nested_expressions = st.recursive(st.sampled_from(DIGITS), operators_over, max_leaves=30)
+
+
+def flat(expression: Nested) -> list[str]:
+    if isinstance(expression, str):
+        return [expression]
+    operator, arguments = expression
+    return [operator, *(token for argument in arguments for token in flat(argument)), "]"]
+
+
+def value(expression: Nested) -> int:
+    if isinstance(expression, str):
+        return int(expression)
+    operator, arguments = expression
+    values = [value(argument) for argument in arguments]
+    combine = {"[MIN": min, "[MAX": max, "[MED": statistics.median, "[SM": lambda summed: sum(summed) % 10}
+    return int(combine[operator](values))
+
+
+def binary(expression: Nested) -> Nested | tuple[Nested, Nested]:
+    """The left-leaning chain of §1.5, as pairs."""
+    if isinstance(expression, str):
+        return expression
+    operator, arguments = expression
+    tree: object = operator
+    for argument in arguments:
+        tree = (tree, binary(argument))
+    return (tree, "]")
+
+
+def by_leftmost_rule(tokens: list[str]) -> list[int]:
+    """§1.5 word for word, in quadratic time: the leftmost open operator whose right mate is not open."""
+    is_open = [token in OPERATORS for token in tokens]
+    items = list(tokens)
+    merges = []
+    while len(items) > 1:
+        place = next(at for at in range(len(items) - 1) if is_open[at] and not is_open[at + 1])
+        still_open = items[place + 1] != "]"
+        items[place : place + 2] = ["value"]
+        is_open[place : place + 2] = [still_open]
+        merges.append(place)
+    return merges
+
+
+def apply_merges(tokens: list[str], merges: list[int]) -> object:
+    items: list[object] = list(tokens)
+    for place in merges:
+        items[place : place + 2] = [(items[place], items[place + 1])]
+    (tree,) = items
+    return tree
+
+
+def test_there_are_fifteen_tokens() -> None:
+    assert " ".join(TOKENS) == "[MIN [MAX [MED [SM ] 0 1 2 3 4 5 6 7 8 9"
+
+
+@pytest.mark.parametrize(
+    ("expression", "worth"),
+    [
+        ("7", 7),
+        (EXAMPLE, 9),
+        ("[MED 1 2 ]", 1),
+        ("[MED 9 1 5 ]", 5),
+        ("[MED 0 9 2 3 ]", 2),
+        ("[SM 9 9 9 ]", 7),
+        ("[MIN 4 [SM 5 6 ] [MED 3 8 ] ]", 1),
+    ],
+)
+def test_expressions_are_worth_what_the_paper_says(expression: str, worth: int) -> None:
+    assert evaluate(tokenize(expression)) == worth
+
+
+@given(nested_expressions)
+def test_value_equals_that_of_a_recursive_evaluation(expression: Nested) -> None:
+    assert evaluate(flat(expression)) == value(expression)
+
+
+@given(nested_expressions)
+def test_brackets_are_dropped_by_the_tokenizer(expression: Nested) -> None:
+    tokens = tuple(flat(expression))
+    assert tokenize(brackets(tokens)) == tokens == tokenize(" ".join(tokens))
+
+
+@given(nested_expressions)
+def test_brackets_show_the_left_leaning_chain(expression: Nested) -> None:
+    def text(tree: object) -> str:
+        return tree if isinstance(tree, str) else "( " + " ".join(text(part) for part in tree) + " )"
+
+    assert brackets(flat(expression)) == text(binary(expression))
+
+
+def test_published_brackets_are_reproduced() -> None:
+    assert brackets(("[MAX", "2", "9", "]")) == "( ( ( [MAX 2 ) 9 ) ] )"
+    assert brackets(("5",)) == "5"
+
+
+@given(nested_expressions)
+def test_gold_merges_follow_the_leftmost_rule_and_build_the_chain(expression: Nested) -> None:
+    tokens = flat(expression)
+    merges = gold_merges(tokens)
+    assert merges == by_leftmost_rule(tokens)
+    assert apply_merges(tokens, merges) == binary(expression)
+
+
+def test_expressions_nested_a_hundred_thousand_deep_need_no_recursion() -> None:
+    depth = 100_000
+    tokens = ("[SM", "1") * depth + ("]",) * depth
+    assert nesting(tokens) == depth
+    assert evaluate(tokens) == depth % 10
+    assert tokenize(brackets(tokens)) == tokens
+    assert len(gold_merges(tokens)) == len(tokens) - 1
+
+
+def test_nesting_counts_operators_not_brackets() -> None:
+    assert [nesting(tokenize(text)) for text in ("3", "[MIN 1 2 ]", EXAMPLE)] == [0, 1, 2]
+    assert nesting(tokenize(brackets(tokenize(EXAMPLE)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[MAX 2 [AVG 3 4 ] ]",
+            r"unknown token '\[AVG' at position 3; ListOps has \[MIN \[MAX \[MED \[SM \]",
+        ),
+        ("[MAX 2 9]", r"unknown token '9\]' at position 3; .* with a blank between tokens"),
+        ("( ( ( [MAX 2 ) 10 ) ] )", "unknown token '10' at position 3"),
+        ("( ( [MAX 2 ) ] ) )", r"unbalanced round brackets: 2 '\(' and 3 '\)'"),
+        ("[MAX 2 [MIN 3 4 ]", r"unbalanced brackets: \[MAX not closed at the end, position 6"),
+        ("[MAX [SM 2", r"unbalanced brackets: \[MAX \[SM not closed at the end"),
+        ("[MAX 2 9 ] ]", r"unbalanced brackets: the '\]' at position 5 closes nothing"),
+        ("[MAX 2 [MIN ] ]", r"the \[MIN closed at position 4 has no arguments"),
+        ("1 2", "one expression is wanted, 2 found"),
+        ("", "one expression is wanted, 0 found"),
+    ],
+)
+def test_unsound_expressions_are_refused_with_the_place(text: str, message: str) -> None:
+    with pytest.raises(BeamtreeError, match=message):
+        tokenize(text)
