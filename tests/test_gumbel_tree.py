@@ -109,3 +109,112 @@ def test_the_sweep_equals_autograd_through_every_state(lengths, entangled, noisy
         torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
     if max(lengths) > 2:
         assert theirs[-2].abs().max() > 1e-6, "the scorer must take part in this test"
+
+
+def make_input(lengths: list[int]) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(len(lengths), max(lengths), D, dtype=torch.float64, requires_grad=True)
+    return x, torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
+
+
+def test_faithful_and_cached_are_the_same_without_dropout_and_noise():
+    x, is_padding = make_input([7, 1, 2, 3, 5])
+    found = []
+    for mode in ("cached", "faithful"):
+        torch.manual_seed(0)
+        encoder = create_encoder("gt-grc", D, mode=mode, stochastic=False, dtype=torch.float64).train()
+        root, trees = encoder(x, is_padding, need_trees=True)
+        found.append((trees.merges, root, *gradients(root, x, encoder)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+
+
+def test_faithful_draws_masks_for_all_pairs_at_every_step(monkeypatch):
+    encoder = create_encoder("gt-grc", D, mode="faithful", dropout=0.5, dtype=torch.float64).train()
+    drawn = []
+    draw = encoder.cell.draw_keep
+    monkeypatch.setattr(encoder.cell, "draw_keep", lambda *shape: drawn.append(shape) or draw(*shape))
+    x, _ = make_input([4, 4])
+    encoder(x)
+    assert drawn == [(2, 3), (2, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("name", ["gt-grc", "egt-grc"])
+def test_noise_changes_trees_in_training_only(name):
+    encoder = create_encoder(name, D, dtype=torch.float64)
+    x, is_padding = make_input([9] * 8)
+    trees = [encoder.train()(x, is_padding, need_trees=True)[1].merges for _ in range(2)]
+    assert not torch.equal(*trees)
+    trees = [encoder.eval()(x, is_padding, need_trees=True)[1].merges for _ in range(2)]
+    assert torch.equal(*trees)
+    encoder.stochastic = False
+    assert torch.equal(encoder.train()(x, is_padding, need_trees=True)[1].merges, trees[0])
+
+
+def test_the_choice_follows_gumbel_s_law():
+    """With logits e the best of e + noise is chosen with probability softmax(e)."""
+    encoder = create_encoder("egt-grc", D, dtype=torch.float64).train()
+    encoder.scorer.out.weight.data *= 5
+    x, _ = make_input([3])
+    with torch.no_grad():
+        leaves = encoder.leaf(x)
+        expected = encoder.scorer(leaves[:, :-1], leaves[:, 1:]).softmax(-1)[0, 0]
+        merges = encoder(x.expand(4000, -1, -1), need_trees=True)[1].merges
+    share = (merges[:, 0, 0] == 0).double().mean()
+    assert abs(share - expected) < 4 * (0.25 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("entangled", [False, True])
+def test_the_scorer_s_output_bias_gets_no_gradient(entangled):
+    leaves, lengths, cell, scorer = make_case([9, 4, 9], entangled, 0.0)
+    root, _ = straight_through_tree(leaves, Schedule(lengths, 9), cell, scorer)
+    *_, weight, bias = gradients(root, leaves, scorer)
+    assert bias.abs().max() < 1e-12 < weight.abs().max()
+
+
+def test_a_second_derivative_is_refused():
+    leaves, lengths, cell, scorer = make_case([4], False, 0.0)
+    root, _ = straight_through_tree(leaves, Schedule(lengths, 4), cell, scorer)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(root.sum(), leaves, create_graph=True)
+
+
+def test_parameters_changed_before_the_backward_pass_are_noticed():
+    leaves, lengths, cell, scorer = make_case([4], True, 0.0)
+    root, _ = straight_through_tree(leaves, Schedule(lengths, 4), cell, scorer)
+    with torch.no_grad():
+        scorer.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        root.sum().backward()
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 10, 49, 50])
+def test_sums_by_blocks_are_running_sums(m):
+    x = torch.randn(3, m, dtype=torch.float64)
+    torch.testing.assert_close(sum_by_blocks(x), x.cumsum(-1))
+
+
+def test_what_is_kept_for_the_gradient_is_linear_vectors_and_half_n_squared_scalars():
+    """Bytes of all saved tensors at n and 2n: the quadratic part is one float for each of n²/2 pairs."""
+
+    def saved_bytes(n: int) -> int:
+        storages: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        encoder = create_encoder("egt-grc", 16).train()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            encoder(torch.randn(1, n, 16)).sum()
+        return sum(storages.values())
+
+    small, large = saved_bytes(200), saved_bytes(400)
+    quadratic = large - 2 * small
+    assert quadratic < 1.1 * 4 * 200**2
+    assert 2 * small - quadratic < 400 * 16 * 4 * 40
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="mode must be 'cached' or 'faithful', got 'slow'"):
+        create_encoder("gt-grc", D, mode="slow")

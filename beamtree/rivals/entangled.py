@@ -51,6 +51,7 @@ class BeamTreeGRC(TreeEncoder):
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
+        self._warn_if_greedy()
         beams = self.search(leaves, lengths)
         root = beams.root()
         if x.shape[1] == 1:
@@ -59,7 +60,6 @@ class BeamTreeGRC(TreeEncoder):
 
     def search(self, leaves: Tensor, lengths: Tensor) -> Beams:
         """From the leaves (B, n, d) to the beams that are left when every sequence is one node."""
-        self._warn_if_greedy()
         n, K = leaves.shape[1], self.beam_size
         noisy = self.training and self.stochastic
         beams = Beams(leaves, lengths)
@@ -106,5 +106,5 @@ class BeamTreeGRC(TreeEncoder):
         if self.beam_size == 1 and self.training and not self._warned:
             self._warned = True
             warnings.warn(
-                "with beam_size=1 the scorer gets no gradient: its choices stay random", stacklevel=4
+                "with beam_size=1 the scorer gets no gradient: its choices stay random", stacklevel=5
             )

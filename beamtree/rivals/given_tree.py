@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from beamtree.generic import refuse_double_backward
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.structure import find_structure
 
@@ -71,8 +71,8 @@ class _GivenTree(torch.autograd.Function):
         return nodes[plan.roots]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_roots: Tensor) -> tuple[Any, ...]:
+        refuse_double_backward()
         nodes, keep, *parameters = ctx.saved_tensors
         plan, (B, n, d) = ctx.plan, ctx.shape
         cell = GatedCell(parameters, ctx.product)

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from beamtree.generic import refuse_double_backward
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.rivals.entangled_score import EntangledScore
 from beamtree.rivals.gumbel_sweep import Growth, Noise, Schedule, grow, in_chunks, sweep
@@ -166,8 +166,8 @@ class _StraightThroughTree(torch.autograd.Function):
         return growth.roots(schedule), merges
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_roots: Tensor, _: Tensor) -> tuple[Any, ...]:
+        refuse_double_backward()
         parameters = ctx.saved_tensors[: ctx.count]
         keep, nodes, windows, positions, lists, candidates, *chances = ctx.saved_tensors[ctx.count :]
         growth = Growth(nodes, windows, positions, lists, candidates, chances)
