@@ -68,8 +68,8 @@ class BeamTreeEncoder(nn.Module):
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         """Encode x (B, n, input_size); with `need_trees` also return the trees found.
 
-        `merges` (B, n−1) makes the encoder follow a given tree; `pinned_spans`, per sequence a list of half-open
-        (start, end), makes every tree contain these spans.
+        `merges` (B, n−1) makes the encoder follow a given tree; `pinned_spans`, per sequence a list of
+        half-open (start, end), makes every tree contain these spans.
         """
         beams = self.beams(x, key_padding_mask, merges=merges, pinned_spans=pinned_spans)
         return (beams.root(), beams.trees()) if need_trees else beams.root()
@@ -89,7 +89,7 @@ class BeamTreeEncoder(nn.Module):
             raise ValueError("give merges or pinned_spans, not both: a given tree leaves nothing to pin")
         pins = None if pinned_spans is None else check_pins(pinned_spans, lengths)
         if merges is not None:
-            check_merges(merges, lengths)
+            check_merges(merges, lengths, n=x.shape[1])
         self._warn_if_greedy()
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)

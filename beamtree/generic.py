@@ -1,18 +1,19 @@
 """A user's own cell and scorer in the engine: autograd differentiates them, a batch of rows at a time.
 
-A cell is called `cell(left, right, keep)` on rows (…, d), a scorer `scorer(left, right)`. Both must be row-wise
-and deterministic given their arguments.
+A cell is called `cell(left, right, keep)` on rows (…, d), a scorer `scorer(left, right)`. Both must be
+row-wise and deterministic given their arguments.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from beamtree.lineage import lineages
+from beamtree.noise import Randomness
 from beamtree.replay import replay
-from beamtree.search import ROWS_AT_ONCE, Randomness, Tape, search
+from beamtree.search import ROWS_AT_ONCE, Tape, search
 
 _RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RReLU)
 
@@ -22,13 +23,13 @@ def refuse_random_layers(module: nn.Module, role: str) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, _RANDOM_LAYERS) and layer.training and getattr(layer, "p", 1.0) != 0.0:
             raise ValueError(
-                f"{role} contains {type(layer).__name__} ({name or 'itself'}) in training mode: a {role} must be a "
-                f"function of its arguments; use the `keep` argument for dropout, or put the layer in eval mode"
+                f"{role} contains {type(layer).__name__} ({name or 'itself'}) in training mode, but must be a "
+                f"function of its arguments: use the `keep` argument for dropout, or put the layer in eval mode"
             )
 
 
 class AutogradCell:
-    def __init__(self, cell: Callable[..., Tensor], parameters: list[Tensor]) -> None:
+    def __init__(self, cell: Callable[..., Tensor], parameters: Sequence[Tensor]) -> None:
         self.cell, self.parameters = cell, parameters
 
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:
@@ -55,7 +56,7 @@ class AutogradCell:
 
 
 class AutogradScore:
-    def __init__(self, scorer: Callable[..., Tensor], parameters: list[Tensor]) -> None:
+    def __init__(self, scorer: Callable[..., Tensor], parameters: Sequence[Tensor]) -> None:
         self.scorer, self.parameters = scorer, parameters
         self.gradients = [torch.zeros_like(p) for p in parameters]
 
@@ -73,7 +74,11 @@ class AutogradScore:
 
 
 def _add_gradients(
-    total: list[Tensor], outputs: Tensor, parameters: list[Tensor], grad: Tensor, rows: Tensor | None = None
+    total: list[Tensor],
+    outputs: Tensor,
+    parameters: Sequence[Tensor],
+    grad: Tensor,
+    rows: Tensor | None = None,
 ) -> Tensor:
     """Add the parameters' gradients to `total`; return that of `rows`."""
     trained = [(t, p) for t, p in zip(total, parameters, strict=True) if p.requires_grad]
@@ -152,6 +157,6 @@ class _Recursion(torch.autograd.Function):
 def refuse_double_backward() -> None:
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "beamtree: the beam-tree recursion has no second derivative; call backward or autograd.grad without "
-            "create_graph=True"
+            "beamtree: the beam-tree recursion has no second derivative; call backward or autograd.grad "
+            "without create_graph=True"
         )

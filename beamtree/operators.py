@@ -1,5 +1,5 @@
 """The recursion with the built-in cell and scorer as two registered operators, `beamtree::search` and
-`beamtree::replay`: tensors in, tensors out, so that compilers, checkpointing and distributed training see units.
+`beamtree::replay`: tensors in, tensors out, so that compilers and checkpointing see units.
 """
 
 from typing import Any
@@ -10,15 +10,16 @@ from torch import Tensor
 from beamtree.cell import GatedRecursiveCell
 from beamtree.generic import refuse_double_backward
 from beamtree.lineage import lineages
+from beamtree.noise import Randomness
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.replay import replay
 from beamtree.scorer import SlicedScorer
-from beamtree.search import Randomness, Tape, search
+from beamtree.search import Tape, search
 
 _CELL = 6  # the first six weights are the cell's, the other four the scorer's
 
 
-def fused_recursion(
+def registered_recursion(
     leaves: Tensor,
     lengths: Tensor,
     cell: GatedRecursiveCell,

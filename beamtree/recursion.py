@@ -2,8 +2,8 @@
 
     S_b = Σ_t log softmax(e)_chosen      w = softmax(S)      root = Σ_b w_b root_b
 
-The built-in cell and scorer go through two registered operators, so that `torch.compile` sees them as units; a
-user's own go through an autograd function.
+The built-in cell and scorer go through two registered operators, so that `torch.compile` sees them as units;
+a user's own go through an autograd function.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from beamtree.cell import GatedRecursiveCell
 from beamtree.generic import generic_recursion
 from beamtree.noise import draw_seed
-from beamtree.operators import fused_recursion
+from beamtree.operators import registered_recursion
 from beamtree.scorer import SlicedScorer
 from beamtree.search import POSITION
 from beamtree.tree import BeamTrees
@@ -52,16 +52,16 @@ def beam_tree_recursion(
 ) -> Beams:
     """Merge neighbours until one node is left, keeping the `beam_size` best trees.
 
-    `noisy` perturbs both selections with Gumbel noise. `merges` (B, n−1) follows a given tree; `pins` (B, P, 2)
-    are spans every tree contains. Dropout masks are drawn where `cell.training` and `cell.dropout` say so.
+    `noisy` perturbs both selections with Gumbel noise. `merges` (B, n−1) follows a given tree; `pins`
+    (B, P, 2) are spans every tree contains. Dropout masks are drawn where the cell is in training and has a
+    rate `dropout`.
     """
     dropout = float(getattr(cell, "dropout", 0.0)) if cell.training else 0.0
     seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
+    options = (beam_size, seed, noisy, dropout, merges, pins)
     if type(cell) is GatedRecursiveCell and type(scorer) is SlicedScorer:
-        run = fused_recursion
+        found = registered_recursion(leaves, lengths, cell, scorer, *options)
     else:
-        run = generic_recursion
-    vectors, relative, offset, history, links = run(
-        leaves, lengths, cell, scorer, beam_size, seed, noisy, dropout, merges, pins
-    )
+        found = generic_recursion(leaves, lengths, cell, scorer, *options)
+    vectors, relative, offset, history, links = found
     return Beams(vectors, relative, offset, history, links, lengths)

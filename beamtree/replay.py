@@ -9,14 +9,13 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from beamtree.noise import draw_keep
+from beamtree.noise import Randomness, draw_keep
 from beamtree.search import (
     BEFORE,
     LEFT,
     LEFT_NEIGHBOUR,
     RIGHT,
     ROWS_AT_ONCE,
-    Randomness,
     Tape,
     running_counts,
 )
@@ -96,7 +95,7 @@ def replay(
 
 
 class _Timeline:
-    """When a merge was made, and where: merges are numbered by step, then sequence (longest first), then slot."""
+    """When and where a merge was made: they are numbered by step, then sequence (longest first), then slot."""
 
     def __init__(self, lengths: Tensor, n: int, K: int) -> None:
         counts = torch.tensor(running_counts(lengths.tolist(), n), dtype=torch.int64, device=lengths.device)
@@ -124,7 +123,7 @@ class _Timeline:
 
 
 def _lineage_weights(tape: Tape, grad_scores: Tensor, first: int, made: int) -> Tensor:
-    """For each merge, over the surviving beams that inherit it: the sum of ∂L/∂S, and their number. (made, 2)"""
+    """For each merge: the sum of ∂L/∂S over the surviving beams that inherit it, and their number. (made, 2)"""
     weight = tape.relative.new_zeros(made + 1, 2)  # the last row stands for "no merge"
     roots = tape.roots.view(-1)
     merged = (roots >= first).nonzero().squeeze(1)
@@ -183,7 +182,7 @@ def _pair_gradients(
 
 
 def _lineage_log_sum(values: Tensor, ancestor: Tensor, life: Tensor) -> Tensor:
-    """log Σ exp(values) over the last `life` merges of each lineage, this merge included. (S, m) for life (S, m)
+    """log Σ exp(values) over the last `life` (S, m) merges of each lineage, this merge included. (S, m)
 
     A life is cut into windows of 1, 2, 4, … merges by the binary digits of its length; windows of the next
     size come from two of the last. Differences of prefix sums would cancel where log Z moves far.

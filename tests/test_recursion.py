@@ -1,0 +1,193 @@
+"""The engine against the published algorithm written plainly: outputs and every gradient, in float64."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from beamtree import recursion
+from beamtree.cell import GatedRecursiveCell
+from beamtree.recursion import beam_tree_recursion
+from beamtree.rivals.naive import naive_beam_tree_recursion
+from beamtree.scorer import SlicedScorer
+
+MIXED_LENGTHS = [7, 12, 3, 1, 5, 2, 40, 12, 9, 40, 4]
+SEED = torch.tensor(20231215)
+
+
+class OwnCell(nn.Module):
+    """A user's cell: the engine knows nothing of what is inside."""
+
+    def __init__(self, inner: GatedRecursiveCell) -> None:
+        super().__init__()
+        self.inner, self.dropout, self.hidden_size = inner, inner.dropout, inner.hidden_size
+
+    def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+        return self.inner(left, right, keep)
+
+
+def parts(d: int = 10, scale: float = 1.0, dropout: float = 0.0) -> tuple[GatedRecursiveCell, SlicedScorer]:
+    torch.manual_seed(0)
+    cell = GatedRecursiveCell(d, dropout=dropout, dtype=torch.float64)
+    scorer = SlicedScorer(d, slice_size=7, dtype=torch.float64)
+    with torch.no_grad():
+        scorer.out.weight *= scale
+    return cell, scorer
+
+
+def gradients(root: Tensor, cotangent: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad((root * cotangent).sum(), inputs, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["built-in", "own cell"])
+@pytest.mark.parametrize("scale", [1.0, 30.0, 100.0])
+@pytest.mark.parametrize(("noisy", "dropout"), [(False, 0.0), (True, 0.0), (True, 0.3)])
+@pytest.mark.parametrize("lengths", [[1], [2], [3], [1, 1], MIXED_LENGTHS], ids=str)
+def test_fast_path_equals_the_published_algorithm(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int], noisy: bool, dropout: float, scale: float, own: bool
+) -> None:
+    monkeypatch.setattr(recursion, "draw_seed", lambda device: SEED)
+    cell, scorer = parts(scale=scale, dropout=dropout)
+    leaves = torch.randn(len(lengths), max(lengths), 10, dtype=torch.float64, requires_grad=True)
+    cotangent = torch.randn(len(lengths), 10, dtype=torch.float64)
+    inputs = [leaves, *cell.parameters(), *scorer.parameters()]
+
+    beams = beam_tree_recursion(
+        leaves, torch.tensor(lengths), OwnCell(cell) if own else cell, scorer, beam_size=5, noisy=noisy
+    )
+    roots, scores, merges = naive_beam_tree_recursion(
+        leaves, torch.tensor(lengths), cell, scorer, beam_size=5, seed=SEED, noisy=noisy, dropout=dropout
+    )
+    root = (scores.softmax(1).unsqueeze(-1) * roots).sum(1)
+
+    trees = beams.trees()
+    assert torch.equal(trees.merges[:, : merges.shape[1]], merges)
+    assert (trees.log_scores[:, merges.shape[1] :] == -torch.inf).all()
+    torch.testing.assert_close(trees.log_scores[:, : merges.shape[1]], scores, rtol=0, atol=1e-10)
+    torch.testing.assert_close(beams.root(), root, rtol=0, atol=1e-10)
+    fast, naive = gradients(beams.root(), cotangent, inputs), gradients(root, cotangent, inputs)
+    for mine, theirs in zip(fast, naive, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 8])
+def test_every_beam_size_equals_the_published_algorithm(
+    monkeypatch: pytest.MonkeyPatch, beam_size: int
+) -> None:
+    monkeypatch.setattr(recursion, "draw_seed", lambda device: SEED)
+    cell, scorer = parts()
+    lengths = torch.tensor([9, 4, 1, 13, 2])
+    leaves = torch.randn(5, 13, 10, dtype=torch.float64, requires_grad=True)
+    beams = beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=beam_size, noisy=True)
+    roots, scores, _ = naive_beam_tree_recursion(
+        leaves, lengths, cell, scorer, beam_size=beam_size, seed=SEED, noisy=True
+    )
+    weights = torch.randn(5, beam_size, dtype=torch.float64)[:, : scores.shape[1]]
+    alive = scores > -torch.inf
+    loss = (beams.relative[:, : scores.shape[1]][alive] * weights[alive]).sum()
+    expected = (scores[alive] * weights[alive]).sum()
+    inputs = [leaves, *cell.parameters(), *scorer.parameters()]
+    mine = torch.autograd.grad(loss, inputs, allow_unused=True)
+    theirs = torch.autograd.grad(expected, inputs, allow_unused=True)
+    torch.testing.assert_close(beams.vectors[:, : scores.shape[1]][alive], roots[alive], rtol=0, atol=1e-10)
+    for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        zero = torch.zeros_like(inputs[i])
+        torch.testing.assert_close(a, zero if b is None else b, rtol=1e-8, atol=1e-8)
+
+
+def test_gradcheck_of_roots_and_scores() -> None:
+    torch.manual_seed(0)
+    cell = GatedRecursiveCell(3, hidden_size=4, dtype=torch.float64)
+    scorer = SlicedScorer(3, slice_size=2, hidden_size=3, dtype=torch.float64)
+    leaves = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    weights = [p.requires_grad_() for p in (*cell.parameters(), *scorer.parameters())]
+
+    def run(leaves: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        beams = beam_tree_recursion(leaves, torch.tensor([5, 3]), cell, scorer, beam_size=3)
+        log_scores = beams.trees().log_scores
+        return beams.root(), log_scores[log_scores > -torch.inf]
+
+    torch.autograd.gradcheck(run, (leaves, *weights), eps=1e-6, atol=1e-7)
+
+
+def test_long_lineages_with_sharp_scores_have_exact_gradients() -> None:
+    """log Z moves by hundreds of nats along a lineage: differences of prefix sums would be lost here."""
+    cell, scorer = parts(scale=100.0)
+    leaves = (3 * torch.randn(1, 90, 10, dtype=torch.float64)).requires_grad_()
+    beams = beam_tree_recursion(leaves, torch.tensor([90]), cell, scorer, beam_size=3)
+    roots, scores, _ = naive_beam_tree_recursion(leaves, torch.tensor([90]), cell, scorer, beam_size=3)
+    cotangent = torch.randn(1, 3, dtype=torch.float64)
+    mine = torch.autograd.grad((beams.relative * cotangent).sum(), [leaves, *scorer.parameters()])
+    theirs = torch.autograd.grad((scores * cotangent).sum(), [leaves, *scorer.parameters()])
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * float(b.abs().max()) + 1e-11)
+
+
+def test_the_scorer_bias_and_the_greedy_scorer_get_no_gradient() -> None:
+    cell, scorer = parts()
+    leaves = torch.randn(3, 8, 10, dtype=torch.float64)
+    lengths = torch.tensor([8, 5, 2])
+    beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=5).root().sum().backward()
+    assert scorer.out.bias.grad is not None
+    assert scorer.out.bias.grad.abs().max() < 1e-12
+    assert scorer.out.weight.grad.abs().max() > 1e-6
+    scorer.zero_grad()
+    beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=1).root().sum().backward()
+    for parameter in scorer.parameters():
+        assert torch.equal(parameter.grad, torch.zeros_like(parameter))
+
+
+def test_one_token_sequences_give_zero_gradients_not_none() -> None:
+    cell, scorer = parts()
+    leaves = torch.randn(3, 1, 10, dtype=torch.float64, requires_grad=True)
+    root = beam_tree_recursion(leaves, torch.tensor([1, 1, 1]), cell, scorer, beam_size=5).root()
+    root.sum().backward()
+    assert torch.equal(root, leaves[:, 0])
+    assert torch.equal(leaves.grad, torch.ones_like(leaves))
+    for parameter in (*cell.parameters(), *scorer.parameters()):
+        assert torch.equal(parameter.grad, torch.zeros_like(parameter))
+
+
+def test_double_backward_is_refused_with_the_reason() -> None:
+    for own in (False, True):
+        cell, scorer = parts()
+        leaves = torch.randn(1, 5, 10, dtype=torch.float64, requires_grad=True)
+        used = OwnCell(cell) if own else cell
+        root = beam_tree_recursion(leaves, torch.tensor([5]), used, scorer).root()
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            (gradient,) = torch.autograd.grad(root.sum(), leaves, create_graph=True)
+            gradient.sum().backward()
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.1), nn.BatchNorm1d(10)])
+def test_random_layers_inside_a_users_cell_or_scorer_are_refused_by_name(layer: nn.Module) -> None:
+    cell, scorer = parts()
+    leaves = torch.randn(1, 5, 10, dtype=torch.float64)
+    own = OwnCell(cell)
+    own.extra = layer
+    own.train()
+    with pytest.raises(ValueError, match=rf"cell contains {type(layer).__name__} \(extra\) in training mode"):
+        beam_tree_recursion(leaves, torch.tensor([5]), own, scorer)
+    own.extra.eval()
+    beam_tree_recursion(leaves, torch.tensor([5]), own, scorer)
+
+
+def test_a_cell_and_scorer_without_parameters_work() -> None:
+    class Mean(nn.Module):
+        def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+            return (left + right) / 2
+
+    class Closeness(nn.Module):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return -(left - right).square().sum(-1)
+
+    leaves = torch.randn(2, 6, 3, dtype=torch.float64, requires_grad=True)
+    beams = beam_tree_recursion(leaves, torch.tensor([6, 4]), Mean(), Closeness(), beam_size=3)
+    roots, scores, _ = naive_beam_tree_recursion(
+        leaves, torch.tensor([6, 4]), Mean(), Closeness(), beam_size=3
+    )
+    root = (scores.softmax(1).unsqueeze(-1) * roots).sum(1)
+    torch.testing.assert_close(beams.root(), root)
+    (mine,) = torch.autograd.grad(beams.root().square().sum(), leaves)
+    (theirs,) = torch.autograd.grad(root.square().sum(), leaves)
+    torch.testing.assert_close(mine, theirs)
