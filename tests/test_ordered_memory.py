@@ -1,17 +1,15 @@
 """Ordered Memory against its equations written out, one sequence and one slot at a time."""
 
 import copy
-import json
 import math
 import pickle
-import time
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from on_gpu import needs_gpu, time_training_step
 from torch import Tensor
 
 from beamtree import zoo
@@ -20,7 +18,6 @@ from beamtree.rivals.ordered_memory import OrderedMemory
 from beamtree.rivals.ordered_memory_step import Masks, draw_masks
 from beamtree.tree import BeamTrees
 
-GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden" / "om.safetensors"
 LENGTHS = (7, 1, 2, 3, 9, 4)
 
 
@@ -328,40 +325,6 @@ def test_trees_come_with_their_lengths() -> None:
         assert encoder(x[b : b + 1, :n], need_trees=True)[1].brackets() == trees[b].brackets()
 
 
-@pytest.mark.skipif(not GOLDEN.exists(), reason="golden vectors are not here")
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
-def test_golden_vectors(dtype: torch.dtype, tolerance: float) -> None:
-    check_golden("om", dtype, tolerance, "cpu")
-
-
-def check_golden(name: str, dtype: torch.dtype, tolerance: float, device: str) -> None:
-    from safetensors import safe_open
-
-    with safe_open(GOLDEN.with_name(f"{name}.safetensors"), "pt") as file:
-        norms = json.loads(file.metadata()["param_grad_norms"])
-        tensors = {key: file.get_tensor(key).to(device) for key in file.keys()}  # noqa: SIM118
-    x, lengths = tensors["input"].to(dtype).requires_grad_(), tensors["lengths"]
-    encoder = zoo.create_encoder(name, x.shape[-1], device=device, dtype=dtype).eval()
-    encoder.load_state_dict(
-        {key.removeprefix("param."): value for key, value in tensors.items() if key.startswith("param.")}
-    )
-    is_padding = torch.arange(x.shape[1], device=device) >= lengths[:, None]
-    output = encoder(x, is_padding)
-    (output * tensors["cotangent"]).sum().backward()
-    assert x.grad is not None
-    expected, real = tensors["input_grad"].to(dtype), ~is_padding
-    torch.testing.assert_close(output, tensors["output"].to(dtype), atol=tolerance, rtol=tolerance)
-    torch.testing.assert_close(x.grad[real], expected[real], atol=tolerance, rtol=tolerance)
-    for key, parameter in encoder.named_parameters():
-        assert parameter.grad is not None
-        assert abs(parameter.grad.norm().item() - norms[key]) <= 1e-4 * max(
-            norms[key], 1e-3 * max(norms.values())
-        )
-
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("rates", [{}, {"dropout": 0.3, "memory_dropout": 0.2}])
@@ -419,14 +382,6 @@ def test_gpu_step_can_be_part_of_a_callers_graph() -> None:
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.skipif(not GOLDEN.exists(), reason="golden vectors are not here")
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
-def test_gpu_golden_vectors(dtype: torch.dtype, tolerance: float) -> None:
-    check_golden("om", dtype, tolerance, "cuda")
-
-
-@pytest.mark.gpu
-@needs_gpu
 @pytest.mark.slow
 def test_gpu_training_step_is_five_times_faster_than_the_published_code() -> None:
     milliseconds = time_training_step(
@@ -434,17 +389,3 @@ def test_gpu_training_step_is_five_times_faster_than_the_published_code() -> Non
     )
     print(f"Ordered Memory, B = 1, n = 225, d = 128: {milliseconds:.1f} ms a training step")
     assert milliseconds < 5370 / 5
-
-
-def time_training_step(encoder: torch.nn.Module, x: Tensor) -> float:
-    optimizer = torch.optim.AdamW(encoder.parameters())
-    times = []
-    for _ in range(8):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        encoder(x).square().sum().backward()
-        optimizer.step()
-        torch.cuda.synchronize()
-        times.append(1000 * (time.perf_counter() - start))
-    return sorted(times[3:])[2]

@@ -72,7 +72,7 @@ class CRvNN(TreeEncoder):
     def _merge(self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
         """What has become of START, the tokens and END, (B, T, d), and how long each existed, (B, T)."""
         B, n, d = leaves.shape
-        T, replay = _row_width(B, n) if leaves.is_cuda else (n + 2, False)
+        T, replay = _row_width(B, n, leaves.is_cuda)
         wide = torch.promote_types(leaves.dtype, torch.float32)
         position, last = torch.arange(T, device=leaves.device), lengths.unsqueeze(1)
         present = position <= last + 1  # (B, T)
@@ -152,10 +152,10 @@ class _Merging(torch.autograd.Function):
         return d_h, None, None, *d_weights, None, None
 
 
-def _row_width(B: int, n: int) -> tuple[int, bool]:
-    """The width of START, n tokens and END on a GPU, and whether an iteration is replayed at that width."""
+def _row_width(B: int, n: int, on_gpu: bool) -> tuple[int, bool]:
+    """The width of START, n tokens and END, and whether an iteration is replayed at that width."""
     T = -(-(n + 2) // WIDTH_STEP) * WIDTH_STEP
-    replay = B * T <= REPLAYED_TOKENS and B * T * T <= REPLAYED_PAIRS
+    replay = on_gpu and B * T <= REPLAYED_TOKENS and B * T * T <= REPLAYED_PAIRS
     return (T, True) if replay else (n + 2, False)
 
 

@@ -1,0 +1,210 @@
+"""A replayed step behaves as the function it was captured from; a stand-in for the device checks it here."""
+
+import copy
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
+from unittest.mock import MagicMock
+
+import pytest
+import torch
+from on_gpu import needs_gpu
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from beamtree.rivals import ordered_memory_step, step_graphs
+from beamtree.rivals.crvnn import CRvNN
+from beamtree.rivals.ordered_memory import OrderedMemory
+from beamtree.rivals.step_graphs import StepGraphs
+
+
+class Recording(TorchDispatchMode):
+    """Stands in for a CUDA graph: notes every operation, and does them again on the same memory."""
+
+    made: ClassVar[list["Recording"]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tape: list[tuple[Any, ...]] = []
+        self.made.append(self)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("a step that is captured must not wait for a value")
+        output = func(*args, **(kwargs or {}))
+        self.tape.append((func, args, kwargs or {}, output))
+        return output
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for func, args, kwargs, output in self.tape:
+                for old, new in zip(tree_leaves(output), tree_leaves(func(*args, **kwargs)), strict=True):
+                    if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
+    """Lets the CPU play the GPU; the graphs made so far."""
+
+    @contextmanager
+    def capture(graph: Recording, **_: Any) -> Iterator[None]:
+        with graph:
+            yield
+
+    Recording.made = []
+    stream = MagicMock(cuda_stream=0)
+    for name, stand_in in {
+        "CUDAGraph": Recording,
+        "graph": capture,
+        "Stream": lambda: stream,
+        "current_stream": lambda *_: stream,
+        "stream": nullcontext,
+        "device": nullcontext,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(step_graphs, "_may_replay", lambda tensor: True)
+    monkeypatch.setattr(ordered_memory_step, "_first_open_slot", lambda cp: 0)
+    return Recording.made
+
+
+def scale(constants: list[Tensor], x: Tensor, *, by: float) -> tuple[Tensor]:
+    weight, total = constants
+    total += x
+    return (weight * x * by,)
+
+
+def test_outputs_are_fresh_and_constants_are_those_of_the_run(captures: list[Recording]) -> None:
+    graphs = StepGraphs()
+    x = torch.tensor([1.0, 2.0])
+    for weight in (2.0, 5.0):
+        mine = [torch.tensor([weight]), torch.zeros(2)]
+        with graphs.run(scale, mine, replay=True, by=10.0) as step:
+            (first,) = step(x)
+            (second,) = step(2 * x)
+            assert step.constants[1].tolist() == [3.0, 6.0]
+        assert first.tolist() == [10 * weight, 20 * weight]
+        assert second.tolist() == [20 * weight, 40 * weight]
+        assert mine[1].tolist() == [0.0, 0.0]
+    assert len(captures) == 1
+
+
+def test_without_replay_the_function_itself_runs(captures: list[Recording]) -> None:
+    constants = [torch.tensor([3.0]), torch.zeros(1)]
+    with StepGraphs().run(scale, constants, replay=False, by=1.0) as step:
+        assert step(torch.ones(1))[0].item() == 3.0
+    assert constants[1].item() == 1.0
+    assert not captures
+
+
+def test_each_shape_type_and_option_has_its_graph_and_the_longest_unused_goes_first(
+    captures: list[Recording],
+) -> None:
+    graphs = StepGraphs(capacity=3)
+
+    def use(x: Tensor, by: float = 1.0) -> None:
+        with graphs.run(scale, [x.new_ones(1), torch.zeros_like(x)], replay=True, by=by) as step:
+            assert torch.equal(step(x)[0], x * by)
+
+    small, large, double = torch.ones(2), torch.ones(3), torch.ones(2).double()
+    for x in (small, large, double, small):
+        use(x)
+    assert (len(captures), len(graphs)) == (3, 3)
+    use(small, by=2.0)  # drops `large`
+    use(small)
+    use(double)
+    assert (len(captures), len(graphs)) == (4, 3)
+    use(large)
+    assert (len(captures), len(graphs)) == (5, 3)
+
+
+def test_threads_take_turns(captures: list[Recording]) -> None:
+    graphs, results = StepGraphs(), {}
+    start = threading.Barrier(4)
+
+    def work(weight: int) -> None:
+        start.wait()
+        with graphs.run(scale, [torch.tensor([float(weight)]), torch.zeros(1)], replay=True, by=1.0) as step:
+            x = torch.ones(1)
+            for _ in range(50):
+                (x,) = step(x.clamp(max=1.0))
+            results[weight] = x.item()
+
+    threads = [threading.Thread(target=work, args=(weight,)) for weight in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
+
+
+def test_a_failing_step_leaves_the_graph_usable(captures: list[Recording]) -> None:
+    graphs = StepGraphs()
+    constants = [torch.ones(1), torch.zeros(1)]
+    run = graphs.run(scale, constants, replay=True, by=1.0)
+    with pytest.raises(RuntimeError, match="shape"), run as step:
+        step(torch.ones(1)), step(torch.ones(3))
+    with graphs.run(scale, constants, replay=True, by=1.0) as step:
+        assert step(torch.ones(1))[0].item() == 1.0
+
+
+def test_copies_start_without_graphs(captures: list[Recording]) -> None:
+    graphs = StepGraphs(capacity=2)
+    with graphs.run(scale, [torch.ones(1), torch.zeros(1)], replay=True, by=1.0) as step:
+        step(torch.ones(1))
+    for other in (copy.deepcopy(graphs), pickle.loads(pickle.dumps(graphs))):
+        assert (len(graphs), len(other), other.capacity) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("rates", [{}, {"dropout": 0.3}])
+@pytest.mark.parametrize("model", [OrderedMemory, CRvNN])
+def test_a_model_replayed_gives_the_gradients_of_the_model(
+    model: type[torch.nn.Module],
+    rates: dict[str, float],
+    captures: list[Recording],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    encoder = model(6, dtype=torch.float64, **rates)
+    monkeypatch.setattr("beamtree.rivals.crvnn._row_width", lambda B, n, on_gpu: (16, True))
+
+    def gradients(seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        x = torch.randn(3, 5 + seed, 6, dtype=torch.float64, requires_grad=True)
+        output = encoder(x, torch.arange(5 + seed) >= torch.tensor([[5 + seed], [2], [4]]))
+        return [output, *torch.autograd.grad(output.square().sum(), [x, *encoder.parameters()])]
+
+    replayed = [gradients(seed) for seed in range(3)]
+    assert len(encoder._graphs) == len(captures) == 2
+    monkeypatch.setattr(step_graphs, "_may_replay", lambda tensor: False)
+    for seed in range(3):
+        for ours, plain in zip(replayed[seed], gradients(seed), strict=True):
+            torch.testing.assert_close(ours, plain, atol=1e-12, rtol=0)
+
+
+def test_a_step_that_waits_for_a_value_cannot_be_captured(captures: list[Recording]) -> None:
+    def peek(constants: list[Tensor], x: Tensor) -> tuple[Tensor]:
+        return (x * x.sum().item(),)
+
+    with pytest.raises(RuntimeError, match="must not wait"), StepGraphs().run(peek, [], replay=True) as step:
+        step(torch.ones(1))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_gpu_streams_have_graphs_of_their_own() -> None:
+    graphs, x = StepGraphs(), torch.ones(4, device="cuda")
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    results = []
+    for stream, weight in zip(streams, (2.0, 3.0), strict=True):
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            constants = [torch.full((1,), weight, device="cuda"), torch.zeros(4, device="cuda")]
+            with graphs.run(scale, constants, replay=True, by=1.0) as step:
+                results.append(step(x)[0])
+    torch.cuda.synchronize()
+    assert [result.tolist() for result in results] == [[2.0] * 4, [3.0] * 4]
+    assert len(graphs) == 2

@@ -1,0 +1,199 @@
+"""The two Transformer rows: read-out, padding, adaptive halting against a plain per-position loop."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from beamtree.rivals import transformers
+from beamtree.rivals.transformers import TransformerSentenceEncoder, UniversalTransformer, sinusoids
+from beamtree.zoo import create_encoder
+
+LENGTHS = (7, 1, 2, 3, 5)
+BOTH = pytest.mark.parametrize("name", ["transformer", "universal-transformer"])
+
+
+def make_encoder(name: str, **options: float) -> nn.Module:
+    torch.manual_seed(1)
+    return create_encoder(name, 16, dtype=torch.float64, **options)
+
+
+def make_batch() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(2)
+    x = torch.randn(len(LENGTHS), max(LENGTHS), 16, dtype=torch.float64)
+    return x, torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS)[:, None]
+
+
+@BOTH
+def test_a_sequence_in_a_padded_batch_is_encoded_as_alone_whatever_the_padding_holds(name: str) -> None:
+    encoder, (x, is_padding) = make_encoder(name).eval(), make_batch()
+    filled = x.masked_fill(is_padding.unsqueeze(-1), torch.nan).requires_grad_()
+    batch = encoder(filled, is_padding)
+    for b, n in enumerate(LENGTHS):
+        torch.testing.assert_close(batch[b], encoder(x[b : b + 1, :n])[0], atol=1e-12, rtol=0)
+    batch.sum().backward()
+    assert filled.grad is not None
+    assert (filled.grad[is_padding] == 0).all()
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(filled, is_padding), batch, atol=1e-12, rtol=0)
+
+
+@BOTH
+@pytest.mark.parametrize("n", [1, 3])
+def test_every_parameter_gets_a_gradient(name: str, n: int) -> None:
+    encoder = make_encoder(name)
+    encoder(torch.randn(2, n, 16, dtype=torch.float64)).sum().backward()
+    for key, parameter in encoder.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all()
+
+
+@BOTH
+def test_order_matters(name: str) -> None:
+    encoder, (x, _) = make_encoder(name).eval(), make_batch()
+    assert (encoder(x) - encoder(x.flip(1))).abs().max() > 1e-3
+
+
+@BOTH
+def test_trees_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"builds no tree: call it without need_trees"):
+        make_encoder(name)(make_batch()[0], need_trees=True)
+
+
+@BOTH
+def test_dropout_acts_in_training_only(name: str) -> None:
+    encoder, (x, _) = make_encoder(name, dropout=0.3), make_batch()
+    assert not torch.equal(encoder(x), encoder(x))
+    encoder.eval()
+    assert torch.equal(encoder(x), encoder(x))
+
+
+@BOTH
+def test_copies_meta_autocast_and_other_input_sizes(name: str) -> None:
+    encoder, (x, is_padding) = make_encoder(name), make_batch()
+    torch.testing.assert_close(copy.deepcopy(encoder)(x), encoder(x))
+    there = create_encoder(name, 12, input_size=5, device="meta")
+    assert there(torch.randn(3, 4, 5, device="meta")).shape == (3, 12)
+    single = copy.deepcopy(encoder).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = single(x.float(), is_padding)
+    assert output.dtype == torch.float32
+    torch.testing.assert_close(output.double(), encoder(x, is_padding), atol=0.2, rtol=0.1)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 5}, "heads must divide d_model = 16, got 5"),
+        ({"heads": 0}, "heads must divide d_model = 16, got 0"),
+        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
+    ],
+)
+def test_bad_options_are_named(name: str, options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_encoder(name, **options)
+
+
+def test_bad_halting_options_are_named() -> None:
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        UniversalTransformer(16, steps=0)
+    with pytest.raises(ValueError, match=r"threshold must lie in \(0, 1\), got 1.0"):
+        UniversalTransformer(16, threshold=1.0)
+
+
+def test_heads_left_open_divide_the_width() -> None:
+    for d, heads in ((128, 8), (300, 6), (10, 5), (7, 7), (11, 1)):
+        layer = TransformerSentenceEncoder(d, layers=1, device="meta").layers[0]
+        assert layer.self_attn.num_heads == heads
+
+
+def test_the_transformer_is_pytorchs_layers_between_leaves_and_a_norm() -> None:
+    encoder, (x, _) = make_encoder("transformer"), make_batch()
+    tokens = torch.cat((encoder.cls.expand(len(x), 1, -1), encoder.leaf(x)), 1)
+    for t in range(tokens.shape[1]):
+        for k in range(16):
+            angle = t / 10000 ** (2 * (k // 2) / 16)
+            tokens[:, t, k] += math.cos(angle) if k % 2 else math.sin(angle)
+    for layer in encoder.layers:
+        tokens = layer(tokens)
+    torch.testing.assert_close(encoder(x), encoder.norm(tokens[:, 0]), atol=1e-12, rtol=0)
+    assert len(encoder.layers) == 6
+
+
+def test_odd_widths_have_positions_too() -> None:
+    signal = sinusoids(torch.arange(3), torch.zeros(7))
+    assert signal.shape == (3, 7)
+    assert signal[0].tolist() == [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]
+
+
+def halting_loop(encoder: UniversalTransformer, x: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+    """The result of CLS for one sequence, the mean remainder, and how many steps each position ran."""
+    tokens = torch.cat((encoder.cls.expand(1, -1), encoder.leaf(x)))
+    n = len(tokens)
+    positions = sinusoids(torch.arange(n), tokens)
+    probabilities: list[list[Tensor]] = [[] for _ in range(n)]
+    states: list[list[Tensor]] = [[] for _ in range(n)]
+    for step in range(encoder.steps):
+        signal = positions + sinusoids(torch.tensor([step]), tokens)
+        tokens = encoder.layer((tokens + signal).unsqueeze(0))[0]
+        for i in range(n):
+            probabilities[i].append(encoder.halting(tokens[i]).sigmoid().squeeze())
+            states[i].append(tokens[i])
+    results, remainders, ran = [], [], []
+    for i in range(n):
+        last = next(
+            (k for k in range(encoder.steps) if sum(probabilities[i][: k + 1]) > encoder.threshold),
+            encoder.steps - 1,
+        )
+        remainder = 1 - sum(probabilities[i][:last], torch.zeros((), dtype=x.dtype))
+        weights = [*probabilities[i][:last], remainder]
+        results.append(sum(w * s for w, s in zip(weights, states[i], strict=False)))
+        remainders.append(remainder)
+        ran.append(last + 1)
+    return results[0], torch.stack(remainders).mean(), ran
+
+
+@pytest.mark.parametrize("bias", [-4.0, -0.5, 0.5, 6.0])
+def test_each_position_halts_on_its_own_and_averages_its_states(bias: float) -> None:
+    encoder, (x, _) = make_encoder("universal-transformer"), make_batch()
+    with torch.no_grad():
+        encoder.halting.weight.mul_(3)
+        encoder.halting.bias.fill_(bias)
+    encoder.train()
+    batch = encoder(x)
+    for b in range(len(x)):
+        result, _, ran = halting_loop(encoder, x[b])
+        torch.testing.assert_close(batch[b], encoder.norm(result), atol=1e-12, rtol=0)
+        if bias == -0.5:
+            assert len(set(ran)) > 1
+        if bias == -4.0:
+            assert max(ran) == 12
+
+
+def test_a_backward_pass_in_training_adds_the_ponder_costs_gradient() -> None:
+    encoder, (x, _) = make_encoder("universal-transformer", ponder_weight=0.5), make_batch()
+    parameters = list(encoder.parameters())
+    result, remainder, ran = halting_loop(encoder, x[0])
+    assert max(ran) > 1
+    loss = encoder.norm(result).square().sum() + 0.5 * remainder
+    expected = torch.autograd.grad(loss, parameters)
+    ours = torch.autograd.grad(encoder.train()(x[:1]).square().sum(), parameters)
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+    without = torch.autograd.grad(encoder.eval()(x[:1]).square().sum(), parameters)
+    assert (without[-1] - ours[-1]).abs().max() > 1e-6
+
+
+def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, (x, is_padding) = make_encoder("universal-transformer"), make_batch()
+    with torch.no_grad():
+        encoder.halting.bias.fill_(3.0)
+    calls: list[int] = []
+    encoder.layer.register_forward_hook(lambda *_: calls.append(1))
+    early = encoder(x, is_padding)
+    assert len(calls) < 12
+    monkeypatch.setattr(transformers, "looks_at_values", lambda tokens: False)
+    torch.testing.assert_close(encoder(x, is_padding), early, atol=1e-12, rtol=0)
