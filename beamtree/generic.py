@@ -23,8 +23,8 @@ def refuse_random_layers(module: nn.Module, role: str) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, _RANDOM_LAYERS) and layer.training and getattr(layer, "p", 1.0) != 0.0:
             raise ValueError(
-                f"{role} contains {type(layer).__name__} ({name or 'itself'}) in training mode, but must be a "
-                f"function of its arguments: use the `keep` argument for dropout, or put the layer in eval mode"
+                f"{role} contains {type(layer).__name__} ({name or 'itself'}) in training mode, but must be "
+                f"a function of its arguments: use the `keep` argument for dropout, or put the layer in eval mode"
             )
 
 

@@ -95,7 +95,7 @@ def replay(
 
 
 class _Timeline:
-    """When and where a merge was made: they are numbered by step, then sequence (longest first), then slot."""
+    """When and where a merge was made: numbered by step, then sequence (longest first), then slot."""
 
     def __init__(self, lengths: Tensor, n: int, K: int) -> None:
         counts = torch.tensor(running_counts(lengths.tolist(), n), dtype=torch.int64, device=lengths.device)
@@ -123,7 +123,7 @@ class _Timeline:
 
 
 def _lineage_weights(tape: Tape, grad_scores: Tensor, first: int, made: int) -> Tensor:
-    """For each merge: the sum of ∂L/∂S over the surviving beams that inherit it, and their number. (made, 2)"""
+    """For each merge: the sum of ∂L/∂S over the surviving beams with it, and their number. (made, 2)"""
     weight = tape.relative.new_zeros(made + 1, 2)  # the last row stands for "no merge"
     roots = tape.roots.view(-1)
     merged = (roots >= first).nonzero().squeeze(1)

@@ -115,7 +115,7 @@ def test_long_lineages_with_sharp_scores_have_exact_gradients() -> None:
     cell, scorer = parts(scale=100.0)
     leaves = (3 * torch.randn(1, 90, 10, dtype=torch.float64)).requires_grad_()
     beams = beam_tree_recursion(leaves, torch.tensor([90]), cell, scorer, beam_size=3)
-    roots, scores, _ = naive_beam_tree_recursion(leaves, torch.tensor([90]), cell, scorer, beam_size=3)
+    _, scores, _ = naive_beam_tree_recursion(leaves, torch.tensor([90]), cell, scorer, beam_size=3)
     cotangent = torch.randn(1, 3, dtype=torch.float64)
     mine = torch.autograd.grad((beams.relative * cotangent).sum(), [leaves, *scorer.parameters()])
     theirs = torch.autograd.grad((scores * cotangent).sum(), [leaves, *scorer.parameters()])
@@ -127,12 +127,12 @@ def test_the_scorer_bias_and_the_greedy_scorer_get_no_gradient() -> None:
     cell, scorer = parts()
     leaves = torch.randn(3, 8, 10, dtype=torch.float64)
     lengths = torch.tensor([8, 5, 2])
-    beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=5).root().sum().backward()
+    beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=5).root()[:, 0].sum().backward()
     assert scorer.out.bias.grad is not None
     assert scorer.out.bias.grad.abs().max() < 1e-12
     assert scorer.out.weight.grad.abs().max() > 1e-6
     scorer.zero_grad()
-    beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=1).root().sum().backward()
+    beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=1).root()[:, 0].sum().backward()
     for parameter in scorer.parameters():
         assert torch.equal(parameter.grad, torch.zeros_like(parameter))
 
@@ -148,6 +148,11 @@ def test_one_token_sequences_give_zero_gradients_not_none() -> None:
         assert torch.equal(parameter.grad, torch.zeros_like(parameter))
 
 
+def second_derivative(root: Tensor, leaves: Tensor) -> None:
+    (gradient,) = torch.autograd.grad(root.sum(), leaves, create_graph=True)
+    gradient.sum().backward()
+
+
 def test_double_backward_is_refused_with_the_reason() -> None:
     for own in (False, True):
         cell, scorer = parts()
@@ -155,8 +160,7 @@ def test_double_backward_is_refused_with_the_reason() -> None:
         used = OwnCell(cell) if own else cell
         root = beam_tree_recursion(leaves, torch.tensor([5]), used, scorer).root()
         with pytest.raises(RuntimeError, match="no second derivative"):
-            (gradient,) = torch.autograd.grad(root.sum(), leaves, create_graph=True)
-            gradient.sum().backward()
+            second_derivative(root, leaves)
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.1), nn.BatchNorm1d(10)])

@@ -81,7 +81,8 @@ def naive_beam_tree_recursion(
         keep = None
         if dropout > 0.0 and seed is not None:
             slots = torch.arange(chosen.shape[1], device=leaves.device)
-            keep = draw_keep(seed, step, sequence, slots, cell.hidden_size, dropout, leaves.dtype)
+            width = int(getattr(cell, "hidden_size", 0))
+            keep = draw_keep(seed, step, sequence, slots, width, dropout, leaves.dtype)
         parent = cell(left, right, keep)  # (B, K, d)
 
         merged = merged.unsqueeze(-1)  # (B, K, pairs, 1)
