@@ -96,15 +96,17 @@ class Beams:
 
 def splice(rows: Tensor, chosen: Candidates, parents: Tensor, step: Step) -> Tensor:
     """The rows of every survivor's beam, the two at its position replaced by one: width → width − 1."""
-    width, d = rows.shape[2:]  # (B, beams, width, d)
+    width = rows.shape[2]  # (B, beams, width, d)
     place = torch.arange(width - 1, device=rows.device)
     at = torch.where(step.running[:, None], chosen.position, width).unsqueeze(-1)  # nowhere, once finished
-    kept = chosen.beam.unsqueeze(-1) * width + place + (place > at)  # (B, K, width−1)
-    moved = rows.flatten(1, 2).gather(1, kept.flatten(1).unsqueeze(-1).expand(-1, -1, d))
-    return torch.where((place == at).unsqueeze(-1), parents.unsqueeze(2), moved.unflatten(1, kept.shape[1:]))
+    moved = take(rows, chosen.beam.unsqueeze(-1), place + (place > at))
+    return torch.where((place == at).unsqueeze(-1), parents.unsqueeze(2), moved)
 
 
-def take(rows: Tensor, beam: Tensor, position: Tensor) -> Tensor:
-    """rows[b, beam, position], (B, beams, width, d) -> (B, K, d)."""
-    index = (beam * rows.shape[2] + position).unsqueeze(-1).expand(-1, -1, rows.shape[-1])
-    return rows.flatten(1, 2).gather(1, index)
+def take(rows: Tensor, beam: Tensor, place: Tensor) -> Tensor:
+    """rows[b, beam, place] for (B, beams, width, d) and indices (B, …) -> (B, …, d)."""
+    B, beams, width, d = rows.shape
+    sequence = torch.arange(B, device=rows.device).view(B, *[1] * (place.dim() - 1))
+    index = (sequence * beams + beam) * width + place
+    # Of gather and index_select, only the latter keeps nothing but the indices for the backward pass.
+    return rows.reshape(-1, d).index_select(0, index.view(-1)).view(*index.shape, d)
