@@ -5,7 +5,7 @@ row-wise and deterministic given their arguments.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ def refuse_random_layers(module: nn.Module, role: str) -> None:
         if isinstance(layer, _RANDOM_LAYERS) and layer.training and getattr(layer, "p", 1.0) != 0.0:
             raise ValueError(
                 f"{role} contains {type(layer).__name__} ({name or 'itself'}) in training mode, but must be "
-                f"a function of its arguments: use the `keep` argument for dropout, or put the layer in eval mode"
+                f"a function of its arguments: drop out with its `keep` argument, or put the layer in eval mode"
             )
 
 
@@ -143,7 +143,8 @@ class _Recursion(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_roots: Tensor, grad_scores: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_double_backward()
+        if torch.is_grad_enabled():
+            refuse_double_backward()
         lengths, *saved = ctx.saved_tensors
         tape = Tape(*saved[: len(Tape._fields)])
         kind, dtype, enabled = ctx.autocast
@@ -154,9 +155,8 @@ class _Recursion(torch.autograd.Function):
         return gradients.leaves, None, None, None, *gradients.cell, *gradients.scorer
 
 
-def refuse_double_backward() -> None:
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "beamtree: the beam-tree recursion has no second derivative; call backward or autograd.grad "
-            "without create_graph=True"
-        )
+def refuse_double_backward() -> NoReturn:
+    raise RuntimeError(
+        "beamtree: the beam-tree recursion has no second derivative; call backward or autograd.grad "
+        "without create_graph=True"
+    )
