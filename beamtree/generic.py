@@ -5,7 +5,7 @@ row-wise and deterministic given their arguments.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from beamtree.noise import Randomness
 from beamtree.replay import replay
 from beamtree.search import ROWS_AT_ONCE, Tape, search
 
+NO_SECOND_DERIVATIVE = (
+    "beamtree: tree recursion has no second derivative; call backward or autograd.grad without create_graph=True"
+)
 _RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RReLU)
 
 
@@ -24,7 +27,7 @@ def refuse_random_layers(module: nn.Module, role: str) -> None:
         if isinstance(layer, _RANDOM_LAYERS) and layer.training and getattr(layer, "p", 1.0) != 0.0:
             raise ValueError(
                 f"{role} contains {type(layer).__name__} ({name or 'itself'}) in training mode, but must be "
-                f"a function of its arguments: drop out with its `keep` argument, or put the layer in eval mode"
+                "a function of its arguments: drop out by its `keep` argument, or put the layer in eval mode"
             )
 
 
@@ -143,8 +146,7 @@ class _Recursion(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_roots: Tensor, grad_scores: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            refuse_double_backward()
+        refuse_double_backward()
         lengths, *saved = ctx.saved_tensors
         tape = Tape(*saved[: len(Tape._fields)])
         kind, dtype, enabled = ctx.autocast
@@ -155,8 +157,7 @@ class _Recursion(torch.autograd.Function):
         return gradients.leaves, None, None, None, *gradients.cell, *gradients.scorer
 
 
-def refuse_double_backward() -> NoReturn:
-    raise RuntimeError(
-        "beamtree: the beam-tree recursion has no second derivative; call backward or autograd.grad "
-        "without create_graph=True"
-    )
+def refuse_double_backward() -> None:
+    """In a backward pass: refuse to record it for a second derivative."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(NO_SECOND_DERIVATIVE)

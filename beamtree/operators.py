@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from beamtree.cell import GatedRecursiveCell
-from beamtree.generic import refuse_double_backward
+from beamtree.generic import NO_SECOND_DERIVATIVE
 from beamtree.lineage import lineages
 from beamtree.noise import Randomness
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
@@ -157,7 +157,7 @@ def _differentiate(ctx: Any, grad_roots: Tensor, grad_scores: Tensor, *_: Tensor
 
 
 def _refuse(ctx: Any, *grads: Any) -> None:
-    refuse_double_backward()
+    raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
 _search.register_autograd(_differentiate, setup_context=_remember)
