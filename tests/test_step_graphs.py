@@ -179,6 +179,10 @@ def test_a_model_replayed_gives_the_gradients_of_the_model(
 
     replayed = [gradients(seed) for seed in range(3)]
     assert len(encoder._graphs) == len(captures) == 2
+    # These have no deterministic form on a GPU, which recipes may ask for.
+    assert not any(
+        word in str(op[0]) for graph in captures for op in graph.tape for word in ("cumsum", "index_add")
+    )
     monkeypatch.setattr(step_graphs, "_may_replay", lambda tensor: False)
     for seed in range(3):
         for ours, plain in zip(replayed[seed], gradients(seed), strict=True):

@@ -43,7 +43,9 @@ def neighbours(exists: Tensor) -> tuple[Tensor, Tensor]:
     With b the existence strictly between j and i, j < i: L_ij = min(1, b + e_j) − min(1, b), and
     R_ji = min(1, b + e_i) − min(1, b). Sums are in double precision: small differences of long ones count.
     """
-    upto = exists.double().cumsum(1)
+    T = exists.shape[1]
+    # A product, because a GPU's `cumsum` has no deterministic form.
+    upto = exists.double() @ torch.ones(T, T, dtype=torch.float64, device=exists.device).triu()
     between = ((upto - exists).unsqueeze(2) - upto.unsqueeze(1)).to(exists.dtype)  # (B, i, j)
     taken = between.clamp(max=1)
     left = ((between + exists.unsqueeze(1)).clamp(max=1) - taken).tril(-1)

@@ -81,12 +81,13 @@ def attend(
     keys = F.layer_norm(keys, (d,), norm_weight, norm_bias, EPS)
     hidden = _drop(F.gelu(query + keys), masks.score)
     beta = (F.linear(hidden, beta_weight, beta_bias).squeeze(-1)) / math.sqrt(d)  # (S, B)
-    reach = p_before.cumsum(0)[1:]
+    reach = running_sum(p_before)[1:].to(p_before.dtype)
     reach = F.pad(reach.masked_fill(reach < UNREACHED, 0.0), (0, 0, 0, 1), value=1.0)
     mass = (beta - beta.amax(0).detach()).exp() * reach
     p = mass / mass.sum(0).clamp(min=1e-12)
-    from_above = p.flip(0).cumsum(0).flip(0)
-    return p, p.cumsum(0), torch.lerp(memory, candidates, from_above.unsqueeze(-1))
+    cp = running_sum(p)
+    rcp = (cp[-1] - cp + p).to(p.dtype)
+    return p, cp.to(p.dtype), torch.lerp(memory, candidates, rcp.unsqueeze(-1))
 
 
 def advance(
@@ -245,6 +246,12 @@ def _first_open_slot(cp: Tensor) -> int:
     if type(cp) is not Tensor or cp.device.type != "cpu":
         return 0
     return min(int((cp.amax(1) == 0).sum()), len(cp) - 1)
+
+
+def running_sum(p: Tensor) -> Tensor:
+    """Over the slots, in double precision, by a product: a GPU's `cumsum` has no deterministic form."""
+    S = len(p)
+    return torch.ones(S, S, dtype=torch.float64, device=p.device).tril() @ p.double()
 
 
 def _drop(x: Tensor, keep: Tensor | None) -> Tensor:
