@@ -1,0 +1,168 @@
+# mypy: allow-untyped-defs
+"""From lineages to rows: every surviving node once, highest first, with its children, its pairs and their weights.
+
+A gradient row stands for a leaf (B·n of them) or for a surviving node (N, after the leaves).
+"""
+
+import triton
+import triton.language as tl
+
+from beamtree.ops.math_kernels import gelu, gelu_slope
+
+
+@triton.jit(do_not_specialize=["T"])
+def mark_kernel(
+    slots, heights, grad_scores, levels, weights, T,
+    K: tl.constexpr, BEAMS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """For each (beam, step): minus the height of its node where this beam is the first to own it, else 0; and
+    the sum of ∂L/∂S over all final beams that inherit it."""
+    sequence = tl.program_id(0)
+    t = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    beam = tl.arange(0, BEAMS)
+    entry = (sequence * K + beam[None, :]) * T + t[:, None]
+    inside = (t < T)[:, None] & (beam < K)[None, :]
+    slot = tl.load(slots + entry, mask=inside, other=-1)
+    grad = tl.load(grad_scores + sequence * K + beam, mask=beam < K, other=0.0)
+    same = slot[:, :, None] == slot[:, None, :]
+    weight = tl.sum(tl.where(same, grad[None, None, :], 0.0), 2)
+    earlier = same & (beam[None, None, :] < beam[None, :, None])
+    first = tl.sum(earlier.to(tl.int32), 2) == 0
+    height = tl.load(heights + (sequence * T + t[:, None]) * K + slot, mask=slot >= 0, other=0)
+    tl.store(levels + entry, tl.where(first, -height, 0), mask=inside)
+    tl.store(weights + entry, weight, mask=inside)
+
+
+@triton.jit
+def locate(order, slots, row, inside, T, K: tl.constexpr):
+    """A survivor's place: its entry (beam, step), sequence, owning beam, step and record (step, slot)."""
+    entry = tl.load(order + row, mask=inside, other=0)
+    t = (entry % T).to(tl.int32)
+    beam = (entry // T % K).to(tl.int32)
+    sequence = (entry // (T * K)).to(tl.int32)
+    slot = tl.load(slots + entry, mask=inside, other=0)
+    return entry, sequence, beam, t, (sequence * T + t) * K + slot
+
+
+@triton.jit
+def gradient_row(rows, sequence, node, mask, B, n, K: tl.constexpr):
+    """Node id -> gradient row."""
+    made = tl.load(rows + sequence * (n - 1) * K + node - n, mask=mask & (node >= n), other=0)
+    return tl.where(node < n, sequence * n + node, B * n + made)
+
+
+@triton.jit(do_not_specialize=["N", "T"])
+def place_kernel(order, slots, rows, N, T, K: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < N
+    _, _, _, _, record = locate(order, slots, row, inside, T, K)
+    tl.store(rows + record, row, mask=inside)
+
+
+@triton.jit(do_not_specialize=["N", "B", "n"])
+def link_kernel(
+    order, slots, rows, links, nodes, parents, pairs, slices, N, B, n,
+    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Tell the children who their parents are; gather the children's vectors and the survivors' slices."""
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = row < N
+    _, sequence, beam, t, record = locate(order, slots, row, inside, n - 1, K)
+    link = links + record.to(tl.int64) * 4
+    base = sequence.to(tl.int64) * (n + (n - 1) * K)
+    made = base + n + (record - sequence * (n - 1) * K)
+    for side in tl.static_range(2):
+        child = tl.load(link + 1 + side, mask=inside, other=0)
+        child_row = gradient_row(rows, sequence, child, inside, B, n, K)
+        tl.store(parents + child_row.to(tl.int64) * K + beam, 2 * row + side, mask=inside)
+        for first in range(0, D, BLOCK_D):
+            feature = first + tl.arange(0, BLOCK_D)
+            mask = inside[:, None] & (feature < D)[None, :]
+            x = tl.load(nodes + (base + child)[:, None] * D + feature[None, :], mask=mask, other=0.0)
+            target = pairs + row[:, None].to(tl.int64) * (2 * D) + side * D + feature[None, :]
+            tl.store(target, x, mask=mask)
+    for first in range(0, S, BLOCK_D):
+        feature = first + tl.arange(0, BLOCK_D)
+        mask = inside[:, None] & (feature < S)[None, :]
+        x = tl.load(nodes + made[:, None] * D + feature[None, :], mask=mask, other=0.0)
+        tl.store(slices + (B * n + row[:, None]).to(tl.int64) * S + feature[None, :], x, mask=mask)
+
+
+@triton.jit(do_not_specialize=["B", "n"])
+def roots_kernel(
+    order_slots, rows, lengths, relative, grad_roots, gradients, B, n,
+    D: tl.constexpr, K: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Add each final beam's root gradient to its node's row (to the leaf's where there was no merge)."""
+    beam = tl.program_id(0)
+    sequence = beam // K
+    length = tl.load(lengths + sequence).to(tl.int32)
+    alive = tl.load(relative + beam) != float("-inf")
+    if alive:
+        last = tl.maximum(length - 2, 0)
+        merged = length > 1
+        slot = tl.load(order_slots + beam.to(tl.int64) * (n - 1) + last, mask=merged, other=0)
+        made = tl.load(rows + (sequence * (n - 1) + last) * K + slot, mask=merged, other=0)
+        row = tl.where(merged, B * n + made, sequence * n).to(tl.int64)
+        for first in range(0, D, BLOCK_D):
+            feature = first + tl.arange(0, BLOCK_D)
+            grad = tl.load(grad_roots + beam.to(tl.int64) * D + feature, mask=feature < D, other=0.0)
+            target = gradients + row * D + feature
+            tl.store(target, tl.load(target, mask=feature < D, other=0.0) + grad, mask=feature < D)
+
+
+@triton.jit(do_not_specialize=["B", "n"])
+def pair_kernel(
+    order, slots, rows, links, energies, log_z, weights, projections, scorer_w2,
+    grad_projections, pair_rows, pair_grads, activity, grad_energies, B, n,
+    K: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr, ATOMIC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One survivor's three dying pairs: ∂L/∂e = w·([chosen] − Σ_life exp(e − log Z)), and on to the projections."""
+    row = tl.program_id(0)
+    T = n - 1
+    entry, sequence, beam, t, record = locate(order, slots, row, True, T, K)
+    weight = tl.load(weights + entry)
+    lineage = log_z + (sequence * K + beam).to(tl.int64) * T
+    base = sequence.to(tl.int64) * (n + (n - 1) * K)
+    unit = tl.arange(0, UNITS)
+    real = unit < H
+    w2 = tl.load(scorer_w2 + unit, mask=real, other=0.0)
+    active = tl.zeros([UNITS], tl.float32)
+    sum_of_grads = 0.0
+    for which in tl.static_range(3):
+        left = tl.load(links + record.to(tl.int64) * 4 + which)
+        right = tl.load(links + record.to(tl.int64) * 4 + which + 1)
+        if (left >= 0) & (right >= 0):
+            energy = tl.load(energies + record.to(tl.int64) * 4 + which)
+            youngest = tl.maximum(left, right)
+            birth = tl.where(youngest < n, 0, (youngest - n) // K + 1)
+            mass = tl.zeros([BLOCK], tl.float32)
+            for first in range(birth, t + 1, BLOCK):
+                step = first + tl.arange(0, BLOCK)
+                z = tl.load(lineage + step, mask=step <= t, other=float("inf"))
+                mass += tl.exp(energy - z)
+            grad = -tl.sum(mass, 0)
+            if which == 1:
+                grad += 1.0
+            grad *= weight
+            sum_of_grads += grad
+            a = tl.load(projections + (base + left) * (2 * H) + unit, mask=real, other=0.0)
+            b = tl.load(projections + (base + right) * (2 * H) + H + unit, mask=real, other=0.0)
+            active += grad * gelu(a + b)
+            to_hidden = grad * w2 * gelu_slope(a + b)
+            left_row = gradient_row(rows, sequence, left, True, B, n, K).to(tl.int64)
+            right_row = gradient_row(rows, sequence, right, True, B, n, K).to(tl.int64)
+            if ATOMIC:
+                tl.atomic_add(
+                    grad_projections + left_row * (2 * H) + unit, to_hidden, mask=real, sem="relaxed"
+                )
+                tl.atomic_add(
+                    grad_projections + right_row * (2 * H) + H + unit, to_hidden, mask=real, sem="relaxed"
+                )
+            else:
+                pair = row.to(tl.int64) * 3 + which
+                tl.store(pair_grads + pair * H + unit, to_hidden, mask=real)
+                tl.store(pair_rows + pair * 2, left_row)
+                tl.store(pair_rows + pair * 2 + 1, right_row)
+    tl.store(activity + row.to(tl.int64) * H + unit, active, mask=real)
+    tl.store(grad_energies + row, sum_of_grads)
