@@ -118,28 +118,28 @@ def grow(
     new_nodes = torch.arange(first, nodes.shape[0], device=device).unsqueeze(1)  # (made, 1)
     new_pairs = torch.arange(schedule.first_pair, scores.shape[0], device=device).view(-1, 2)
     place = torch.arange(n + 2, device=device)
+    around = place[:4] - 1
     chances: list[Tensor] = []
     lists = initial[:, :0]
 
     for t, count in enumerate(schedule.counts):
         width = n - t
         merges = slice(schedule.starts[t], schedule.starts[t + 1])
-        lists = torch.cat((lists, initial[:, lists.shape[1] : count, : width + 2]), 1)
+        if count > lists.shape[1]:
+            lists = torch.cat((lists, initial[:, lists.shape[1] : count, : width + 2]), 1)
         logits = scores[lists[1, :, 1:width]]  # (A, pairs)
         if noise is not None and width > 2:
             logits = logits + noise(t, count, width - 1)
         chances.append(logits.softmax(-1))
         at = torch.add(logits.argmax(-1, keepdim=True), 1, out=positions[merges])  # (A, 1)
-        window = lists.gather(2, (at + place[:4] - 1).expand(2, count, 4))
-        windows[:, merges] = window
-
-        around = nodes[window[0]]  # (A, 4, d)
+        window = torch.gather(lists, 2, (at + around).expand(2, count, 4), out=windows[:, merges])
+        there = nodes[window[0]]  # (A, 4, d)
         if candidates is None:
-            parent = cell(around[:, 1:3], None if merge_keep is None else merge_keep[merges])
+            parent = cell(there[:, 1:3], None if merge_keep is None else merge_keep[merges])
         else:
             parent = candidates[window[1, :, 1]]
         nodes[first + merges.start : first + merges.stop] = parent
-        fresh = torch.stack((around[:, 0], parent, parent, around[:, 3]), 1).view(-1, 2, d)
+        fresh = torch.stack((there[:, 0], parent, parent, there[:, 3]), 1).view(-1, 2, d)
         made = slice(schedule.first_pair + 2 * merges.start, schedule.first_pair + 2 * merges.stop)
         scores[made], parent_of = judge(fresh, None if pair_keep is None else pair_keep[made])
         if candidates is not None and parent_of is not None:
@@ -148,7 +148,7 @@ def grow(
         kept = place[: width + 1] + (place[: width + 1] > at)  # (A, width+1)
         lists = lists.gather(2, kept.expand(2, count, width + 1))
         lists[0].scatter_(1, at, new_nodes[merges])
-        lists[1].scatter_(1, at + place[:2] - 1, new_pairs[merges])
+        lists[1].scatter_(1, at + around[:2], new_pairs[merges])
     return Growth(nodes, windows, positions, lists, candidates, chances)
 
 
@@ -189,6 +189,7 @@ def sweep(
     grads = F.pad(ordered[: lists.shape[1], None], (0, 0, 1, 1))  # (A, 3, d)
     grad_leaves[lists.shape[1] :, 0] = ordered[lists.shape[1] :]
     place = torch.arange(n + 2, device=nodes.device)
+    previous, around = place - 1, place[:3] - 1
     row = torch.arange(schedule.B, device=nodes.device).unsqueeze(1)
 
     for t in range(n - 2, -1, -1):
@@ -198,20 +199,19 @@ def sweep(
         after = grads[:, 1:width]  # (A, pairs, d)
         flat = grads.flatten(0, 1)
         base = row[:count] * (width + 1)
-        merged[merges] = flat.index_select(0, (base + at).squeeze(1))
-        to_children = cell.pull(merges, merged[merges])  # (A, 2, d)
+        to_parents = torch.index_select(flat, 0, (base + at).squeeze(1), out=merged[merges])
+        to_children = cell.pull(merges, to_parents)  # (A, 2, d)
 
-        kept = place[: width + 2] - 1 + (place[: width + 2] <= at)  # (A, width+2)
+        kept = previous[: width + 2] + (place[: width + 2] <= at)  # (A, width+2)
         lists = lists.gather(2, kept.expand(2, count, width + 2))
-        lists.scatter_(2, (at + place[:3] - 1).expand(2, count, 3), windows[:, merges, :3])
+        lists.scatter_(2, (at + around).expand(2, count, 3), windows[:, merges, :3])
         grads = flat.index_select(0, (base + kept).view(-1)).view(count, width + 2, d)
         grads.scatter_(1, (at + place[:2]).unsqueeze(-1).expand(count, 2, d), to_children)
 
         if width > 2:
             alive = nodes[lists[0, :, 1 : width + 1]].to(wide)  # (A, width, d)
-            left, right = alive[:, :-1], alive[:, 1:]
             pair = lists[1, :, 1:width]  # (A, pairs)
-            to_left, to_right = (after * left).sum(-1), (after * right).sum(-1)
+            to_left, to_right = (after.unsqueeze(-1) * alive.unfold(1, 2, 1)).sum(2).unbind(-1)
             if growth.candidates is None:
                 parent = nodes[first + merges.start : first + merges.stop].to(wide).unsqueeze(-1)
                 to_parent = (after @ parent).squeeze(-1)
@@ -221,16 +221,16 @@ def sweep(
                 to_parent = (after * growth.candidates[pair]).sum(-1)
             # The softmax ignores a constant, so the sum over j ≥ i may be taken as minus that over j < i.
             to_choice = to_parent - to_left - _running_sum(to_right - to_left)
-            chance = growth.chances[t]
-            to_score = chance * (to_choice - (chance * to_choice).sum(-1, keepdim=True))
+            to_score = torch.ops.aten._softmax_backward_data(to_choice, growth.chances[t], -1, wide)
             totals.index_add_(0, pair.reshape(-1), to_score.view(-1))
             to_pair = slopes[pair] * to_score[..., None, None]  # (A, pairs, 2, s)
             grads[:, 1:width, :s] += to_pair[:, :, 0]
             grads[:, 2 : width + 1, :s] += to_pair[:, :, 1]
 
         staying = schedule.counts[t - 1] if t > 0 else 0
-        grad_leaves[staying:count, :width] = grads[staying:, 1:-1]
-        grads, lists = grads[:staying], lists[:, :staying]
+        if staying < count:
+            grad_leaves[staying:count, :width] = grads[staying:, 1:-1]
+            grads, lists = grads[:staying], lists[:, :staying]
 
     grad_leaves = torch.empty_like(grad_leaves).index_copy_(0, schedule.order, grad_leaves)
     return Gradients(grad_leaves, merged, pairs, totals)

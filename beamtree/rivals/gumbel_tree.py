@@ -19,6 +19,8 @@ from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gr
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.tree import BeamTrees
 
+DRAWS_AT_ONCE = 1 << 16
+
 
 class EfficientGumbelTreeGRC(TreeEncoder):
     """EGT-GRC: the scorer sees slices of the two children, the cell only the chosen pair."""
@@ -124,7 +126,18 @@ def straight_through_tree(
 
 
 def _noise_for(leaves: Tensor) -> Noise:
-    return lambda step, sequences, pairs: gumbel_noise(sequences, pairs, like=leaves)
+    """Gumbel noise for one step after another, drawn for many of them at once."""
+    store = leaves.new_empty(0)
+
+    def draw(step: int, sequences: int, pairs: int) -> Tensor:
+        nonlocal store
+        count = sequences * pairs
+        if count > len(store):
+            store = gumbel_noise(max(count, DRAWS_AT_ONCE), like=leaves)
+        noise, store = store[:count], store[count:]
+        return noise.view(sequences, pairs)
+
+    return draw
 
 
 class _SlicedJudge:
