@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from beamtree.lineage import lineages
+from beamtree.lineage import find_lineages, inner_nodes
 from beamtree.noise import Randomness
 from beamtree.replay import replay
 from beamtree.search import ROWS_AT_ONCE, Tape, search
 
 NO_SECOND_DERIVATIVE = (
-    "beamtree: tree recursion has no second derivative; call backward or autograd.grad without create_graph=True"
+    "beamtree: tree recursion has no second derivative; call backward or autograd.grad without "
+    "create_graph=True"
 )
 _RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RReLU)
 
@@ -108,8 +109,9 @@ def generic_recursion(
     dropout: float,
     merges: Tensor | None,
     pins: Tensor | None,
+    need_nodes: bool,
 ) -> tuple[Tensor, ...]:
-    """Roots (B, K, d), relative scores (B, K), offset (B,), lineages (B, K, n−1) and links."""
+    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), lineages, links."""
     refuse_random_layers(cell, "cell")
     refuse_random_layers(scorer, "scorer")
     randomness = None
@@ -121,7 +123,7 @@ def generic_recursion(
         return AutogradCell(cell, cell_parameters), AutogradScore(scorer, scorer_parameters)
 
     options = {"beam_size": beam_size, "randomness": randomness, "merges": merges, "pins": pins}
-    return _Recursion.apply(leaves, lengths, parts, options, *cell_parameters, *scorer_parameters)
+    return _Recursion.apply(leaves, lengths, parts, options, need_nodes, *cell_parameters, *scorer_parameters)
 
 
 class _Recursion(torch.autograd.Function):
@@ -132,29 +134,40 @@ class _Recursion(torch.autograd.Function):
         lengths: Tensor,
         parts: Callable[[], tuple[AutogradCell, AutogradScore]],
         options: dict[str, Any],
+        need_nodes: bool,
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
         n = leaves.shape[1]
         kind = leaves.device.type
         ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         tape = search(leaves, lengths, *parts(), **options)
-        history = lineages(tape.links, tape.roots, lengths, n)
+        history = find_lineages(tape.links, tape.roots, lengths, n)
         ctx.parts, ctx.randomness, ctx.n = parts, options["randomness"], n
-        ctx.save_for_backward(lengths, *tape, *parameters)
+        ctx.save_for_backward(lengths, history, *tape, *parameters)
         ctx.mark_non_differentiable(tape.offset, history, tape.links)
-        return tape.nodes[tape.roots], tape.relative, tape.offset, history, tape.links
+        inner = inner_nodes(tape.nodes, history, need_nodes)
+        return tape.nodes[tape.roots], tape.relative, inner, tape.offset, history, tape.links
 
     @staticmethod
-    def backward(ctx: Any, grad_roots: Tensor, grad_scores: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_roots: Tensor, grad_scores: Tensor, grad_inner: Tensor, *_: Tensor
+    ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        lengths, *saved = ctx.saved_tensors
+        lengths, history, *saved = ctx.saved_tensors
         tape = Tape(*saved[: len(Tape._fields)])
         kind, dtype, enabled = ctx.autocast
         with torch.autocast(kind, dtype, enabled):
             gradients = replay(
-                tape, lengths, grad_roots, grad_scores, *ctx.parts(), n=ctx.n, randomness=ctx.randomness
+                tape,
+                lengths,
+                grad_roots,
+                grad_scores,
+                *ctx.parts(),
+                n=ctx.n,
+                randomness=ctx.randomness,
+                inner=(history, grad_inner),
             )
-        return gradients.leaves, None, None, None, *gradients.cell, *gradients.scorer
+        return gradients.leaves, *[None] * 4, *gradients.cell, *gradients.scorer
 
 
 def refuse_double_backward() -> None:

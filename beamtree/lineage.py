@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from beamtree.search import BEFORE
+from beamtree.search import BEFORE, NONE
 
 
-def lineages(links: Tensor, roots: Tensor, lengths: Tensor, n: int) -> Tensor:
+def find_lineages(links: Tensor, roots: Tensor, lengths: Tensor, n: int) -> Tensor:
     """The merge made at each step in the history of each beam, (B, K, n−1) rows of `links`; −1 where none.
 
     The chain of merges before a root is unrolled by doubling: once the first L links of a chain are known,
@@ -25,3 +25,12 @@ def lineages(links: Tensor, roots: Tensor, lengths: Tensor, n: int) -> Tensor:
     newest_first = (lengths - 2).view(B, 1, 1) - torch.arange(n - 1, device=links.device)  # (B, 1, n−1)
     by_step = chain.gather(-1, newest_first.clamp(min=0).expand(B, K, n - 1))
     return torch.where((newest_first < 0) | (by_step == made), -1, by_step)
+
+
+def inner_nodes(nodes: Tensor, lineages: Tensor, wanted: bool) -> Tensor:
+    """The vectors of the nodes each beam made, (B, K, n−1, d), zero where none; (B, K, 0, d) if not wanted."""
+    B, K, steps = lineages.shape
+    if not wanted:
+        return nodes.new_empty(B, K, 0, nodes.shape[1])
+    first = 1 + B * (steps + 1)
+    return nodes[torch.where(lineages < 0, NONE, lineages + first)]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from beamtree.cell import GatedRecursiveCell
 from beamtree.generic import NO_SECOND_DERIVATIVE
-from beamtree.lineage import lineages
+from beamtree.lineage import find_lineages, inner_nodes
 from beamtree.noise import Randomness
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.replay import replay
@@ -30,15 +30,16 @@ def registered_recursion(
     dropout: float,
     merges: Tensor | None,
     pins: Tensor | None,
+    need_nodes: bool,
 ) -> tuple[Tensor, ...]:
-    """Roots (B, K, d), relative scores (B, K), offset (B,), lineages (B, K, n−1) and links."""
+    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), lineages, links."""
     weights = [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
     weights += [scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
     kind = leaves.device.type
     product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
     return torch.ops.beamtree.search(
-        leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, product
-    )[:5]
+        leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, need_nodes, product
+    )[:6]
 
 
 @torch.library.custom_op("beamtree::search", mutates_args=())
@@ -52,17 +53,28 @@ def _search(
     dropout: float,
     merges: Tensor | None,
     pins: Tensor | None,
+    need_nodes: bool,
     product_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     cell, score = _parts(weights, product_dtype)
     randomness = _randomness(seed, noisy, dropout, weights)
     with torch.autocast(leaves.device.type, enabled=False):
         tape = search(
             leaves, lengths, cell, score, beam_size=beam_size, randomness=randomness, merges=merges, pins=pins
         )
-        history = lineages(tape.links, tape.roots, lengths, leaves.shape[1])
-        vectors = tape.nodes[tape.roots]
-    return vectors, tape.relative, tape.offset, history, tape.links, tape.nodes, tape.energies, tape.roots
+        history = find_lineages(tape.links, tape.roots, lengths, leaves.shape[1])
+        vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, history, need_nodes)
+    return (
+        vectors,
+        tape.relative,
+        inner,
+        tape.offset,
+        history,
+        tape.links,
+        tape.nodes,
+        tape.energies,
+        tape.roots,
+    )
 
 
 @_search.register_fake
@@ -76,8 +88,9 @@ def _(
     dropout: float,
     merges: Tensor | None,
     pins: Tensor | None,
+    need_nodes: bool,
     product_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     B, n, d = leaves.shape
     K = beam_size if merges is None else 1
     made = B * K * (n - 1)
@@ -85,6 +98,7 @@ def _(
     return (
         leaves.new_empty(B, K, d),
         leaves.new_empty(B, K, dtype=wide),
+        leaves.new_empty(B, K, n - 1 if need_nodes else 0, d),
         leaves.new_empty(B, dtype=torch.float64),
         lengths.new_empty(B, K, n - 1),
         lengths.new_empty(made, 6),
@@ -98,6 +112,8 @@ def _(
 def _replay(
     grad_roots: Tensor,
     grad_scores: Tensor,
+    grad_inner: Tensor,
+    lineages: Tensor,
     lengths: Tensor,
     tape: list[Tensor],
     weights: list[Tensor],
@@ -110,7 +126,15 @@ def _replay(
     randomness = _randomness(seed, False, dropout, weights)
     with torch.autocast(grad_roots.device.type, enabled=False):
         gradients = replay(
-            Tape(*tape), lengths, grad_roots, grad_scores, cell, score, n=n, randomness=randomness
+            Tape(*tape),
+            lengths,
+            grad_roots,
+            grad_scores,
+            cell,
+            score,
+            n=n,
+            randomness=randomness,
+            inner=(lineages, grad_inner),
         )
     return [gradients.leaves, *gradients.cell, *gradients.scorer]
 
@@ -119,6 +143,8 @@ def _replay(
 def _(
     grad_roots: Tensor,
     grad_scores: Tensor,
+    grad_inner: Tensor,
+    lineages: Tensor,
     lengths: Tensor,
     tape: list[Tensor],
     weights: list[Tensor],
@@ -140,20 +166,34 @@ def _randomness(seed: Tensor | None, noisy: bool, dropout: float, weights: list[
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    leaves, lengths, weights, _, seed, _, dropout, _, _, product_dtype = inputs
-    _, relative, offset, history, links, nodes, energies, roots = output
+    leaves, lengths, weights, _, seed, _, dropout, _, _, _, product_dtype = inputs
+    _, relative, _, offset, history, links, nodes, energies, roots = output
     ctx.mark_non_differentiable(offset, history, links, nodes, energies, roots)
-    ctx.save_for_backward(lengths, seed, *weights, *Tape(nodes, links, energies, roots, relative, offset))
+    ctx.save_for_backward(
+        lengths, seed, history, *weights, *Tape(nodes, links, energies, roots, relative, offset)
+    )
     ctx.n, ctx.dropout, ctx.product_dtype, ctx.weights = leaves.shape[1], dropout, product_dtype, len(weights)
 
 
-def _differentiate(ctx: Any, grad_roots: Tensor, grad_scores: Tensor, *_: Tensor) -> tuple[Any, ...]:
-    lengths, seed, *saved = ctx.saved_tensors
+def _differentiate(
+    ctx: Any, grad_roots: Tensor, grad_scores: Tensor, grad_inner: Tensor, *_: Tensor
+) -> tuple[Any, ...]:
+    lengths, seed, history, *saved = ctx.saved_tensors
     weights, tape = saved[: ctx.weights], saved[ctx.weights :]
     grad_leaves, *grad_weights = torch.ops.beamtree.replay(
-        grad_roots, grad_scores, lengths, tape, weights, ctx.n, seed, ctx.dropout, ctx.product_dtype
+        grad_roots,
+        grad_scores,
+        grad_inner,
+        history,
+        lengths,
+        tape,
+        weights,
+        ctx.n,
+        seed,
+        ctx.dropout,
+        ctx.product_dtype,
     )
-    return grad_leaves, None, grad_weights, None, None, None, None, None, None, None
+    return grad_leaves, None, grad_weights, *[None] * 8
 
 
 def _refuse(ctx: Any, *grads: Any) -> None:

@@ -21,10 +21,11 @@ from beamtree.tree import BeamTrees
 
 
 class Beams(NamedTuple):
-    """The beams alive at the end, best first; `vectors` and `relative` carry gradient."""
+    """The beams alive at the end, best first; `vectors`, `relative` and `nodes` carry gradient."""
 
     vectors: Tensor  # (B, K, d) roots, zero for dead beams
     relative: Tensor  # (B, K) accumulated log-scores less `offset`, −inf for dead beams
+    nodes: Tensor  # (B, K, n−1, d) the node made at each step, zero where none; (B, K, 0, d) if not asked for
     offset: Tensor  # (B,) float64
     lineages: Tensor  # (B, K, n−1) rows of `links`, −1 where none
     links: Tensor
@@ -49,19 +50,20 @@ def beam_tree_recursion(
     noisy: bool = False,
     merges: Tensor | None = None,
     pins: Tensor | None = None,
+    need_nodes: bool = False,
 ) -> Beams:
     """Merge neighbours until one node is left, keeping the `beam_size` best trees.
 
     `noisy` perturbs both selections with Gumbel noise. `merges` (B, n−1) follows a given tree; `pins`
     (B, P, 2) are spans every tree contains. Dropout masks are drawn where the cell is in training and has a
-    rate `dropout`.
+    rate `dropout`. `need_nodes` also hands out the inner nodes of each surviving beam.
     """
     dropout = float(getattr(cell, "dropout", 0.0)) if cell.training else 0.0
     seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
-    options = (beam_size, seed, noisy, dropout, merges, pins)
+    options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes)
     if type(cell) is GatedRecursiveCell and type(scorer) is SlicedScorer:
         found = registered_recursion(leaves, lengths, cell, scorer, *options)
     else:
         found = generic_recursion(leaves, lengths, cell, scorer, *options)
-    vectors, relative, offset, history, links = found
-    return Beams(vectors, relative, offset, history, links, lengths)
+    vectors, relative, nodes, offset, lineages, links = found
+    return Beams(vectors, relative, nodes, offset, lineages, links, lengths)

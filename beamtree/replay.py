@@ -51,6 +51,8 @@ def replay(
     *,
     n: int,
     randomness: Randomness | None = None,
+    inner: tuple[Tensor, Tensor]
+    | None = None,  # lineages (B, K, n−1), gradients of their nodes (B, K, n−1, d)
 ) -> Gradients:
     B, K = tape.roots.shape
     d = tape.nodes.shape[1]
@@ -74,6 +76,11 @@ def replay(
     grad = tape.nodes.new_zeros(first + S, d, dtype=wide)
     alive = tape.roots.view(-1).nonzero().squeeze(1)
     grad.index_add_(0, row[tape.roots.view(-1)[alive]], grad_roots.reshape(-1, d)[alive].to(wide))
+
+    if inner is not None and inner[1].shape[2]:
+        lineages, grad_inner = inner
+        made = lineages >= 0
+        grad.index_add_(0, row[lineages[made] + first], grad_inner[made].to(wide))
 
     pairs, grad_pairs = _pair_gradients(tape, survivors, links, rank, weight[survivors, 0], first, timeline)
     for some, grad_some in zip(pairs.split(ROWS_AT_ONCE), grad_pairs.split(ROWS_AT_ONCE), strict=True):

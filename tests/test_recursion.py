@@ -195,3 +195,30 @@ def test_a_cell_and_scorer_without_parameters_work() -> None:
     (mine,) = torch.autograd.grad(beams.root().square().sum(), leaves)
     (theirs,) = torch.autograd.grad(root.square().sum(), leaves)
     torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["built-in", "own cell"])
+def test_inner_nodes_are_those_of_each_surviving_tree_and_carry_gradient(own: bool) -> None:
+    cell, scorer = parts()
+    lengths = torch.tensor([6, 1, 4])
+    leaves = torch.randn(3, 6, 10, dtype=torch.float64, requires_grad=True)
+    used = OwnCell(cell) if own else cell
+    beams = beam_tree_recursion(leaves, lengths, used, scorer, beam_size=3, need_nodes=True)
+    trees = beams.trees()
+    cotangent = torch.randn(3, 3, 5, 10, dtype=torch.float64)
+    expected = torch.zeros_like(beams.nodes)
+    built = torch.zeros((), dtype=torch.float64)
+    for b in range(3):
+        for k in range(3):
+            state = list(leaves[b, : lengths[b]])
+            for t, position in enumerate(trees.merges[b, k].tolist()):
+                if position >= 0:
+                    state[position : position + 2] = [cell(state[position], state[position + 1])]
+                    expected[b, k, t] = state[position].detach()
+                    built = built + (state[position] * cotangent[b, k, t]).sum()
+    torch.testing.assert_close(beams.nodes, expected, rtol=0, atol=1e-12)
+    inputs = [leaves, *cell.parameters()]
+    mine = torch.autograd.grad((beams.nodes * cotangent).sum(), inputs)
+    theirs = torch.autograd.grad(built, inputs)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
