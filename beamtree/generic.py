@@ -111,7 +111,7 @@ def generic_recursion(
     pins: Tensor | None,
     need_nodes: bool,
 ) -> tuple[Tensor, ...]:
-    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), lineages, links."""
+    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset, lineages, links."""
     refuse_random_layers(cell, "cell")
     refuse_random_layers(scorer, "scorer")
     randomness = None

@@ -28,7 +28,7 @@ def find_lineages(links: Tensor, roots: Tensor, lengths: Tensor, n: int) -> Tens
 
 
 def inner_nodes(nodes: Tensor, lineages: Tensor, wanted: bool) -> Tensor:
-    """The vectors of the nodes each beam made, (B, K, n−1, d), zero where none; (B, K, 0, d) if not wanted."""
+    """Vectors of the nodes each beam made, (B, K, n−1, d), zero where none; (B, K, 0, d) if not wanted."""
     B, K, steps = lineages.shape
     if not wanted:
         return nodes.new_empty(B, K, 0, nodes.shape[1])

@@ -32,7 +32,7 @@ def registered_recursion(
     pins: Tensor | None,
     need_nodes: bool,
 ) -> tuple[Tensor, ...]:
-    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), lineages, links."""
+    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset, lineages, links."""
     weights = [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
     weights += [scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
     kind = leaves.device.type

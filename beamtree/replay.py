@@ -51,8 +51,7 @@ def replay(
     *,
     n: int,
     randomness: Randomness | None = None,
-    inner: tuple[Tensor, Tensor]
-    | None = None,  # lineages (B, K, n−1), gradients of their nodes (B, K, n−1, d)
+    inner: tuple[Tensor, Tensor] | None = None,  # lineages (B, K, n−1), ∂L of their nodes (B, K, n−1, d)
 ) -> Gradients:
     B, K = tape.roots.shape
     d = tape.nodes.shape[1]
