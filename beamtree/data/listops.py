@@ -32,9 +32,10 @@ def read_file(path: Path) -> Iterator[Example]:
             label_first = False
             continue
         try:
-            yield _read_line(line, label_first)
+            example = _read_line(line, label_first)
         except BeamtreeError as error:
             raise BeamtreeError(f"{path}, line {number}: {error}") from None
+        yield example
     if number == 1 and not label_first:
         raise BeamtreeError(f"{path} has a header and no examples")
 

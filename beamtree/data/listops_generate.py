@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from pathlib import Path
 
-from beamtree.data.files import write_lines
+from beamtree.data.files import COMPRESSIONS, write_lines
 from beamtree.data.listops_law import Law
 from beamtree.data.listops_process import Choice, ConditionedProcess, Tree, free_process
 from beamtree.data.listops_sampler import BitStream, draw_distinct
@@ -26,7 +26,14 @@ def generate_listops(
     its file that are done, and how many there will be.
     """
     wanted = {name: find_split(name).file for name in (SPLITS if splits is None else splits)}
-    existing = sorted({file for file in wanted.values() if (out / file).exists()})
+    existing = sorted(
+        {
+            file + ending
+            for file in wanted.values()
+            for ending in COMPRESSIONS
+            if (out / (file + ending)).exists()
+        }
+    )
     if existing and not overwrite:
         raise BeamtreeError(f"{out} already has {', '.join(existing)}: choose another folder, or overwrite")
     draws = [draw for draw in DRAWS if not draw.files.keys().isdisjoint(wanted.values())]
@@ -39,11 +46,9 @@ def generate_listops(
 
         lines = _draw_lines(draw, root, seed, report)
         for file, count in draw.files.items():
-            part = islice(lines, count)
+            part = list(islice(lines, count)) if len(draw.files) > 1 else lines
             if file in wanted.values():
                 write_lines(out / file, chain([LRA_HEADER], part) if draw.lra_format else part)
-            else:
-                list(part)
     return {split: out / file for split, file in wanted.items()}
 
 
