@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from beamtree import BeamtreeError, BeamTrees, create_encoder
@@ -236,3 +238,44 @@ def test_the_slice_may_be_of_any_width(name, slice_size):
     score = encoder.scorer(x[:, :-1], x[:, 1:])
     x[..., slice_size:] = 0
     torch.testing.assert_close(encoder.scorer(x[:, :-1], x[:, 1:]), score)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_parameters_train(name):
+    encoder = make(name, dtype=torch.bfloat16, dropout=0.1).train()
+    x, is_padding = make_input()
+    vector = encode(encoder, x.bfloat16(), is_padding)
+    assert vector.dtype == torch.bfloat16
+    vector.float().square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in encoder.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frozen_parameters_stay_without_gradient_and_inference_mode_works(name):
+    encoder = make(name).train()
+    frozen = [p for key, p in encoder.named_parameters() if key.startswith("leaf")]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    x, is_padding = make_input()
+    encode(encoder, x, is_padding).square().sum().backward()
+    assert all(p.grad is None for p in frozen)
+    with torch.inference_mode():
+        assert encode(encoder.eval(), x, is_padding).isfinite().all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    name=st.sampled_from([name for name in NAMES if name not in WITHOUT_TREE]),
+    words=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=7), min_size=1, max_size=4),
+)
+def test_repeated_tokens_do_not_make_a_sequence_depend_on_its_batch(name, words):
+    encoder = make(name).eval()
+    torch.manual_seed(4)
+    vocabulary = torch.randn(4, D, dtype=torch.float64)
+    n = max(map(len, words))
+    x = torch.stack([vocabulary[[*word, *[0] * (n - len(word))]] for word in words])
+    is_padding = torch.arange(n) >= torch.tensor([[len(word)] for word in words])
+    together = encode(encoder, x, is_padding)
+    for b, word in enumerate(words):
+        alone = encode(encoder, vocabulary[word].unsqueeze(0))
+        torch.testing.assert_close(together[b : b + 1], alone, rtol=0, atol=1e-9)
