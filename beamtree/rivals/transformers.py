@@ -19,6 +19,8 @@ from beamtree.leaf import LeafTransform
 class _ClsEncoder(nn.Module):
     """What the two share: leaves behind a CLS vector, one kind of layer, and the refusal of trees."""
 
+    builds_trees = False
+
     def __init__(
         self,
         d_model: int,
