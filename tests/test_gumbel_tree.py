@@ -6,9 +6,10 @@ from torch import Tensor
 
 from beamtree import create_encoder
 from beamtree.cell import GatedRecursiveCell
-from beamtree.rivals.gumbel_sweep import Schedule, sum_by_blocks
+from beamtree.rivals.gumbel_sweep import Schedule
 from beamtree.rivals.gumbel_tree import straight_through_tree
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
+from beamtree.rivals.running_sum import sum_by_blocks
 from beamtree.scorer import EntangledScorer, SlicedScorer
 
 LENGTHS = [[1], [2], [3], [5, 1, 2, 3, 9, 9, 4], [1, 1], [2, 1, 2]]
@@ -61,7 +62,7 @@ def pair_numbers(merges: Tensor, lengths: Tensor, schedule: Schedule) -> list[li
 def test_the_sweep_equals_autograd_through_every_state(lengths, entangled, noisy, dropout):
     leaves, lengths, cell, scorer = make_case(lengths, entangled, dropout)
     B, n, _ = leaves.shape
-    schedule = Schedule(lengths, n)
+    schedule = Schedule(lengths)
     noise_table = torch.randn(B, n, n, dtype=torch.float64)  # sequence, own step, position
 
     def noise(t: int, sequences: int, pairs: int) -> Tensor:
@@ -129,6 +130,12 @@ def test_faithful_and_cached_are_the_same_without_dropout_and_noise():
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
+def test_faithful_gives_zero_gradients_where_there_is_nothing_to_merge():
+    encoder = create_encoder("gt-grc", D, mode="faithful", dtype=torch.float64).train()
+    encoder(make_input([1])[0]).sum().backward()
+    assert all(p.grad.eq(0).all() for p in [*encoder.cell.parameters(), *encoder.scorer.parameters()])
+
+
 def test_faithful_draws_masks_for_all_pairs_at_every_step(monkeypatch):
     encoder = create_encoder("gt-grc", D, mode="faithful", dropout=0.5, dtype=torch.float64).train()
     drawn = []
@@ -167,21 +174,21 @@ def test_the_choice_follows_gumbel_s_law():
 @pytest.mark.parametrize("entangled", [False, True])
 def test_the_scorer_s_output_bias_gets_no_gradient(entangled):
     leaves, lengths, cell, scorer = make_case([9, 4, 9], entangled, 0.0)
-    root, _ = straight_through_tree(leaves, Schedule(lengths, 9), cell, scorer)
+    root, _ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
     *_, weight, bias = gradients(root, leaves, scorer)
     assert bias.abs().max() < 1e-12 < weight.abs().max()
 
 
 def test_a_second_derivative_is_refused():
     leaves, lengths, cell, scorer = make_case([4], False, 0.0)
-    root, _ = straight_through_tree(leaves, Schedule(lengths, 4), cell, scorer)
+    root, _ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
     with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(root.sum(), leaves, create_graph=True)
 
 
 def test_parameters_changed_before_the_backward_pass_are_noticed():
     leaves, lengths, cell, scorer = make_case([4], True, 0.0)
-    root, _ = straight_through_tree(leaves, Schedule(lengths, 4), cell, scorer)
+    root, _ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
     with torch.no_grad():
         scorer.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

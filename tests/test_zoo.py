@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -49,6 +50,20 @@ def test_a_sequence_gives_the_same_alone_and_in_a_padded_batch(name):
     for b, length in enumerate(LENGTHS):
         alone = encode(encoder, x[b : b + 1, :length])
         torch.testing.assert_close(together[b : b + 1], alone, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_columns_of_padding_alone_change_nothing(name):
+    encoder = make(name).eval()
+    x, is_padding = make_input([3, 1, 2])
+    expected = encode(encoder, x, is_padding)
+    wide, wide_padding = F.pad(x, (0, 0, 0, 4)), F.pad(is_padding, (0, 4), value=True)
+    if name in WITHOUT_TREE:
+        found = encode(encoder, wide, wide_padding)
+    else:
+        found, trees = encode(encoder, wide, wide_padding, need_trees=True)
+        assert trees.merges.shape[-1] == 6
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", NAMES)

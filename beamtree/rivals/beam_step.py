@@ -1,6 +1,6 @@
 """One step of a beam of trees, plainly: which pairs are candidates, and what a survivor becomes.
 
-`models.md` §4, for encoders whose candidates all stay in the graph (BT-GRC and its OneSoft variant).
+For encoders whose candidates all stay in the graph: BT-GRC and its OneSoft variant.
 """
 
 from typing import NamedTuple

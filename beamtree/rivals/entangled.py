@@ -2,7 +2,7 @@
 
     e = w·cell(l, r) + b        S_b = Σ_t log softmax(e)_chosen        root = Σ_b softmax(S)_b·root_b
 
-`models.md` §4.2. Every candidate parent of a surviving lineage is in some softmax, so all get gradient.
+Every candidate parent of a surviving lineage is in some softmax, so all get gradient.
 """
 
 import warnings
@@ -62,10 +62,11 @@ class BeamTreeGRC(TreeEncoder):
         """From the leaves (B, n, d) to the beams that are left when every sequence is one node."""
         n, K = leaves.shape[1], self.beam_size
         noisy = self.training and self.stochastic
+        cached = self.mode == "cached" or not self.training
         beams = Beams(leaves, lengths)
         for t in range(n - 1):
             step = Step(t, lengths, n)
-            if t == 0 or self.mode == "faithful":
+            if t == 0 or not cached:
                 parents, logits = self.propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
             noise = gumbel_noise(*logits.shape, like=logits) if noisy else None
             candidates = beams.candidates(logits, step, K, noise)
@@ -73,7 +74,7 @@ class BeamTreeGRC(TreeEncoder):
             chosen = candidates.best(K, noise)
             parent = take(parents, chosen.beam, chosen.position)
             beams.follow(chosen, splice(beams.states, chosen, parent, step), step)
-            if self.mode == "cached":
+            if cached:
                 parents, logits = self._renew(parents, logits, chosen, beams.states, step)
         return beams
 

@@ -1,4 +1,4 @@
-"""Encoders whose tree is known beforehand: the gold one, a balanced one, a left-to-right chain (§6, §7).
+"""Encoders whose tree is known beforehand: the gold one, a balanced one, a left-to-right chain.
 
 They show what the gated recursive cell does without any search.
 """

@@ -12,6 +12,7 @@ Sequences are handled longest first and end together: a shorter one joins once t
 its length, so at every step all have the same number of nodes and nothing is masked.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import NamedTuple, Protocol
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beamtree.ops.gated_cell import GatedCell
+from beamtree.rivals.running_sum import running_sum
 from beamtree.search import ROWS_AT_ONCE
 
 Noise = Callable[[int, int, int], Tensor]  # step, sequences, pairs -> (sequences, pairs)
@@ -33,6 +35,8 @@ class Judge(Protocol):
 
     def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]: ...
     def pull(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> Tensor: ...
+    def pull_parameters(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> None: ...
+    def parameter_gradients(self) -> list[Tensor]: ...
 
 
 class Schedule:
@@ -41,11 +45,12 @@ class Schedule:
     Node 0 is none, then come the B·n leaves, then the merges. Pairs: those of leaves, then two a merge.
     """
 
-    def __init__(self, lengths: Tensor, n: int) -> None:
-        host = lengths.tolist()
-        self.B, self.n, self.lengths = len(host), n, lengths
+    def __init__(self, lengths: Tensor) -> None:
+        having = Counter(lengths.tolist())
+        self.B, self.n, self.lengths = len(lengths), max(having, default=1), lengths
+        n = self.n
         self.order = lengths.argsort(descending=True, stable=True)  # (B,)
-        self.counts = [sum(length >= n - t for length in host) for t in range(n - 1)]
+        self.counts = list(accumulate(having[n - t] for t in range(n - 1)))
         self.starts = [0, *accumulate(self.counts)]
         self.made = self.starts[-1]
         self.first_node = 1 + self.B * n
@@ -65,7 +70,7 @@ class Schedule:
         return torch.stack((ids[:, 1:-2], ids[:, 2:-1]), -1).view(-1, 2)
 
     def merges(self, positions: Tensor) -> Tensor:
-        """From places (made, 1) to merges (B, n−1), each sequence's own first, −1 after its last."""
+        """From places (made, 1) to merges (B, n−1), each sequence's from its first step on, then −1."""
         step = torch.arange(self.n - 1, device=positions.device)
         counts = torch.tensor(self.counts, dtype=torch.int64, device=positions.device)
         by_step = positions.new_full((self.n - 1, self.B), -1)
@@ -220,7 +225,7 @@ def sweep(
             else:
                 to_parent = (after * growth.candidates[pair]).sum(-1)
             # The softmax ignores a constant, so the sum over j ≥ i may be taken as minus that over j < i.
-            to_choice = to_parent - to_left - _running_sum(to_right - to_left)
+            to_choice = to_parent - to_left - running_sum(to_right - to_left)
             to_score = torch.ops.aten._softmax_backward_data(to_choice, growth.chances[t], -1, wide)
             totals.index_add_(0, pair.reshape(-1), to_score.view(-1))
             to_pair = slopes[pair] * to_score[..., None, None]  # (A, pairs, 2, s)
@@ -247,22 +252,3 @@ def _new_pairs(windows: Tensor, first: int) -> Tensor:
     """The two pairs that each merge made, as node ids (2·made, 2)."""
     made = torch.arange(first, first + windows.shape[0], device=windows.device)
     return torch.stack((windows[:, 0], made, made, windows[:, 3]), 1).view(-1, 2)
-
-
-def _running_sum(x: Tensor) -> Tensor:
-    """cumsum along the last axis; as products with triangles where only those are deterministic."""
-    if not (x.is_cuda and torch.are_deterministic_algorithms_enabled()):
-        return x.cumsum(-1)
-    return sum_by_blocks(x)
-
-
-def sum_by_blocks(x: Tensor) -> Tensor:
-    """cumsum along the last axis: inside blocks of √m, then over the blocks before."""
-    m = x.shape[-1]
-    size = int(m**0.5) + 1
-    blocks = F.pad(x, (0, -m % size)).unflatten(-1, (-1, size))
-    ones = torch.ones(size, size, dtype=x.dtype, device=x.device)
-    inside = blocks @ ones.triu()
-    total = inside[..., -1]
-    earlier = total @ torch.ones(2 * (total.shape[-1],), dtype=x.dtype, device=x.device).triu(1)
-    return (inside + earlier.unsqueeze(-1)).flatten(-2)[..., :m]

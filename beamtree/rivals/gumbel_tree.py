@@ -1,4 +1,4 @@
-"""GT-GRC and EGT-GRC: greedy trees whose choices pass gradient straight through (`models.md` §3).
+"""GT-GRC and EGT-GRC: greedy trees whose choices pass gradient straight through.
 
 At each step one pair is chosen, the best by e + Gumbel noise in training and by e otherwise, and its parent
 takes its place. GT-GRC reads e off the parents of all pairs; EGT-GRC reads it off slices of the children and
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from beamtree.generic import refuse_double_backward
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.rivals.entangled_score import EntangledScore
-from beamtree.rivals.gumbel_sweep import Growth, Noise, Schedule, grow, in_chunks, sweep
+from beamtree.rivals.gumbel_sweep import Growth, Judge, Noise, Schedule, grow, in_chunks, sweep
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
 from beamtree.scorer import EntangledScorer, SlicedScorer
@@ -47,7 +47,7 @@ class EfficientGumbelTreeGRC(TreeEncoder):
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
-        schedule = Schedule(lengths, x.shape[1])
+        schedule = Schedule(lengths)
         keep = self.cell.draw_keep(schedule.made)
         noise = _noise_for(leaves) if self.training and self.stochastic else None
         root, merges = straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
@@ -85,8 +85,8 @@ class GumbelTreeGRC(TreeEncoder):
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
         noise = _noise_for(leaves) if self.training and self.stochastic else None
-        if self.mode == "cached":
-            schedule = Schedule(lengths, x.shape[1])
+        if self.mode == "cached" or not self.training:
+            schedule = Schedule(lengths)
             keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
             root, merges = straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
         else:
@@ -117,11 +117,13 @@ def straight_through_tree(
     kind = leaves.device.type
     product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
     parameters = [*cell.parameters(), *scorer.parameters()]
+    merges = schedule.order.new_full((schedule.B, leaves.shape[1] - 1), -1)
     if schedule.made == 0:
-        none = schedule.order.new_full((schedule.B, schedule.n - 1), -1)
-        return with_zero_gradients(leaves[:, 0], parameters), none
+        return with_zero_gradients(leaves[:, 0], parameters), merges
+    leaves = leaves[:, : schedule.n]
     with torch.autocast(kind, enabled=False):
-        root, merges = _StraightThroughTree.apply(leaves, schedule, keep, noise, product, *parameters)
+        root, found = _StraightThroughTree.apply(leaves, schedule, keep, noise, product, *parameters)
+    merges[:, : schedule.n - 1] = found
     return root, merges
 
 
@@ -197,7 +199,7 @@ class _StraightThroughTree(torch.autograd.Function):
         return found.leaves.to(nodes.dtype), None, None, None, None, *gradients, *of_scores
 
 
-def _parts(parameters: tuple[Tensor, ...], product: torch.dtype) -> tuple[GatedCell, Any]:
+def _parts(parameters: tuple[Tensor, ...], product: torch.dtype) -> tuple[GatedCell, Judge]:
     """The cell of the first six parameters, and the judge: two more make it entangled, four sliced."""
     cell = GatedCell(list(parameters[:6]), product)
     if len(parameters) == 8:

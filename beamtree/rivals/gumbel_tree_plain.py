@@ -1,4 +1,4 @@
-"""GT-GRC and EGT-GRC written plainly: every state kept, autograd through everything (`models.md` §3).
+"""GT-GRC and EGT-GRC written plainly: every state kept, autograd through everything.
 
 The oracle of gumbel_tree.py's tests, and its `faithful` mode: here GT-GRC draws the dropout mask of every
 candidate afresh at every step, as it was published.
@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+
+from beamtree.rivals.running_sum import running_sum
 
 Draw = Callable[[int, int], Tensor | None]  # step, pairs -> (B, pairs, …)
 
@@ -45,10 +47,11 @@ def gumbel_tree(
         chosen = logits.argmax(-1, keepdim=True)
         hard = torch.zeros_like(chance).scatter(1, chosen, 1.0)
         choice = hard + chance - chance.detach() if pairs > 1 else hard
-        choice = choice.unsqueeze(-1).to(states.dtype)  # (B, pairs, 1)
+        choice = choice.to(states.dtype)
+        passed = running_sum(choice).unsqueeze(-1)  # (B, pairs, 1)
+        choice = choice.unsqueeze(-1)
         if not entangled:
             parents = cell((choice * left).sum(1, True), (choice * right).sum(1, True), keep(t, 1))
-        passed = choice.cumsum(1)
         merged = choice * parents + (1 - passed) * left + (passed - choice) * right
         states = torch.where(running.unsqueeze(-1), merged, left)
         merges.append(torch.where(running, chosen, -1))

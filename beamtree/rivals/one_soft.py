@@ -6,7 +6,7 @@ The K−1 best candidates survive as they are. Of the rest, with w = softmax of 
     h'_j = y_j·p_j + (1 − c_j)·h_j + (c_j − y_j)·h_{j+1}
 
 where h are the beam's nodes and p the parents of all its pairs, so that every candidate gets gradient.
-`models.md` §4.3. In evaluation it is BT-GRC.
+In evaluation it is BT-GRC.
 """
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from beamtree.rivals.beam_step import Beams, Candidates, Step, splice, take
 from beamtree.rivals.entangled import BeamTreeGRC
+from beamtree.rivals.running_sum import running_sum
 from beamtree.rivals.tree_encoder import gumbel_noise
 
 
@@ -74,10 +75,10 @@ def blend(rest: Candidates, states: Tensor, parents: Tensor, step: Step) -> tupl
     score = (weight * rest.score.masked_fill(~exists, 0.0)).sum(1, keepdim=True)
     weight = weight.to(states.dtype)
     by_beam = weight.new_zeros(B, beams).scatter_add(1, rest.beam, weight).unsqueeze(1)  # (B, 1, beams)
-    choice = weight.new_zeros(B, pairs).scatter_add(1, rest.position, weight).unsqueeze(-1)  # (B, pairs, 1)
+    choice = weight.new_zeros(B, pairs).scatter_add(1, rest.position, weight)  # (B, pairs)
     old = (by_beam @ states.flatten(2)).view(B, pairs + 1, d)
     new = (by_beam @ parents.flatten(2)).view(B, pairs, d)
-    passed = choice.cumsum(1)
+    choice, passed = choice.unsqueeze(-1), running_sum(choice).unsqueeze(-1)
     merged = choice * new + (1 - passed) * old[:, :-1] + (passed - choice) * old[:, 1:]
     soft = torch.where(step.running[:, None, None], merged, old[:, :-1])
     return score.masked_fill(~some, -torch.inf), soft.unsqueeze(1)
