@@ -25,13 +25,17 @@ def run_in_batches(
     batch_tokens: int = BATCH_TOKENS,
     need_trees: bool = False,
 ) -> Iterator[tuple[Batch, Tensor, "BeamTrees | None"]]:
-    """(batch, logits, trees) in an order that mixes lengths; `batch.rows` tells which examples they are."""
+    """(batch, logits, trees) in an order that mixes lengths; `batch.rows` tells which examples they are.
+
+    There are no trees from an encoder that builds none, whatever is needed.
+    """
     if batch_tokens < 1:
         raise BeamtreeError(f"--batch-tokens must be at least 1, got {batch_tokens}")
     rows = max(1, batch_tokens // _SHORTEST_ROW)
     batches = BucketedBatches(
         examples, batch_size=rows, bucket=-(-len(examples) // rows), max_padded_tokens=batch_tokens
     )
+    need_trees = need_trees and getattr(model.encoder, "builds_trees", True)
     model.eval()
     try:
         for batch in batches.epoch(0, device=next(model.parameters()).device):

@@ -28,7 +28,7 @@ def draw_accuracy(
     require_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
     # A fixed salt and no date: equal results give equal files.
@@ -55,10 +55,12 @@ def draw_accuracy(
             )
         if log_x:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
         else:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(title=title, xlabel=x_label, ylabel="accuracy (%)", ylim=(-2, 102))
+        axes.set(title=title, xlabel=x_label, ylabel="accuracy (%), 95 % interval", ylim=(-2, 102))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         if len(series) > 1:
