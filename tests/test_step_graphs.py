@@ -189,6 +189,19 @@ def test_a_model_replayed_gives_the_gradients_of_the_model(
             torch.testing.assert_close(ours, plain, atol=1e-12, rtol=0)
 
 
+def test_a_graph_captured_in_inference_serves_training(captures: list[Recording]) -> None:
+    torch.manual_seed(0)
+    encoder, x = OrderedMemory(6), torch.randn(2, 5, 6)
+    with torch.inference_mode():
+        expected = encoder(x)
+    output = encoder(x)
+    output.sum().backward()
+    torch.testing.assert_close(output, expected)
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(x), expected)
+    assert len(captures) == 2
+
+
 def test_a_step_that_waits_for_a_value_cannot_be_captured(captures: list[Recording]) -> None:
     def peek(constants: list[Tensor], x: Tensor) -> tuple[Tensor]:
         return (x * x.sum().item(),)

@@ -61,11 +61,9 @@ class CRvNN(TreeEncoder):
         start, end = self.leaf(torch.stack((self.start, self.end)))
         h, lifetime = self._merge(leaves, lengths, start, end)
         sentence = row(h, lengths).to(leaves.dtype)
-        return (
-            (sentence, _absorption_trees(lifetime[:, 1 : x.shape[1] + 1], lengths))
-            if need_trees
-            else sentence
-        )
+        if not need_trees:
+            return sentence
+        return sentence, _absorption_trees(lifetime[:, 1 : x.shape[1] + 1], lengths)
 
     # Traced, the loop over iterations would be unrolled.
     @torch.compiler.disable
@@ -173,8 +171,8 @@ def _absorption_trees(lifetime: Tensor, lengths: Tensor) -> BeamTrees:
     is_last_or_padding = token >= lengths[:, None] - 1
     order = lifetime.masked_fill(is_last_or_padding, torch.inf).argsort(dim=1, stable=True)  # (B, n)
     turn = torch.empty_like(order).scatter_(1, order, token.expand(B, n))
-    lives_before = (turn.unsqueeze(1) > turn.unsqueeze(2)) & (
-        token < token.unsqueeze(1)
-    )  # (B, token, earlier)
-    merges = lives_before.sum(2).gather(1, order).masked_fill(is_last_or_padding, -1)
+    outlives = turn.unsqueeze(1) > turn.unsqueeze(2)  # (B, i, j): j is absorbed after i
+    merges = (
+        (outlives & (token < token.unsqueeze(1))).sum(2).gather(1, order).masked_fill(is_last_or_padding, -1)
+    )
     return BeamTrees.from_merges(merges[:, : n - 1], lengths)

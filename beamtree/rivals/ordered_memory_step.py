@@ -80,7 +80,7 @@ def attend(
     keys = F.linear(_drop(candidates, masks.key), key_weight, key_bias)  # (S, B, d)
     keys = F.layer_norm(keys, (d,), norm_weight, norm_bias, EPS)
     hidden = _drop(F.gelu(query + keys), masks.score)
-    beta = (F.linear(hidden, beta_weight, beta_bias).squeeze(-1)) / math.sqrt(d)  # (S, B)
+    beta = F.linear(hidden, beta_weight, beta_bias).squeeze(-1) / math.sqrt(d)  # (S, B)
     reach = running_sum(p_before)[1:].to(p_before.dtype)
     reach = F.pad(reach.masked_fill(reach < UNREACHED, 0.0), (0, 0, 0, 1), value=1.0)
     mass = (beta - beta.amax(0).detach()).exp() * reach

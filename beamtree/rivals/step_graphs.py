@@ -101,9 +101,12 @@ class Run:
 class _ReplayedStep:
     def __init__(self, step: Step, constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         self.lock = threading.Lock()
-        self.constants = [_buffer_like(tensor) for tensor in constants]
-        self._inputs = [_buffer_like(tensor) for tensor in inputs]
-        self._replay, self._outputs = _capture(partial(step, self.constants, *self._inputs), inputs[0].device)
+        # Buffers made in inference mode could not be written to outside of it.
+        with torch.inference_mode(False), torch.no_grad():
+            self.constants = [_buffer_like(tensor) for tensor in constants]
+            self._inputs = [_buffer_like(tensor) for tensor in inputs]
+            call = partial(step, self.constants, *self._inputs)
+            self._replay, self._outputs = _capture(call, inputs[0].device)
 
     def load(self, constants: Sequence[Tensor]) -> None:
         torch._foreach_copy_(self.constants, list(constants))
