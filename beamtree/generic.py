@@ -97,7 +97,6 @@ def _add_gradients(
     return last if rows is not None and last is not None else torch.zeros_like(grad if rows is None else rows)
 
 
-@torch.compiler.disable
 def generic_recursion(
     leaves: Tensor,
     lengths: Tensor,
@@ -112,6 +111,25 @@ def generic_recursion(
     need_nodes: bool,
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset, lineages, links."""
+    # A compiler leaves this as it is. Asked for only then: the decorator's import would double that of beamtree.
+    run = torch.compiler.disable(_recurse) if torch.compiler.is_compiling() else _recurse
+    options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes)
+    return run(leaves, lengths, cell, scorer, *options)
+
+
+def _recurse(
+    leaves: Tensor,
+    lengths: Tensor,
+    cell: nn.Module,
+    scorer: nn.Module,
+    beam_size: int,
+    seed: Tensor | None,
+    noisy: bool,
+    dropout: float,
+    merges: Tensor | None,
+    pins: Tensor | None,
+    need_nodes: bool,
+) -> tuple[Tensor, ...]:
     refuse_random_layers(cell, "cell")
     refuse_random_layers(scorer, "scorer")
     randomness = None
