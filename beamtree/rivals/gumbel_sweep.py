@@ -47,7 +47,7 @@ class Schedule:
 
     def __init__(self, lengths: Tensor) -> None:
         having = Counter(lengths.tolist())
-        self.B, self.n, self.lengths = len(lengths), max(having, default=1), lengths
+        self.B, self.n, self.lengths = len(lengths), max([1, *having]), lengths
         n = self.n
         self.order = lengths.argsort(descending=True, stable=True)  # (B,)
         self.counts = list(accumulate(having[n - t] for t in range(n - 1)))
