@@ -14,6 +14,7 @@ from beamtree.errors import BeamtreeError
 
 if TYPE_CHECKING:
     from beamtree.parsing import Record
+    from beamtree.streaming import LineJob, Transform
 
 
 class Format(StrEnum):
@@ -79,55 +80,63 @@ def parse(
     source = _choose_source(texts, file)
     format = format or (_BY_SUFFIX.get(out.suffix, Format.text) if out is not None else Format.text)
     processes = Processes.from_environment()
-    resumable = isinstance(source, Path) and out is not None and format in (Format.brackets, Format.json)
-    if (resume or processes.count > 1) and not resumable:
-        what = "--resume" if resume else "sharing a file out over processes"
-        raise BeamtreeError(f"{what} needs --file, --out and --format json or brackets")
-    if out is not None and out.exists() and not resumable and not overwrite:
-        raise BeamtreeError(f"{out} exists: --overwrite replaces it")
+    by_line = format in (Format.brackets, Format.json)
+    files = (source, out) if isinstance(source, Path) and out is not None and by_line else None
+    if files is None:
+        if resume or processes.count > 1:
+            what = "--resume" if resume else "sharing a file out over processes"
+            raise BeamtreeError(f"{what} needs --file, --out and --format json or brackets")
+        if out is not None and out.exists() and not overwrite:
+            raise BeamtreeError(f"{out} exists: --overwrite replaces it")
 
     classifier = load_model(model, device=choose_device(device, processes.local_rank))
     set_beam_size(classifier, beam)
     settings = {"batch_tokens": batch_tokens, "max_length": max_length}
     watch = _Watch(strict, unnamed=isinstance(source, list))
-    if not (isinstance(source, Path) and out is not None and resumable):
+    if files is None:
         records = watch(parse_stream(classifier, _lines(source, classifier.task.sentences), **settings))
         _write(records, format, beams, out, title=f"{model}: {classifier.settings.encoder}")
-        watch.report()
-        return
-
-    write = _line_writer(format, beams)
-    made_of = {"model": _checksum(find_model(model)), "format": format.value, "beams": beams, "beam": beam}
-    job = LineJob(survey(source), out, {**made_of, **settings}, processes, CHUNK_LINES)
-    try:
-        with _progress(job.own_lines, processes.first) as advance:
-            done = job.run(
-                lambda first, lines: [
-                    write(record) for record in watch(parse_lines(classifier, lines, first=first, **settings))
-                ],
-                resume=resume,
-                overwrite=overwrite,
-                advance=advance,
-            )
-    except KeyboardInterrupt:
-        typer.echo(f"stopped; what is done is kept: --resume goes on with {out}", err=True)
-        raise typer.Exit(130) from None
-    finally:
-        processes.leave()
+    else:
+        write = _line_writer(format, beams)
+        made_of = {
+            "model": _checksum(find_model(model)),
+            "format": format.value,
+            "beams": beams,
+            "beam": beam,
+        }
+        _run(
+            LineJob(survey(files[0]), files[1], {**made_of, **settings}, processes, CHUNK_LINES),
+            lambda first, lines: [
+                write(record) for record in watch(parse_lines(classifier, lines, first=first, **settings))
+            ],
+            resume=resume,
+            overwrite=overwrite,
+        )
     watch.report()
-    if processes.first:
-        said = f"wrote {out}" if done else f"{out} was complete already"
-        typer.echo(f"{said}: {job.source.lines:,} lines", err=True)
 
 
 def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Path | None:
     """Texts, a file, or None for standard input."""
-    from_input = texts == ["-"] or (texts is None and file == Path("-"))
-    if from_input or (not texts and file is None and not sys.stdin.isatty()):
-        return None
-    if bool(texts) == (file is not None):
+    if (texts and file is not None) or (not texts and file is None and sys.stdin.isatty()):
         raise BeamtreeError("give one of: a TEXT to parse, --file FILE, or - for standard input")
-    return texts if texts else file
+    if texts:
+        return None if texts == ["-"] else texts
+    return None if file == Path("-") else file
+
+
+def _run(job: "LineJob", transform: "Transform", *, resume: bool, overwrite: bool) -> None:
+    first = job.processes.first
+    try:
+        with _progress(job.own_lines, first) as advance:
+            done = job.run(transform, resume=resume, overwrite=overwrite, advance=advance)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what is done is kept: --resume goes on with {job.out}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        job.processes.leave()
+    if first:
+        said = f"wrote {job.out}" if done else f"{job.out} was complete already"
+        typer.echo(f"{said}: {job.source.lines:,} lines", err=True)
 
 
 def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
