@@ -169,6 +169,26 @@ def test_both_sentences_of_a_pair_are_compared_and_the_longer_one_decides_the_le
     assert {depth: tally.examples for depth, tally in result.by_depth.items()} == {1: 1, 2: 1, 3: 1}
 
 
+def test_trees_of_a_pair_are_compared_with_those_of_the_same_sentence() -> None:
+    class GoldTrees(TreeClassifier):
+        def forward(self, ids: Tensor, key_padding_mask: Tensor, *rest: Any, need_trees: bool = False) -> Any:
+            logits = super().forward(ids, key_padding_mask)
+            return logits, BeamTrees.from_merges(rest[0], (~key_padding_mask).sum(1))
+
+    model = GoldTrees(SMALL, logic.TASK, small_model(logic.TASK).vocabulary)
+    total = evaluate(model, "test", PAIRS).total
+    assert total.trees.f1 == total.trees.exact_match == 1
+    one_by_one = Agreement()
+    ordinary = small_model(logic.TASK)
+    for pair in PAIRS:
+        for sentence in pair.sentences:
+            ids = torch.tensor([ordinary.vocabulary.encode(sentence)])
+            _, trees = ordinary.encoder(ordinary.embedding(ids), need_trees=True)
+            one_by_one.add(trees.merges[0, 0].tolist(), logic.gold_merges(sentence))
+    found = evaluate(ordinary, "test", PAIRS).total.trees
+    assert (found.shared, found.exact) == (one_by_one.shared, one_by_one.exact)
+
+
 @pytest.mark.parametrize("encoder", ["transformer", "gold-grc"])
 def test_an_encoder_without_trees_of_its_own_has_no_tree_figures(
     encoder: str, expressions: list[Example]
