@@ -3,17 +3,24 @@
 import torch
 from torch import Tensor
 
+# Adding such a number rounds to its last place, 2⁻¹⁹ and 2⁻³⁰, and keeps the order.
+_ROUNDING = {torch.float32: 24.0, torch.float64: 1.5 * 2.0**22}
+
 
 def stable_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest along the last axis, best first; equal ones in the order of their index.
 
-    `torch.topk` promises nothing about ties, and its choice depends on the width, so that repeated tokens
-    would make the result depend on padding. Where −inf is among the k largest its index has no meaning.
+    Values count as equal if they are so up to rounding. Repeated tokens make exact ties, but a matrix product
+    does not round all its rows alike, so that such ties would be broken by padding and batch mates;
+    `torch.topk` promises nothing about ties either. Where −inf is among the k largest its index has no
+    meaning.
     """
+    rounded = values + _ROUNDING.get(values.dtype, 0.0)
     if k < values.shape[-1] and values.device.type == "cpu" and not torch.compiler.is_compiling():
-        top, index = values.topk(k + 1)
+        top, index = rounded.topk(k + 1)
         tied = (top[..., 1:] == top[..., :-1]) & (top[..., 1:] > -torch.inf)
         if not tied.any():
-            return top[..., :k], index[..., :k]
-    top, index = values.sort(dim=-1, descending=True, stable=True)
-    return top[..., :k], index[..., :k]
+            index = index[..., :k]
+            return values.gather(-1, index), index
+    index = rounded.argsort(dim=-1, descending=True, stable=True)[..., :k]
+    return values.gather(-1, index), index

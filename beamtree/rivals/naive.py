@@ -98,6 +98,6 @@ def naive_beam_tree_recursion(
         merges = torch.cat((history.masked_fill(~alive.unsqueeze(-1), -1), merge.unsqueeze(-1)), -1)
 
     roots = states[:, :, 0]
-    scores, order = scores.sort(dim=1, descending=True, stable=True)
+    order = stable_topk(scores.detach(), scores.shape[1])[1]
     roots = roots.gather(1, order.unsqueeze(-1).expand(-1, -1, d))
-    return roots, scores, merges.gather(1, order.unsqueeze(-1).expand(-1, -1, n - 1))
+    return roots, scores.gather(1, order), merges.gather(1, order.unsqueeze(-1).expand(-1, -1, n - 1))
