@@ -15,6 +15,7 @@ COMMANDS = {
     "train": ("beamtree.commands.train", "train"),
     "eval": ("beamtree.commands.eval", "evaluate"),
     "parse": ("beamtree.commands.parse", "parse"),
+    "bench": ("beamtree.commands.bench", "bench"),
 }
 
 
@@ -46,7 +47,9 @@ class _Commands(TyperGroup):
             raise typer.Exit(2) from error
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
 
 
 def _print_version(wanted: bool) -> None:

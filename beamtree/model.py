@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import beamtree
 from beamtree.atomic import make_folder, replace_file
-from beamtree.data.batching import BucketedBatches, EncodedExamples
+from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, Task, find_task
 from beamtree.data.vocabulary import PAD, Vocabulary
 from beamtree.embedding import TrainableEmbedding
@@ -31,9 +31,9 @@ PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 @dataclass(frozen=True)
 class ModelSettings:
     encoder: str = setting("ebt-grc", "a row of the paper's tables, by its name in beamtree.zoo")
-    d_model: int = setting(128, "features of a node", least=1)
-    embedding_size: int = setting(128, "features of a token", least=1)
-    classifier_hidden: int = setting(128, "hidden features of the classifier", least=1)
+    d_model: int = setting(128, "features of a node", least=1, most=65536)
+    embedding_size: int = setting(128, "features of a token", least=1, most=65536)
+    classifier_hidden: int = setting(128, "hidden features of the classifier", least=1, most=65536)
     input_dropout: float = setting(0.1, "on token vectors", least=0, most=0.99)
     dropout: float = setting(0.1, "inside the encoder", least=0, most=0.99)
     output_dropout: float = setting(0.1, "around the classifier's first layer", least=0, most=0.99)
@@ -65,7 +65,7 @@ class TreeClassifier(nn.Module):
             )
         except BeamtreeError:
             raise
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {error}") from error
         features = d if task.sentences == 1 else 4 * d
         self.head = ClassifierHead(
@@ -103,33 +103,24 @@ class TreeClassifier(nn.Module):
             gold_merges=self.task.gold_merges if self.needs_merges else None,
         )
 
-    @torch.no_grad()
     def predict(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> list[Prediction]:
         """The most probable label of every text; for a task on pairs each text is a pair of sentences."""
-        if not texts:
-            return []
+        from beamtree.inference import run_in_batches
+
         examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]
-        device = next(self.parameters()).device
-        batches = BucketedBatches(
-            self.encode(examples, labelled=False),
-            batch_size=64,
-            bucket=len(examples),
-            max_padded_tokens=16384,
-        )
-        predictions: list[Prediction] = [Prediction("", 0.0)] * len(examples)
+        if not examples:
+            return []
+        found: dict[int, Prediction] = {}
         was_training = self.training
-        self.eval()
         try:
-            for batch in batches.epoch(0, device=device):
-                logits = self(batch.ids, batch.key_padding_mask, batch.gold_merges)
+            for batch, logits, _ in run_in_batches(self, self.encode(examples, labelled=False)):
                 best = class_probabilities(logits).max(-1)
-                for row, p, label in zip(
-                    batch.rows.tolist(), best.values.tolist(), best.indices.tolist(), strict=True
-                ):
-                    predictions[row] = Prediction(self.task.labels[label], p)
+                outcomes = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                for row, (label, probability) in zip(batch.rows.tolist(), outcomes, strict=True):
+                    found[row] = Prediction(self.task.labels[label], probability)
         finally:
             self.train(was_training)
-        return predictions
+        return [found[row] for row in range(len(examples))]
 
     def _sentences(self, text: Any, i: int) -> tuple[tuple[str, ...], ...]:
         parts = (text,) if self.task.sentences == 1 else text

@@ -22,7 +22,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, 
 
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(notes)
-    replace_file(path, save(flat, {"notes": text, "sha256": _checksum(flat, text)}))
+    # Under one key, because safetensors writes several in an order that changes from time to time.
+    metadata = {"beamtree": json.dumps({"notes": text, "sha256": _checksum(flat, text)})}
+    replace_file(path, save(flat, metadata))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -31,18 +33,18 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            metadata = json.loads((file.metadata() or {}).get("beamtree", "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SafetensorError, ValueError, KeyError, MemoryError) as error:
+    except (SafetensorError, ValueError, MemoryError) as error:
         raise BeamtreeError(f"{path} is damaged or not a safetensors file: {error}") from error
-    if not {"notes", "sha256"} <= metadata.keys():
-        raise BeamtreeError(f"{path} carries no checksum: it was not written by beamtree")
-    if _checksum(tensors, metadata["notes"]) != metadata["sha256"]:
-        raise BeamtreeError(f"{path} is damaged: its content does not match its checksum")
-    notes: dict[str, Any] = json.loads(metadata["notes"])
-    return tensors, notes
+    match metadata:
+        case {"notes": str(text), "sha256": str(checksum)}:
+            if _checksum(tensors, text) != checksum:
+                raise BeamtreeError(f"{path} is damaged: its content does not match its checksum")
+            return tensors, json.loads(text)
+    raise BeamtreeError(f"{path} carries no checksum: it was not written by beamtree")
 
 
 def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:

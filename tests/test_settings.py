@@ -1,4 +1,4 @@
-"""Settings: files become checked objects, and every complaint names file, key, what came and what is wanted."""
+"""Settings: files become checked objects; a complaint names file, key, what came and what is wanted."""
 
 from dataclasses import dataclass, field
 from typing import Any

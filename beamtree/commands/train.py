@@ -86,8 +86,9 @@ def train(
         folder.write_recipe(settings) if continued else folder.begin(settings)
     accelerator.wait_for_everyone()
     display.say(
-        f"{settings.model.encoder} on {task.name}: {len(train_examples):,} training and {len(dev_examples):,} "
-        f"dev examples, {accelerator.device.type} × {accelerator.num_processes}, in {folder.path}"
+        f"{settings.model.encoder} on {task.name}: {len(train_examples):,} training and "
+        f"{len(dev_examples):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "
+        f"in {folder.path}"
     )
     outcome = fit(
         settings,
@@ -100,9 +101,7 @@ def train(
         display=display,
     )
     if outcome.finished:
-        best = max(
-            (record for record in outcome.history if record["best"]), key=lambda record: record["epoch"]
-        )
+        best = [record for record in outcome.history if record["best"]][-1]
         display.say(
             f"finished: {outcome.reason}; best epoch {best['epoch']} with dev accuracy "
             f"{best['dev_accuracy']:.2%}, in {folder.best}"

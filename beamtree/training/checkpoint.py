@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from beamtree.atomic import make_folder
 from beamtree.errors import BeamtreeError
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.training.schedule import Schedule
@@ -54,6 +55,7 @@ def save_checkpoint(
         "schedule": schedule.state(),
         "optimizer": {"numbers": numbers, "groups": optimizer_state["param_groups"]},
     }
+    make_folder(path.parent)
     save_tensors(path, tensors, notes)
 
 
@@ -91,7 +93,8 @@ def random_state(device: torch.device) -> Tensor:
 
 
 def set_random_state(state: Tensor, device: torch.device) -> None:
+    # Cloned, because torch misreads a state that does not begin where its storage begins.
     size = torch.get_rng_state().numel()
-    torch.set_rng_state(state[:size].cpu())
+    torch.set_rng_state(state[:size].clone())
     if device.type == "cuda" and state.numel() > size:
-        torch.cuda.set_rng_state(state[size:].cpu(), device)
+        torch.cuda.set_rng_state(state[size:].clone(), device)

@@ -30,7 +30,7 @@ def load_examples(
 
 def _sample(settings: SampledSettings) -> tuple[list[Example], list[Example]]:
     """Deep and shallow expressions by turns, all distinct, so that every prefix is half and half."""
-    from beamtree.data.listops_sampler import sample_expressions
+    from beamtree.data.listops import sample_expressions
 
     if settings.dev < 1:
         raise BeamtreeError("task.sampled.dev must be at least 1: a run needs held-out expressions")

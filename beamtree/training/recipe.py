@@ -89,7 +89,7 @@ def load_recipe(name_or_path: str | Path, changes: Iterable[str] = ()) -> Recipe
     table = _read_table(str(name_or_path), Path.cwd(), ())
     recipe = from_table(Recipe, table, source=f"recipe {name_or_path}")
     for change in changes:
-        table = merge_tables(table, assignment(change))
+        table = _put_on_top(table, assignment(change))
         recipe = from_table(Recipe, table, source=f"--set {change}")
     return recipe
 
@@ -111,7 +111,20 @@ def _read_table(name: str, folder: Path, extended_by: tuple[Path, ...]) -> Table
         return table
     if not isinstance(base, str):
         raise BeamtreeError(f"{path}: extends must be text in quotes, the name of a recipe, got {base!r}")
-    return merge_tables(_read_table(base, path.parent, (*extended_by, path)), table)
+    return _put_on_top(_read_table(base, path.parent, (*extended_by, path)), table)
+
+
+def _put_on_top(base: Table, over: Table) -> Table:
+    """`over` on `base`; an encoder's options do not outlive it."""
+    merged = merge_tables(base, over)
+    old, new = base.get("model"), over.get("model")
+    if (
+        isinstance(old, dict)
+        and isinstance(new, dict)
+        and new.get("encoder", old.get("encoder")) != old.get("encoder")
+    ):
+        merged["model"] = {**merged["model"], "options": new.get("options", {})}
+    return merged
 
 
 def _find(name: str, folder: Path) -> Path:

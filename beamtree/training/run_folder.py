@@ -67,7 +67,6 @@ class RunFolder:
             shutil.rmtree(folder, ignore_errors=True)
         self.metrics_file.unlink(missing_ok=True)
         self.write_recipe(recipe)
-        make_folder(self.checkpoint_file.parent)
 
     def write_recipe(self, recipe: Recipe) -> None:
         replace_file(self.recipe_file, recipe.to_toml())

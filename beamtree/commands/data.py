@@ -1,0 +1,89 @@
+"""`beamtree data listops` and `beamtree data logic`: the two formal tasks' files, drawn anew."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beamtree.errors import BeamtreeError
+
+app = typer.Typer(no_args_is_help=True, help="Make the files of a task.")
+
+Out = Annotated[
+    Path | None, typer.Option(help="Folder to write to.", show_default="$BEAMTREE_DATA/TASK or data/TASK")
+]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes on every machine.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that stand there.")]
+
+
+@app.command()
+def listops(
+    out: Out = None,
+    seed: Seed = 0,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Split to make; may be repeated; `all` adds the 96,000 long expressions of lra-train.",
+            show_default="all but lra-train",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """ListOps: nested MIN, MAX, MED and SM of digits, in the format of the published files.
+
+    Splits: train, dev, near-iid, 200-300 to 900-1000, 5-args, 10-args, 15-args, lra-train, lra-valid,
+    lra-test, depth-train, depth-dev, depth-test. Lengths are drawn exactly, not by rejection, and every label
+    is evaluated.
+    """
+    from rich.progress import Progress
+
+    from beamtree.data.listops import TASK, generate_listops
+    from beamtree.data.location import data_folder
+
+    folder = out or data_folder("listops")
+    if split is None:
+        splits = [name for name in TASK.splits if name != "lra-train"]
+    else:
+        splits = list(TASK.splits) if "all" in split else split
+    with Progress(transient=True) as bar:
+        tasks = {name: bar.add_task(name, total=None, visible=False) for name in splits}
+
+        def show(name: str, done: int, total: int) -> None:
+            bar.update(tasks[name], completed=done, total=total, visible=done < total)
+
+        files = generate_listops(folder, seed=seed, splits=splits, progress=show, overwrite=overwrite)
+    typer.echo(f"{len(files)} splits of ListOps in {folder}: {', '.join(files)}")
+
+
+@app.command()
+def logic(
+    out: Out = None,
+    seed: Seed = 0,
+    pairs: Annotated[
+        int, typer.Option(min=1, help="Pairs to draw before repetitions are dropped.")
+    ] = 500_000,
+    overwrite: Overwrite = False,
+) -> None:
+    """Logical inference: pairs of propositional formulas and the relation between them.
+
+    Writes train0 … train12 and test0 … test12, as published: the number is that of the operators in the
+    longer formula, and 12 stands for 12 and more.
+    """
+    from rich.progress import Progress
+
+    from beamtree.data.location import data_folder
+    from beamtree.data.logic import LAST_INDEX, generate_logic
+
+    folder = out or data_folder("logic")
+    names = [f"{kind}{index}" for kind in ("train", "test") for index in range(LAST_INDEX + 1)]
+    existing = [name for name in names if (folder / name).exists()]
+    if existing and not overwrite:
+        raise BeamtreeError(
+            f"{folder} already has {existing[0]}: name another folder with --out, or --overwrite"
+        )
+    with Progress(transient=True) as bar:
+        task = bar.add_task("drawing pairs", total=pairs)
+        files = generate_logic(
+            folder, seed=seed, pairs=pairs, progress=lambda done, total: bar.update(task, completed=done)
+        )
+    typer.echo(f"{len(files)} files of logical inference in {folder}")

@@ -1,0 +1,212 @@
+"""`beamtree train` and `beamtree data`: what they say, what they refuse, what they leave behind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import SMALL
+from typer.testing import CliRunner, Result
+
+import beamtree
+from beamtree import cli
+from beamtree.cli import app
+from beamtree.data.listops import TASK
+from beamtree.errors import BeamtreeError
+from beamtree.model import load_model
+from beamtree.settings import from_table, merge_tables
+from beamtree.training.recipe import Recipe, shipped_recipes
+from beamtree.training.run_folder import RunFolder
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refusal(*arguments: object) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert result.stderr.startswith("beamtree: ")
+    return result.stderr.removeprefix("beamtree: ").rstrip("\n")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BEAMTREE_DATA", raising=False)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    table = merge_tables(SMALL, {"task": {"sampled": {"max_length": 16}}})
+    path = tmp_path / "small.toml"
+    path.write_text(from_table(Recipe, table, source="test").to_toml(), encoding="utf-8")
+    return path
+
+
+def test_help_shows_every_command_and_no_arguments_mean_help() -> None:
+    for result in (call("--help"), call()):
+        assert all(name in result.output for name in cli.COMMANDS)
+    assert call("--version").output.strip() == f"beamtree {beamtree.__version__}"
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    result = call(name, "--help")
+    assert result.exit_code == 0
+    assert f"Usage: beamtree {name}" in result.output.replace("root", "beamtree")
+
+
+def test_an_unknown_command_is_refused() -> None:
+    result = call("trian")
+    assert result.exit_code == 2
+    assert "trian" in result.output
+
+
+def test_train_makes_a_run_folder_says_one_line_an_epoch_and_where_the_best_is(recipe: Path) -> None:
+    result = call("train", recipe, "--set", "training.seed=5")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    folder = Path("runs/small-seed5")
+    assert lines[0] == (f"recurrent-grc on listops: 40 training and 12 dev examples, cpu × 1, in {folder}")
+    assert [line.split("  ")[0] for line in lines[1:4]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    assert "dev accuracy" in lines[1]
+    assert "tokens/s" in lines[1]
+    assert lines[1].endswith("best so far")
+    assert lines[4].startswith("finished: all 3 epochs are done; best epoch ")
+    assert len(RunFolder(folder).read_metrics()) == 3
+    assert load_model(folder).predict(["[MAX 1 2 ]"])[0].label in TASK.labels
+
+
+def test_a_run_is_stopped_refused_resumed_and_replaced(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stopped = call("train", recipe, "--out", out, "--max-steps", 3)
+    assert stopped.exit_code == 0
+    assert f"stopped after 3 steps, as asked; continue with: beamtree train --resume {out}" in stopped.output
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert "already holds a run: --resume" in refusal("train", recipe, "--out", out)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    resumed = call("train", "--resume", out)
+    assert resumed.exit_code == 0
+    assert len(RunFolder(out).read_metrics()) == 3
+    replaced = call("train", recipe, "--out", out, "--overwrite", "--max-minutes", 0)
+    assert replaced.exit_code == 0
+    assert RunFolder(out).read_metrics() == []
+
+
+def test_the_same_command_begins_and_continues(recipe: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        result = call("train", recipe, "--resume", tmp_path / "run", "--max-steps", 6)
+        assert result.exit_code == 0, result.output
+    assert len(RunFolder(tmp_path / "run").read_metrics()) == 2
+    message = refusal("train", recipe, "--resume", tmp_path / "run", "--set", "training.seed=1")
+    assert "was begun with other settings" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a RECIPE to train by, or a run folder with --resume"),
+        (["--resume", "x", "--out", "y"], "--resume continues a run in its own folder: leave out --out"),
+        (["--resume", "x", "--overwrite"], "--resume continues a run in its own folder"),
+        (["--resume", "x"], "there is no run to resume in x: it has no recipe.toml"),
+        (["listop"], "there is no recipe 'listop', neither shipped nor a file; did you mean 'listops'?"),
+        (
+            ["listops"],
+            "there are no listops data in data/listops: make them with `beamtree data listops --out "
+            "data/listops`, or name their folder with --data",
+        ),
+        (
+            ["logic", "--data", "here"],
+            "there are no logic data in here: make them with `beamtree data logic --out here`",
+        ),
+        (["listops", "--set", "training.batch_size=many"], "training.batch_size must be a whole number"),
+        (["listops-quick", "--set", "task.name=chess"], "there is no task 'chess'"),
+        (["listops-quick", "--set", "task.name=logic"], "task.sampled draws ListOps only"),
+        (["listops-quick", "--set", "task.sampled.dev=0"], "task.sampled.dev must be at least 1"),
+        (["listops-minute", "--set", "model.encoder=ebt"], "there is no encoder 'ebt'"),
+        (["listops-minute", "--set", "model.options.beams=3"], "has no option 'beams'"),
+        (
+            ["listops-minute", "--set", "training.micro_batch_size=99999"],
+            "micro_batch_size 99999 is larger than batch_size",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_sentence(arguments: list[str], message: str) -> None:
+    assert message in refusal("train", *arguments)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_one_sentence(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    message = refusal("train", recipe, "--out", tmp_path / "file" / "run")
+    assert message == f"cannot make the folder {tmp_path / 'file' / 'run'}: Not a directory"
+
+
+def test_debug_shows_the_trace(recipe: Path) -> None:
+    result = call("--debug", "train", "listop")
+    assert isinstance(result.exception, BeamtreeError)
+
+
+def test_listops_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from beamtree.data import listops_generate
+    from beamtree.data.listops_splits import Draw
+
+    draws = [
+        Draw(
+            {name: max(3, 20 * lines // 100_000) for name, lines in draw.files.items()},
+            draw.process,
+            draw.lengths,
+        )
+        for draw in listops_generate.DRAWS[:2]
+    ]
+    draws[0] = Draw({"train_d20s.tsv": 1100, "test_d20s.tsv": 20}, draws[0].process)
+    monkeypatch.setattr(listops_generate, "DRAWS", draws)
+    made = call("data", "listops", "--split", "train", "--split", "dev", "--split", "200-300")
+    assert made.exit_code == 0, made.output
+    assert made.output.strip().endswith("3 splits of ListOps in data/listops: train, dev, 200-300")
+    assert len((tmp_path / "data/listops/train_d20s.tsv").read_text().splitlines()) == 1100
+    assert "already has train_d20s.tsv" in refusal("data", "listops", "--split", "dev")
+    assert call("data", "listops", "--split", "dev", "--overwrite").exit_code == 0
+    trained = call(
+        "train", "listops", "--max-steps", 1, "--set", "model.d_model=8", "--out", tmp_path / "run"
+    )
+    assert trained.exit_code == 0, trained.output
+    assert "1,000 dev examples" in trained.output
+    assert "no split" in refusal("data", "listops", "--split", "tran")
+
+
+def test_logic_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BEAMTREE_DATA", str(tmp_path / "sets"))
+    made = call("data", "logic", "--pairs", 20_000, "--seed", 3)
+    assert made.exit_code == 0, made.output
+    assert made.output.strip().endswith(f"26 files of logical inference in {tmp_path / 'sets/logic'}")
+    assert "already has train0" in refusal("data", "logic")
+    assert "leave" in refusal("data", "logic", "--pairs", 5, "--out", tmp_path / "few")
+    assert not (tmp_path / "few").exists()
+    trained = call("train", "logic", "--max-steps", 1, "--set", "model.d_model=8", "--out", tmp_path / "run")
+    assert trained.exit_code == 0, trained.output
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_shipped_recipe_takes_a_step(name: str, tmp_path: Path, shared_data: Path) -> None:
+    changes: list[Any] = []
+    if name.startswith("listops-quick") or name == "listops-minute":
+        changes = ["--set", "task.sampled.train=64", "--set", "task.sampled.dev=8"]
+    result = call("train", name, "--max-steps", 1, "--out", tmp_path / "run", "--data", shared_data, *changes)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "run" / "last" / "model.safetensors").is_file()
+
+
+@pytest.fixture(scope="module")
+def shared_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small files of both tasks under one folder."""
+    from beamtree.data.listops_language import bracket
+
+    root = tmp_path_factory.mktemp("data")
+    (root / "listops").mkdir()
+    (root / "logic").mkdir()
+    lines = [f"{i % 10}\t{bracket('[MAX', [str(i % 10), '0'])}" for i in range(1200)]
+    (root / "listops" / "train_d20s.tsv").write_text("\n".join(lines) + "\n")
+    for index in range(7):
+        (root / "logic" / f"train{index}").write_text("#\ta\tb\n^\ta\t( not a )\n" * 10)
+    return root

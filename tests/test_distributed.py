@@ -1,0 +1,88 @@
+"""Several processes: the same losses as one, no matter how the examples fall to them."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_runs import run_in, small_recipe
+
+from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.training.examples import load_examples
+from beamtree.training.fit import fit
+from beamtree.training.recipe import Recipe
+from beamtree.training.run_folder import RunFolder
+
+QUIET = {"input_dropout": 0.0, "dropout": 0.0, "output_dropout": 0.0}
+
+
+def train_with_two_processes(folder: Path, recipe: Recipe, *more: str) -> None:
+    """What torchrun does, without its supervisor: two processes that find each other by a port."""
+    path = folder.with_suffix(".toml")
+    path.write_text(recipe.to_toml(), encoding="utf-8")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "beamtree.cli", "train", str(path), "--resume", str(folder), *more],
+            env=os.environ
+            | {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [process.wait(timeout=150) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_losses_of_one_also_after_a_stop_in_the_middle(tmp_path: Path) -> None:
+    # 41 examples by 8: the last step has one example and leaves a process without any. Micro-batches of 3
+    # fall to two processes unevenly, and some hold lone digits only.
+    recipe = small_recipe(
+        task={"sampled": {"train": 41, "dev": 13, "min_length": 1, "max_length": 12, "deep": 2}},
+        model={**QUIET, "encoder": "ebt-grc", "options": {"beam_size": 2, "stochastic": False}},
+        training={"micro_batch_size": 3, "max_epochs": 3},
+    )
+    alone = RunFolder(tmp_path / "alone")
+    alone.begin(recipe)
+    history = fit(recipe, alone, *load_examples(recipe.task)).history
+    train_with_two_processes(tmp_path / "two", recipe, "--max-steps", "8")
+    assert len(RunFolder(tmp_path / "two").read_metrics()) == 1
+    train_with_two_processes(tmp_path / "two", recipe)
+    shared = RunFolder(tmp_path / "two").read_metrics()
+    assert len(shared) == 3
+    for one, two in zip(history, shared, strict=True):
+        assert one["step"] == two["step"]
+        for name in ("train_loss", "train_accuracy", "dev_loss", "dev_accuracy"):
+            assert two[name] == pytest.approx(one[name], abs=1e-6)
+
+
+def test_a_run_of_two_processes_can_be_continued_by_one(tmp_path: Path) -> None:
+    recipe = small_recipe(model=QUIET)
+    whole = run_in(tmp_path / "whole", recipe)
+    run_in(tmp_path / "cut", recipe, steps=7)
+    path = RunFolder(tmp_path / "cut").checkpoint_file
+    tensors, notes = load_tensors(path)
+    # As two processes would have left it: each with a part of the sums, each with its own random numbers.
+    sums = tensors["process.sums"]
+    assert sums.shape == (1, 2)
+    tensors["process.sums"] = (sums / 4).repeat(2, 1) * sums.new_tensor([[1.0], [3.0]])
+    tensors["process.random"] = tensors["process.random"].repeat(2, 1)
+    save_tensors(path, tensors, notes)
+    history = run_in(tmp_path / "cut", recipe).history
+    for one, two in zip(whole.history, history, strict=True):
+        assert two["train_loss"] == pytest.approx(one["train_loss"], abs=1e-9)

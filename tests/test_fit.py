@@ -1,0 +1,300 @@
+"""The training loop: what a step minimises, what an epoch records, what a run folder holds, when it stops."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import run_in, small_examples, small_recipe, without_times
+
+from beamtree.data.batching import BucketedBatches
+from beamtree.data.task import Example, find_task
+from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.heads import class_losses
+from beamtree.model import TreeClassifier, create_model, load_model
+from beamtree.training import fit as fit_module
+from beamtree.training.ranger import Ranger
+from beamtree.training.run_folder import RunFolder
+from beamtree.training.schedule import Schedule
+
+QUIET = {"input_dropout": 0.0, "dropout": 0.0, "output_dropout": 0.0}
+
+
+def test_training_does_what_a_plain_loop_over_the_same_batches_does(tmp_path: Path) -> None:
+    recipe = small_recipe(model=QUIET, training={"max_epochs": 2, "clip": 0.5})
+    outcome = run_in(tmp_path, recipe)
+
+    train, _ = small_examples(recipe)
+    torch.manual_seed(recipe.training.seed)
+    model = create_model(recipe.model, find_task("listops"))
+    optimizer = Ranger(model.parameters(), lr=0.01, weight_decay=0.01)
+    batches = BucketedBatches(model.encode(train), batch_size=8, shuffle=True, seed=0)
+    for epoch in range(2):
+        total = 0.0
+        for batch in batches.epoch(epoch):
+            losses = class_losses(model(batch.ids, batch.key_padding_mask), batch.labels)
+            losses.mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            total += float(losses.detach().sum())
+        assert outcome.history[epoch]["train_loss"] == pytest.approx(total / len(train), rel=1e-6)
+    trained = load_model(tmp_path / "last").state_dict()
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(trained[name], weight, rtol=0, atol=1e-6)
+
+
+def test_accumulating_micro_batches_gives_the_losses_of_whole_batches(tmp_path: Path) -> None:
+    # One step an epoch, so that the order of steps cannot matter.
+    whole = small_recipe(model=QUIET, training={"batch_size": 40, "max_epochs": 4})
+    parts = small_recipe(model=QUIET, training={"batch_size": 40, "max_epochs": 4, "micro_batch_size": 7})
+    first, second = run_in(tmp_path / "whole", whole), run_in(tmp_path / "parts", parts)
+    for one, other in zip(first.history, second.history, strict=True):
+        assert one["step"] == other["step"]
+        for name in ("train_loss", "dev_loss"):
+            assert one[name] == pytest.approx(other[name], abs=1e-6)
+
+
+def test_a_model_learns_a_task_that_is_easy(tmp_path: Path) -> None:
+    recipe = small_recipe(training={"max_epochs": 25, "learning_rate": 0.02}, model={**QUIET, "d_model": 16})
+    easy = [Example((("[MAX", str(i % 10), str(i % 10), "]"),), str(i % 10)) for i in range(60)]
+    run = RunFolder(tmp_path)
+    run.begin(recipe)
+    outcome = fit_module.fit(recipe, run, find_task("listops"), easy, easy[:10])
+    assert outcome.history[-1]["dev_accuracy"] == 1.0
+
+
+def test_a_run_folder_holds_recipe_metrics_events_models_and_checkpoint(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    recipe = small_recipe()
+    outcome = run_in(tmp_path, recipe)
+    assert outcome.finished
+    assert outcome.reason == "all 3 epochs are done"
+    run = RunFolder(tmp_path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "best",
+        "checkpoint",
+        "last",
+        "metrics.jsonl",
+        "recipe.toml",
+        "tensorboard",
+    ]
+    assert run.continue_with(None, ()) == recipe
+    assert run.read_metrics() == outcome.history
+    record = outcome.history[0]
+    assert record.keys() == {
+        "epoch",
+        "step",
+        "train_loss",
+        "train_accuracy",
+        "dev_loss",
+        "dev_accuracy",
+        "learning_rate",
+        "best",
+        "tokens_per_second",
+        "seconds",
+    }
+    assert (record["epoch"], record["step"], record["learning_rate"]) == (1, 5, 0.01)
+    events = EventAccumulator(str(run.tensorboard))
+    events.Reload()
+    logged = [(event.step, event.value) for event in events.Scalars("epoch/dev_loss")]
+    assert logged == [(entry["step"], pytest.approx(entry["dev_loss"])) for entry in outcome.history]
+
+
+def test_best_is_the_model_of_the_best_epoch_and_last_of_the_last(tmp_path: Path) -> None:
+    recipe = small_recipe(training={"max_epochs": 6, "learning_rate": 0.3})
+    history = run_in(tmp_path, recipe).history
+    best = [record for record in history if record["best"]][-1]
+    assert best["dev_loss"] == min(record["dev_loss"] for record in history)
+    assert best["epoch"] < 6
+    _, dev = small_examples(recipe)
+    for name, record in (("best", best), ("last", history[-1])):
+        loss, accuracy = dev_figures(load_model(tmp_path / name), dev)
+        assert loss == pytest.approx(record["dev_loss"], rel=1e-5)
+        assert accuracy == pytest.approx(record["dev_accuracy"])
+
+
+def dev_figures(model: TreeClassifier, dev: list[Example]) -> tuple[float, float]:
+    batch = next(iter(BucketedBatches(model.encode(dev), batch_size=len(dev)).epoch(0)))
+    with torch.no_grad():
+        logits = model(batch.ids, batch.key_padding_mask, batch.gold_merges)
+    correct = (logits.argmax(-1) == batch.labels).float().mean()
+    return float(class_losses(logits, batch.labels).mean()), float(correct)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        run_in(tmp_path / name, small_recipe(training={"seed": seed}))
+    a, b, c = (
+        (
+            without_times(RunFolder(tmp_path / name).read_metrics()),
+            (tmp_path / name / "last/model.safetensors"),
+        )
+        for name in "abc"
+    )
+    assert a[0] == b[0]
+    assert a[1].read_bytes() == b[1].read_bytes()
+    assert a[0] != c[0]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_other_precisions_train_and_stay_close(tmp_path: Path, precision: str) -> None:
+    full = run_in(tmp_path / "full", small_recipe(model=QUIET))
+    other = run_in(tmp_path / precision, small_recipe(model=QUIET, training={"precision": precision}))
+    assert other.history[-1]["dev_loss"] == pytest.approx(full.history[-1]["dev_loss"], rel=0.05)
+    assert load_model(tmp_path / precision / "best").head.out.weight.dtype == torch.float32
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_deterministic_run_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    outcome = run_in(tmp_path, small_recipe(training={"deterministic": True, "max_epochs": 1}))
+    assert outcome.finished
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("encoder", ["ebt-grc", "balanced-grc", "gold-grc"])
+def test_other_encoders_train_too(tmp_path: Path, encoder: str) -> None:
+    outcome = run_in(tmp_path, small_recipe(model={"encoder": encoder}, training={"max_epochs": 1}))
+    assert math.isfinite(outcome.history[0]["dev_loss"])
+
+
+def test_a_pair_task_trains_too(tmp_path: Path) -> None:
+    recipe = small_recipe(task={"name": "logic"}, training={"max_epochs": 1, "selection": "accuracy"})
+    pairs = [
+        Example((("a",), ("(", "not", "a", ")")), "^"),
+        Example((("a",), ("b",)), "#"),
+        Example((("(", "a", "(", "and", "b", ")", ")"), ("a",)), "<"),
+    ] * 5
+    run = RunFolder(tmp_path)
+    run.begin(recipe)
+    outcome = fit_module.fit(recipe, run, find_task("logic"), pairs, pairs[:3])
+    assert outcome.finished
+    assert len(load_model(tmp_path).predict([("a", "b")])) == 1
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, at_call: int) -> None:
+    """Make the losses of one forward pass NaN."""
+    calls = 0
+    real = class_losses
+
+    def poisoned(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        losses = real(logits, labels)
+        return losses * math.nan if calls == at_call else losses
+
+    monkeypatch.setattr(fit_module, "class_losses", poisoned)
+
+
+def test_a_loss_that_is_not_finite_stops_names_the_batch_and_keeps_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small_recipe()
+    run_in(tmp_path, recipe, steps=5)
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
+    assert len(kept) == 3
+    poison(monkeypatch, at_call=3)
+    with pytest.raises(BeamtreeError) as caught:
+        run_in(tmp_path, recipe)
+    train, _ = small_examples(recipe)
+    model = create_model(recipe.model, find_task("listops"))
+    rows = BucketedBatches(model.encode(train), batch_size=8, shuffle=True, seed=0).plan(1)[2][0].tolist()
+    assert str(caught.value) == (
+        "the loss or its gradient is not finite in epoch 2, step 3 (training examples "
+        f"{', '.join(map(str, rows))}; all 8 in {tmp_path / 'failure.json'}): stopped; the last good "
+        "checkpoint and best/ are kept"
+    )
+    assert json.loads((tmp_path / "failure.json").read_text()) == {"epoch": 2, "step": 3, "examples": rows}
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == kept
+    monkeypatch.undo()
+    assert run_in(tmp_path, recipe).finished
+
+
+def test_a_dev_loss_that_is_not_finite_stops_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from beamtree.training import run as run_module
+
+    monkeypatch.setattr(run_module, "class_losses", lambda logits, labels: logits[:, 0] * math.nan)
+    with pytest.raises(BeamtreeError, match="the dev loss is not finite after epoch 1: stopped"):
+        run_in(tmp_path, small_recipe())
+    assert not (tmp_path / "best").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "message"),
+    [
+        ("accelerate", r"training needs an optional dependency: pip install 'beamtree\[train\]'"),
+        ("torch.utils.tensorboard", r"TensorBoard events needs an optional dependency"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, message: str
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(MissingExtraError, match=message):
+        run_in(tmp_path, small_recipe())
+
+
+def schedule(**training: Any) -> tuple[Schedule, Ranger]:
+    settings = small_recipe(training={"learning_rate": 0.8, **training}).training
+    optimizer = Ranger([torch.nn.Parameter(torch.zeros(1))], lr=settings.learning_rate)
+    return Schedule(settings, optimizer), optimizer
+
+
+def test_the_rate_is_halved_at_the_third_epoch_in_a_row_without_improvement() -> None:
+    plan, _ = schedule()
+    rates = []
+    for score in (-1.0, -1.1, -1.1, -1.1, -1.1, -0.5, -0.6, -0.6, -0.6):
+        plan.judge(score)
+        rates.append(plan.learning_rate)
+    assert rates == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.4, 0.2]
+
+
+def test_an_epoch_is_better_only_by_more_than_a_ten_thousandth() -> None:
+    plan, _ = schedule()
+    assert plan.judge(1.0)
+    assert not plan.judge(1.0001)
+    assert plan.judge(1.00011)
+    assert plan.best_score == 1.00011
+
+
+def test_patience_4_ends_a_run_after_the_5th_epoch_without_improvement() -> None:
+    plan, _ = schedule()
+    plan.judge(1.0)
+    exhausted = []
+    for _ in range(5):
+        plan.judge(0.5)
+        exhausted.append(plan.exhausted)
+    assert exhausted == [False, False, False, False, True]
+    plan.judge(2.0)
+    assert not plan.exhausted
+
+
+def test_the_score_is_accuracy_in_percent_or_minus_the_loss() -> None:
+    assert schedule(selection="accuracy")[0].score(0.3, 0.9) == 90.0
+    assert schedule(selection="loss")[0].score(0.3, 0.9) == -0.3
+
+
+def test_a_restored_schedule_goes_on_as_the_first_would_have() -> None:
+    scores = [-1.0, -0.9, -0.95, -0.95, -0.95, -0.8, -0.9, -0.9, -0.9]
+    for cut in range(len(scores)):
+        whole, _ = schedule()
+        outcomes = [(whole.judge(score), whole.learning_rate, whole.exhausted) for score in scores]
+        first, optimizer = schedule()
+        for score in scores[:cut]:
+            first.judge(score)
+        second, other = schedule()
+        second.restore(json.loads(json.dumps(first.state())))
+        other.load_state_dict(optimizer.state_dict())
+        rest = [(second.judge(score), second.learning_rate, second.exhausted) for score in scores[cut:]]
+        assert rest == outcomes[cut:]
+
+
+def test_early_stopping_ends_a_run(tmp_path: Path) -> None:
+    recipe = small_recipe(training={"max_epochs": 50, "learning_rate": 0.0, "patience": 1})
+    outcome = run_in(tmp_path, recipe)
+    assert outcome.finished
+    assert len(outcome.history) == 3
+    assert outcome.reason == "the dev score has not risen for 2 epochs"

@@ -1,0 +1,235 @@
+"""Model folders: what is saved is loaded to the same predictions; what does not fit is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import beamtree
+from beamtree import model as model_module
+from beamtree.data.task import find_task
+from beamtree.errors import BeamtreeError
+from beamtree.model import ModelSettings, TreeClassifier, create_model, load_model, save_model
+from beamtree.tensorfile import load_tensors, save_tensors
+
+EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]", "[MED 1 2 3 4 5 ]"]
+PAIRS = [("a", "( not b )"), ("( a ( and b ) )", "c"), ("( not ( not d ) )", "d")]
+
+
+def small(encoder: str = "recurrent-grc", task: str = "listops", **options: Any) -> TreeClassifier:
+    torch.manual_seed(0)
+    settings = ModelSettings(encoder, d_model=8, embedding_size=6, classifier_hidden=8, options=options)
+    return create_model(settings, find_task(task)).eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_model(small(), tmp_path / "model", {"epoch": 3})
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("encoder", ["recurrent-grc", "gold-grc", "ebt-grc"])
+def test_a_loaded_model_predicts_what_the_saved_one_did(tmp_path: Path, encoder: str) -> None:
+    model = small(encoder)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert not loaded.training
+    assert loaded.predict(EXPRESSIONS) == model.predict(EXPRESSIONS)
+
+
+def test_a_prediction_is_a_label_of_the_task_with_its_probability() -> None:
+    for prediction in small().predict(EXPRESSIONS):
+        assert prediction.label in find_task("listops").labels
+        assert 0.1 <= prediction.probability <= 1
+
+
+def test_a_prediction_does_not_depend_on_its_batch_mates() -> None:
+    model = small("ebt-grc")
+    together = model.predict(EXPRESSIONS)
+    for text, expected in zip(EXPRESSIONS, together, strict=True):
+        (alone,) = model.predict([text])
+        assert alone.label == expected.label
+        assert alone.probability == pytest.approx(expected.probability, abs=1e-6)
+
+
+def test_a_pair_task_takes_pairs_and_order_matters() -> None:
+    model = small(task="logic")
+    forth = model.predict(PAIRS)
+    back = model.predict([(second, first) for first, second in PAIRS])
+    assert len(forth) == 3
+    assert all(prediction.label in ["=", "<", ">", "^", "|", "v", "#"] for prediction in forth)
+    assert [p.probability for p in forth] != [p.probability for p in back]
+
+
+def test_predicting_nothing_gives_nothing_and_leaves_the_mode_alone() -> None:
+    model = small().train()
+    assert model.predict([]) == []
+    model.predict(EXPRESSIONS[:1])
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("task", "texts", "message"),
+    [
+        ("listops", [("1", "2")], r"texts\[0\] must be a text for task 'listops', got \('1', '2'\)"),
+        ("listops", ["1", 5], r"texts\[1\] must be a text for task 'listops', got 5"),
+        ("logic", ["a"], r"texts\[0\] must be a pair of texts for task 'logic', got 'a'"),
+        ("logic", [("a",)], r"texts\[0\] must be a pair of texts"),
+        ("listops", ["[MAX 1 x ]"], "x"),
+        ("listops", ["[MAX 1 2"], "unbalanced|closed"),
+    ],
+)
+def test_a_wrong_text_is_refused_by_name(task: str, texts: list[Any], message: str) -> None:
+    with pytest.raises(BeamtreeError, match=message):
+        small(task=task).predict(texts)
+
+
+def test_loading_does_not_disturb_the_random_numbers(folder: Path) -> None:
+    torch.manual_seed(7)
+    wanted = torch.rand(3)
+    torch.manual_seed(7)
+    load_model(folder)
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(small(), tmp_path / "run" / "best")
+    assert load_model(tmp_path / "run").predict(EXPRESSIONS) == load_model(folder).predict(EXPRESSIONS)
+    monkeypatch.setattr(model_module, "PRETRAINED", tmp_path)
+    assert load_model("model").predict(EXPRESSIONS) == load_model(folder).predict(EXPRESSIONS)
+    with pytest.raises(BeamtreeError, match=r"there is no model 'mdel', .*did you mean 'model'\?"):
+        load_model("mdel")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BeamtreeError, match=r"empty is no model folder: it has no config.json"):
+        load_model(tmp_path / "empty")
+    monkeypatch.setattr(model_module, "PRETRAINED", tmp_path / "nothing")
+    with pytest.raises(BeamtreeError, match=r"there is no model '\.\./model', neither a folder nor shipped$"):
+        load_model("../model")
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def test_another_format_is_refused_with_both_versions(folder: Path) -> None:
+    edit_config(folder, format=2, beamtree="9.1")
+    with pytest.raises(BeamtreeError) as caught:
+        load_model(folder)
+    assert str(caught.value) == (
+        f"{folder / 'config.json'} has model format 2, written by beamtree 9.1; "
+        f"this is beamtree {beamtree.__version__}, which reads format 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "chess"}, "there is no task 'chess'"),
+        ({"task": 5}, "config.json: task must be text, got 5"),
+        ({"labels": ["0", "1"]}, "config.json lists other labels than the task 'listops' has"),
+        ({"model": []}, r"config.json: model must be a table, got \[\]"),
+        ({"model": {"encodr": "x"}}, "no setting 'model.encodr'; did you mean 'encoder'"),
+        ({"model": {"encoder": "ebt"}}, "there is no encoder 'ebt'"),
+        ({"model": {"d_model": 2.5}}, "config.json: model.d_model must be a whole number, got 2.5"),
+        ({"model": {"d_model": 2**40}}, "config.json: model.d_model must be at most 65536"),
+        ({"model": {"d_model": 65536}}, "does not fit config.json"),
+        (
+            {"model": {"encoder": "om", "options": {"memory_slots": 2**60}}},
+            "cannot make the encoder 'om'|fit",
+        ),
+        ({"model": {"options": {"beams": 2}}}, "no option 'beams'"),
+        ({"model": {"encoder": "ebt-grc", "options": {"beam_size": 0}}}, "beam_size must be at least 1"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused_by_name(
+    folder: Path, changes: dict[str, Any], message: str
+) -> None:
+    edit_config(folder, **changes)
+    with pytest.raises(BeamtreeError, match=message):
+        load_model(folder)
+
+
+def test_a_config_that_is_no_json_or_no_config_is_refused(folder: Path) -> None:
+    path = folder / "config.json"
+    for content, message in [
+        ("{", "config.json is not JSON"),
+        ("[" * 100_000, "config.json is not JSON"),
+        ("[]", "states no format"),
+        ("{}", "states no format"),
+    ]:
+        path.write_text(content)
+        with pytest.raises(BeamtreeError, match=message):
+            load_model(folder)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(BeamtreeError, match=r"config.json is not JSON"):
+        load_model(folder)
+
+
+def test_a_vocabulary_that_does_not_match_the_weights_is_refused(folder: Path) -> None:
+    (folder / "vocabulary.json").write_text(json.dumps(["a", "b"]))
+    with pytest.raises(
+        BeamtreeError, match=r"'embedding.table.weight' is float32 \(18, 6\), wanted float32 \(5, 6\)"
+    ):
+        load_model(folder)
+    (folder / "vocabulary.json").unlink()
+    with pytest.raises(BeamtreeError, match="cannot read the vocabulary"):
+        load_model(folder)
+
+
+def test_weights_of_another_name_shape_or_type_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors, _ = load_tensors(path)
+    name = "head.out.bias"
+    for changed, message in [
+        ({**tensors, "more": torch.zeros(1)}, "it has an unknown tensor 'more'"),
+        ({key: value for key, value in tensors.items() if key != name}, "it lacks 'head.out.bias'"),
+        ({**tensors, name: torch.zeros(3)}, r"'head.out.bias' is float32 \(3,\), wanted float32 \(10,\)"),
+        ({**tensors, name: torch.zeros(10).double()}, r"'head.out.bias' is float64 \(10,\)"),
+    ]:
+        save_tensors(path, changed, {})
+        with pytest.raises(BeamtreeError, match=message):
+            load_model(folder)
+
+
+def test_every_flipped_byte_and_every_truncation_of_the_weights_is_noticed(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    places = [*range(0, len(whole), 97), len(whole) - 1]
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        with pytest.raises(BeamtreeError, match=r"model\.safetensors"):
+            load_model(folder)
+        path.write_bytes(whole[:place])
+        with pytest.raises(BeamtreeError, match=r"model\.safetensors"):
+            load_model(folder)
+    path.unlink()
+    with pytest.raises(BeamtreeError, match=r"model\.safetensors"):
+        load_model(folder)
+
+
+def test_a_safetensors_file_from_elsewhere_is_refused(folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(2)}, folder / "model.safetensors")
+    with pytest.raises(BeamtreeError, match="carries no checksum: it was not written by beamtree"):
+        load_model(folder)
+
+
+def test_notes_travel_with_the_weights_and_odd_tensors_survive(tmp_path: Path) -> None:
+    tensors = {
+        "empty": torch.zeros(0, 3),
+        "scalar": torch.tensor(2, dtype=torch.int64),
+        "brief": torch.randn(3, 2).bfloat16().T,
+        "flags": torch.tensor([True, False]),
+    }
+    save_tensors(tmp_path / "x.safetensors", tensors, {"epoch": 3, "score": -0.1})
+    loaded, notes = load_tensors(tmp_path / "x.safetensors")
+    assert notes == {"epoch": 3, "score": -0.1}
+    assert loaded.keys() == tensors.keys()
+    assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
+    assert all(loaded[name].dtype == tensors[name].dtype for name in tensors)

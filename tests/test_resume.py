@@ -1,0 +1,322 @@
+"""Resuming: a run stopped anywhere ends as if it had never stopped, and nothing that stands is lost."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import run_in, small_recipe, without_times
+
+from beamtree.errors import BeamtreeError
+from beamtree.model import load_model
+from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.training.recipe import Recipe
+from beamtree.training.run_folder import RunFolder
+from beamtree.training.stopping import Stopping
+
+# Dropout and Gumbel noise on, two micro-batches a step, a rate that falls: everything a checkpoint must hold.
+NOISY = small_recipe(
+    model={"encoder": "ebt-grc", "options": {"beam_size": 2}},
+    training={
+        "micro_batch_size": 4,
+        "plateau_patience": 0,
+        "patience": 10,
+        "learning_rate": 0.2,
+        "selection": "accuracy",
+    },
+)
+STEPS = 15  # 3 epochs of 40 examples by 8
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    run_in(folder, NOISY)
+    return folder
+
+
+def assert_same_ending(folder: Path, uninterrupted: Path) -> None:
+    assert without_times(RunFolder(folder).read_metrics()) == without_times(
+        RunFolder(uninterrupted).read_metrics()
+    )
+    for name in ("best", "last"):
+        weights, _ = load_tensors(folder / name / "model.safetensors")
+        wanted, _ = load_tensors(uninterrupted / name / "model.safetensors")
+        assert weights.keys() == wanted.keys()
+        assert all(weights[key].equal(wanted[key]) for key in wanted)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 6, 12])
+def test_a_run_stopped_at_any_step_and_resumed_ends_bit_for_bit_as_one_never_stopped(
+    tmp_path: Path, uninterrupted: Path, steps: int
+) -> None:
+    outcome = run_in(tmp_path, NOISY, steps=steps)
+    assert not outcome.finished
+    assert outcome.reason == f"stopped after {steps} steps, as asked"
+    assert len(outcome.history) == steps // 5
+    assert run_in(tmp_path, NOISY).finished
+    assert_same_ending(tmp_path, uninterrupted)
+
+
+def test_stopping_again_and_again_changes_nothing(tmp_path: Path, uninterrupted: Path) -> None:
+    while not run_in(tmp_path, NOISY, steps=2).finished:
+        pass
+    assert_same_ending(tmp_path, uninterrupted)
+
+
+def test_the_rate_did_fall_in_that_run(uninterrupted: Path) -> None:
+    rates = {record["learning_rate"] for record in RunFolder(uninterrupted).read_metrics()}
+    assert len(rates) > 1
+
+
+def test_a_run_whose_limit_falls_on_the_last_step_is_finished(tmp_path: Path) -> None:
+    assert run_in(tmp_path, NOISY, steps=STEPS).finished
+
+
+def test_a_finished_run_resumed_stays_as_it_is_and_a_longer_one_goes_on(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(uninterrupted, folder)
+    assert run_in(folder, NOISY).reason == "all 3 epochs are done"
+    assert_same_ending(folder, uninterrupted)
+    longer = RunFolder(folder).continue_with(None, ["training.max_epochs=4"])
+    history = run_in(folder, longer).history
+    assert [record["epoch"] for record in history] == [1, 2, 3, 4]
+
+
+def test_checkpoints_inside_an_epoch_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from beamtree.training.run import Run
+
+    saved_at = []
+    save = Run.save
+
+    def noting(self: Run) -> None:
+        saved_at.append(self.position.total_steps)
+        save(self)
+
+    monkeypatch.setattr(Run, "save", noting)
+    run_in(tmp_path / "often", small_recipe(training={"checkpoint_minutes": 0, "max_epochs": 1}))
+    assert saved_at == [1, 2, 3, 4, 5]
+    saved_at.clear()
+    run_in(tmp_path / "seldom", small_recipe(training={"max_epochs": 1}))
+    assert saved_at == [5]
+
+
+class Killed(BaseException):
+    """What a test raises where a SIGKILL would strike: nothing but the files survives."""
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace", "replaced"])
+@pytest.mark.parametrize("strike", [1, 2, 3, 6, 10, 14])
+def test_a_run_killed_at_any_write_resumes_and_ends_the_same(
+    tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch, moment: str, strike: int
+) -> None:
+    name = "fsync" if moment == "fsync" else "replace"
+    real = getattr(os, name)
+    calls = 0
+
+    def struck(*args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == strike and moment != "replaced":
+            raise Killed
+        real(*args)
+        if calls == strike:
+            raise Killed
+
+    monkeypatch.setattr(os, name, struck)
+    with pytest.raises(Killed):
+        run_in(tmp_path, NOISY)
+    monkeypatch.undo()
+    RunFolder(tmp_path).refuse_if_taken(overwrite=True)
+    assert run_in(tmp_path, NOISY).finished
+    assert_same_ending(tmp_path, uninterrupted)
+    assert not list(tmp_path.rglob(".*.part"))
+
+
+def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays_good(
+    tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_in(tmp_path, NOISY, steps=7)
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BeamtreeError, match=r"cannot write .*: No space left on device"):
+        run_in(tmp_path, NOISY)
+    monkeypatch.setattr(os, "fsync", real)
+    assert run_in(tmp_path, NOISY).finished
+    assert_same_ending(tmp_path, uninterrupted)
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    run_in(tmp_path, NOISY, steps=2)
+    path = RunFolder(tmp_path).checkpoint_file
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100] + bytes(100))
+    with pytest.raises(BeamtreeError, match=r"state\.safetensors is damaged: .*checksum"):
+        run_in(tmp_path, NOISY)
+    path.write_bytes(whole)
+    tensors, notes = load_tensors(path)
+    save_tensors(path, tensors, {**notes, "format": 99})
+    with pytest.raises(BeamtreeError, match=r"has checkpoint format 99; this version of beamtree reads 1"):
+        run_in(tmp_path, NOISY)
+
+
+def test_other_data_than_the_run_began_with_are_refused(tmp_path: Path) -> None:
+    run_in(tmp_path, NOISY, steps=2)
+    other = small_recipe(
+        task={"sampled": {"train": 41}},
+        model={"encoder": "ebt-grc", "options": {"beam_size": 2}},
+    )
+    with pytest.raises(BeamtreeError, match="its data have changed since it began"):
+        run_in(tmp_path, other)
+
+
+def test_a_standing_run_is_refused_replaced_or_continued_as_the_user_says(tmp_path: Path) -> None:
+    run_in(tmp_path, NOISY, steps=6)
+    run = RunFolder(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BeamtreeError) as caught:
+        run.refuse_if_taken(overwrite=False)
+    assert str(caught.value) == (
+        f"{tmp_path} already holds a run: --resume {tmp_path} continues it, --overwrite replaces it, "
+        "--out names another folder"
+    )
+    assert sorted(tmp_path.rglob("*")) == before
+    run.refuse_if_taken(overwrite=True)
+    run.begin(NOISY)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["recipe.toml"]
+
+
+def test_a_folder_that_holds_something_else_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(
+            BeamtreeError, match="exists and is not a run folder: name another one with --out"
+        ):
+            RunFolder(tmp_path).refuse_if_taken(overwrite)
+    with pytest.raises(BeamtreeError, match="exists and is not a run folder"):
+        RunFolder(tmp_path / "thesis.txt").refuse_if_taken(overwrite=True)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_new_or_empty_folder_is_free(tmp_path: Path) -> None:
+    RunFolder(tmp_path).refuse_if_taken(overwrite=False)
+    RunFolder(tmp_path / "new").refuse_if_taken(overwrite=False)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(self: Path, *args: Any, **options: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(BeamtreeError, match=rf"cannot make the folder .*run: {os.strerror(number)}"):
+        RunFolder(tmp_path / "run").begin(NOISY)
+
+
+def test_resuming_refuses_other_settings_and_a_folder_without_a_run(tmp_path: Path) -> None:
+    run_in(tmp_path, NOISY, steps=2)
+    run = RunFolder(tmp_path)
+    with pytest.raises(BeamtreeError) as caught:
+        run.continue_with(None, ["training.learning_rate=1"])
+    assert str(caught.value) == (
+        f"{tmp_path} was begun with other settings; a resumed run may only change training.max_epochs, "
+        "training.patience, training.checkpoint_minutes"
+    )
+    with pytest.raises(
+        BeamtreeError, match=r"there is no run to resume in .*nowhere: it has no recipe\.toml"
+    ):
+        RunFolder(tmp_path / "nowhere").continue_with(None, ())
+
+
+def test_metrics_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    with pytest.raises(BeamtreeError, match=r"cannot read .*metrics\.jsonl: No such file"):
+        run.read_metrics()
+    run.metrics_file.write_text("{}\nnot json\n")
+    with pytest.raises(BeamtreeError, match=r"metrics\.jsonl is not one JSON record a line"):
+        run.read_metrics()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_after_the_step_and_a_second_one_at_once(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with Stopping() as stopping:
+        assert stopping.reason is None
+        os.kill(os.getpid(), number)
+        assert stopping.reason == f"stopped by {number.name}"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_minutes_are_counted_from_the_beginning() -> None:
+    assert Stopping(minutes=0).reason == "stopped after 0 minutes, as asked"
+    assert Stopping(minutes=1).reason is None
+
+
+def test_signals_keep_their_meaning_outside_the_main_thread() -> None:
+    import threading
+
+    def enter() -> None:
+        with Stopping() as stopping:
+            found.append(stopping.reason)
+
+    found: list[str | None] = []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [None]
+
+
+def write_recipe(path: Path, recipe: Recipe) -> Path:
+    path.write_text(recipe.to_toml(), encoding="utf-8")
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "beamtree.cli", *map(str, arguments)]
+
+
+@pytest.mark.slow
+def test_a_process_killed_and_then_terminated_is_resumed_by_the_same_command(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        model={"encoder": "ebt-grc", "options": {"beam_size": 2}},
+        training={"max_epochs": 6, "patience": 6, "checkpoint_minutes": 0},
+    )
+    path = write_recipe(tmp_path / "recipe.toml", recipe)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    subprocess.run(command("train", path, "--out", whole), check=True, env=environment, timeout=120)
+
+    again = command("train", path, "--resume", cut)
+    checkpoint = RunFolder(cut).checkpoint_file
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        before = checkpoint.stat().st_ino if checkpoint.exists() else None
+        process = subprocess.Popen(again, env=environment, stdout=subprocess.PIPE, text=True)
+        while not checkpoint.exists() or checkpoint.stat().st_ino == before:
+            time.sleep(0.005)
+            assert process.poll() is None
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+        if number == signal.SIGTERM:
+            assert process.returncode == 128 + signal.SIGTERM
+            assert f"stopped by SIGTERM; continue with: beamtree train --resume {cut}" in said
+        else:
+            assert process.returncode == -signal.SIGKILL
+    subprocess.run(again, check=True, env=environment, timeout=120)
+    assert_same_ending(cut, whole)
+    assert load_model(cut).predict(["[MAX 1 2 ]"])
