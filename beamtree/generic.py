@@ -111,7 +111,7 @@ def generic_recursion(
     need_nodes: bool,
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset, lineages, links."""
-    # A compiler leaves this as it is. Asked for only then: the decorator's import would double that of beamtree.
+    # A compiler leaves this as it is; its decorator is slow to import, so it is asked for only then.
     run = torch.compiler.disable(_recurse) if torch.compiler.is_compiling() else _recurse
     options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes)
     return run(leaves, lengths, cell, scorer, *options)

@@ -68,6 +68,7 @@ class Randomness:
     noisy: bool
     dropout: float
     hidden_size: int  # the width of a dropout mask
+    per_pair: bool = False  # a mask belongs to a pair, whose score is read off its parent, not to a node
 
 
 class Draws:
@@ -91,7 +92,7 @@ class Draws:
 
     def keep(self, t: int, A: int) -> Tensor | None:  # (A·K, hidden)
         width, dropout = self.randomness.hidden_size, self.randomness.dropout
-        if dropout == 0.0:
+        if dropout == 0.0 or self.randomness.per_pair:
             return None
         if t >= self._masks_until:
             steps, sequence, slot = self._counters(t, A, width)

@@ -12,18 +12,19 @@ from beamtree.generic import NO_SECOND_DERIVATIVE
 from beamtree.lineage import find_lineages, inner_nodes
 from beamtree.noise import Randomness
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
+from beamtree.ops.parent_score import ParentScore
 from beamtree.replay import replay
-from beamtree.scorer import SlicedScorer
+from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.search import Tape, search
 
-_CELL = 6  # the first six weights are the cell's, the other four the scorer's
+_CELL = 6  # the first six weights are the cell's; then four of a sliced or two of an entangled scorer
 
 
 def registered_recursion(
     leaves: Tensor,
     lengths: Tensor,
     cell: GatedRecursiveCell,
-    scorer: SlicedScorer,
+    scorer: SlicedScorer | EntangledScorer,
     beam_size: int,
     seed: Tensor | None,
     noisy: bool,
@@ -34,7 +35,10 @@ def registered_recursion(
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset, lineages, links."""
     weights = [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
-    weights += [scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
+    if isinstance(scorer, EntangledScorer):
+        weights += [scorer.weight, scorer.bias]
+    else:
+        weights += [scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
     kind = leaves.device.type
     product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
     return torch.ops.beamtree.search(
@@ -136,6 +140,10 @@ def _replay(
             randomness=randomness,
             inner=(lineages, grad_inner),
         )
+    if isinstance(score, ParentScore):
+        through_scores = gradients.scorer
+        cell_gradients = [a + b for a, b in zip(gradients.cell, through_scores, strict=False)]
+        return [gradients.leaves, *cell_gradients, *through_scores[_CELL:]]
     return [gradients.leaves, *gradients.cell, *gradients.scorer]
 
 
@@ -157,12 +165,19 @@ def _(
     return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
 
 
-def _parts(weights: list[Tensor], product_dtype: torch.dtype) -> tuple[GatedCell, SlicedScore]:
-    return GatedCell(weights[:_CELL], product_dtype), SlicedScore(weights[_CELL:])
+def _parts(weights: list[Tensor], product_dtype: torch.dtype) -> tuple[GatedCell, SlicedScore | ParentScore]:
+    cell = GatedCell(weights[:_CELL], product_dtype)
+    if len(weights) == _CELL + 2:
+        return cell, ParentScore(weights, product_dtype)
+    return cell, SlicedScore(weights[_CELL:])
 
 
 def _randomness(seed: Tensor | None, noisy: bool, dropout: float, weights: list[Tensor]) -> Randomness | None:
-    return None if seed is None else Randomness(seed, noisy, dropout, hidden_size=weights[0].shape[0])
+    if seed is None:
+        return None
+    return Randomness(
+        seed, noisy, dropout, hidden_size=weights[0].shape[0], per_pair=len(weights) == _CELL + 2
+    )
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

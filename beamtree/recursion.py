@@ -15,7 +15,7 @@ from beamtree.cell import GatedRecursiveCell
 from beamtree.generic import generic_recursion
 from beamtree.noise import draw_seed
 from beamtree.operators import registered_recursion
-from beamtree.scorer import SlicedScorer
+from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.search import POSITION
 from beamtree.tree import BeamTrees
 
@@ -61,7 +61,7 @@ def beam_tree_recursion(
     dropout = float(getattr(cell, "dropout", 0.0)) if cell.training else 0.0
     seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
     options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes)
-    if type(cell) is GatedRecursiveCell and type(scorer) is SlicedScorer:
+    if type(cell) is GatedRecursiveCell and (type(scorer) is SlicedScorer or type(scorer) is EntangledScorer):
         found = registered_recursion(leaves, lengths, cell, scorer, *options)
     else:
         found = generic_recursion(leaves, lengths, cell, scorer, *options)

@@ -4,21 +4,16 @@ Only the survivors' history matters. A merge is a node, and `Tape.links` chains 
 a sum over a lineage is a sum over a linked list: done for all merges at once, in log₂ n rounds of doubling.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from beamtree.noise import Randomness, draw_keep
-from beamtree.search import (
-    BEFORE,
-    LEFT,
-    LEFT_NEIGHBOUR,
-    RIGHT,
-    ROWS_AT_ONCE,
-    Tape,
-    running_counts,
-)
+from beamtree.masks import node_masks, pair_masks
+from beamtree.noise import Randomness
+from beamtree.search import BEFORE, LEFT, LEFT_NEIGHBOUR, RIGHT, ROWS_AT_ONCE, Tape
+from beamtree.timeline import Timeline
 
 
 class DifferentiableCell(Protocol):
@@ -29,8 +24,10 @@ class DifferentiableCell(Protocol):
 
 
 class DifferentiableScore(Protocol):
-    def __call__(self, pairs: Tensor) -> Tensor: ...
-    def pull(self, pairs: Tensor, grad: Tensor) -> Tensor: ...
+    @property
+    def __call__(self) -> Callable[..., Tensor]: ...
+    @property
+    def pull(self) -> Callable[..., Tensor]: ...  # pairs, gradients, keep where a mask belongs to a pair
     def parameter_gradients(self) -> list[Tensor]: ...
 
 
@@ -55,9 +52,9 @@ def replay(
 ) -> Gradients:
     B, K = tape.roots.shape
     d = tape.nodes.shape[1]
-    first = 1 + B * n  # the id of the first node made
     wide = tape.relative.dtype
-    timeline = _Timeline(lengths, n, K)
+    timeline = Timeline(lengths, n, K)
+    first = timeline.first
 
     weight = _lineage_weights(tape, grad_scores, first, timeline.made)
     survivors = weight[:, 1].nonzero().squeeze(1)  # in the order they were made
@@ -81,13 +78,17 @@ def replay(
         made = lineages >= 0
         grad.index_add_(0, row[lineages[made] + first], grad_inner[made].to(wide))
 
-    pairs, grad_pairs = _pair_gradients(tape, survivors, links, rank, weight[survivors, 0], first, timeline)
+    pairs, grad_pairs = _pair_gradients(tape, survivors, links, rank, weight[survivors, 0], timeline)
     for some, grad_some in zip(pairs.split(ROWS_AT_ONCE), grad_pairs.split(ROWS_AT_ONCE), strict=True):
-        pulled = score.pull(tape.nodes[some], grad_some)
+        vectors = tape.nodes[some]
+        if randomness is not None and randomness.per_pair and randomness.dropout > 0.0:
+            pulled = score.pull(vectors, grad_some, pair_masks(randomness, timeline, some, vectors.dtype))
+        else:
+            pulled = score.pull(vectors, grad_some)
         grad.index_add_(0, row[some.view(-1)], pulled.reshape(-1, d).to(wide))
 
     children = tape.links[by_height, LEFT : RIGHT + 1]  # (S, 2) ids
-    keep = timeline.masks(by_height, randomness, tape.nodes.dtype) if randomness is not None else None
+    keep = _masks(randomness, timeline, by_height, children, tape.nodes.dtype)
     cell.recall(tape.nodes[children.view(-1)].view(S, 2, d), keep)
     child_rows = row[children]
     ends = height.bincount()[1:].cumsum(0).tolist() if S else []
@@ -100,32 +101,15 @@ def replay(
     return Gradients(grad_leaves, cell.parameter_gradients(grad[first:]), score.parameter_gradients())
 
 
-class _Timeline:
-    """When and where a merge was made: numbered by step, then sequence (longest first), then slot."""
-
-    def __init__(self, lengths: Tensor, n: int, K: int) -> None:
-        counts = torch.tensor(running_counts(lengths.tolist(), n), dtype=torch.int64, device=lengths.device)
-        self.ends = (counts * K).cumsum(0)
-        self.made = int(self.ends[-1]) if n > 1 else 0
-        self.order = lengths.argsort(descending=True, stable=True)
-        self.K = K
-
-    def step(self, merges: Tensor) -> Tensor:
-        return torch.searchsorted(self.ends, merges, right=True)
-
-    def born(self, ids: Tensor, first: int) -> Tensor:
-        """The first step at which a node's pairs are scored."""
-        return torch.where(ids < first, 0, self.step(ids - first) + 1)
-
-    def masks(self, merges: Tensor, randomness: Randomness, dtype: torch.dtype) -> Tensor | None:
-        """The dropout masks these nodes were made with, drawn again."""
-        if randomness.dropout == 0.0:
-            return None
-        step = self.step(merges)
-        place = merges - (self.ends[step] - self.ends.diff(prepend=self.ends.new_zeros(1))[step])
-        sequence, slot = self.order[place // self.K], place % self.K
-        width, dropout = randomness.hidden_size, randomness.dropout
-        return draw_keep(randomness.seed, step, sequence, slot, width, dropout, dtype)
+def _masks(
+    randomness: Randomness | None, timeline: Timeline, merges: Tensor, children: Tensor, dtype: torch.dtype
+) -> Tensor | None:
+    """The dropout masks these nodes were made with, drawn again."""
+    if randomness is None or randomness.dropout == 0.0:
+        return None
+    if randomness.per_pair:
+        return pair_masks(randomness, timeline, children, dtype)
+    return node_masks(randomness, timeline, merges, dtype)
 
 
 def _lineage_weights(tape: Tape, grad_scores: Tensor, first: int, made: int) -> Tensor:
@@ -165,8 +149,7 @@ def _pair_gradients(
     links: Tensor,
     rank: Tensor,
     weight: Tensor,
-    first: int,
-    timeline: _Timeline,
+    timeline: Timeline,
 ) -> tuple[Tensor, Tensor]:
     """The pairs (P, 2) that survivors ended, and ∂L/∂e of each, (P,).
 
@@ -175,9 +158,9 @@ def _pair_gradients(
     """
     pairs = links[:, LEFT_NEIGHBOUR:].unfold(1, 2, 1)[:, :3]  # (S, 3, 2): left, chosen, right
     energy = tape.energies[survivors]  # (S, 4)
-    birth = timeline.born(pairs, first).amax(-1)  # (S, 3)
+    birth = timeline.born(pairs).amax(-1)  # (S, 3)
     life = timeline.step(survivors).unsqueeze(1) + 1 - birth
-    before = links[:, BEFORE] - first
+    before = links[:, BEFORE] - timeline.first
     ancestor = _ancestors(torch.where(before < 0, -1, rank[before.clamp(min=0)]))
     mass = _lineage_log_sum(-energy[:, 3], ancestor, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
     grad = -(energy[:, :3] + mass).exp()

@@ -9,22 +9,25 @@ simply left behind.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from beamtree.masks import pair_masks
 from beamtree.noise import Draws, Randomness
 from beamtree.ops.reference import stable_topk
 from beamtree.pins import Fence
+from beamtree.timeline import Timeline
 
-NONE = 0  # the id of no node; leaves are 1 … B·n, the nodes made at step t follow those made before
+NONE = 0  # the id of no node
 BEFORE, LEFT_NEIGHBOUR, LEFT, RIGHT, RIGHT_NEIGHBOUR, POSITION = range(6)  # columns of Tape.links
 
 ROWS_AT_ONCE = 8192  # bounds what a batched computation holds beside the tape
 
 Compose = Callable[[Tensor, Tensor | None], Tensor]  # child pairs (rows, 2, d), keep -> parents (rows, d)
-Score = Callable[[Tensor], Tensor]  # pairs (rows, 2, d) -> scores (rows,)
+Score = Callable[..., Tensor]  # pairs (rows, 2, d), keep where a mask belongs to a pair -> scores (rows,)
 
 
 class Tape(NamedTuple):
@@ -38,18 +41,6 @@ class Tape(NamedTuple):
     roots: Tensor  # (B, K) ids, best beam first, NONE for dead beams
     relative: Tensor  # (B, K) accumulated scores less `offset`, −inf for dead beams
     offset: Tensor  # (B,) float64
-
-
-def running_counts(lengths: list[int], n: int) -> list[int]:
-    """How many sequences still merge at each of the n−1 steps."""
-    ends = [0] * n
-    for length in lengths:
-        ends[length - 1] += 1
-    counts, running = [], len(lengths)
-    for t in range(n - 1):
-        running -= ends[t]
-        counts.append(running)
-    return counts
 
 
 @torch.no_grad()
@@ -68,10 +59,9 @@ def search(
     K = 1 if merges is not None else beam_size
     device = leaves.device
     wide = torch.promote_types(leaves.dtype, torch.float32)
-    order = lengths.argsort(descending=True, stable=True)
-    running = running_counts(lengths.tolist(), n)
+    timeline = Timeline(lengths, n, K)
+    order, running, first = timeline.order, timeline.running, timeline.first
     capacity = B * K * (n - 1)
-    first = 1 + B * n
 
     nodes = leaves.new_empty(first + capacity, d)
     nodes[NONE] = 0
@@ -84,7 +74,15 @@ def search(
     column = torch.arange(n + 2, device=device)
     is_token = (column >= 1) & (column <= lengths[order, None])  # (B, n+2)
     ids = torch.where(is_token, order[:, None] * n + column, NONE)  # (B, n+2): none, leaves, none
-    pair_scores = _score_leaves(nodes, ids, score, fence, wide)  # (B, n+2): of (ids[c], ids[c+1])
+    mask_pairs = None
+    if randomness is not None and randomness.per_pair and randomness.dropout > 0.0:
+        mask_pairs = partial(pair_masks, randomness, timeline, dtype=leaves.dtype)
+
+    def score_pairs(pairs: Tensor) -> Tensor:  # (rows, 2) ids -> (rows,)
+        vectors = torch.embedding(nodes, pairs)
+        return (score(vectors) if mask_pairs is None else score(vectors, mask_pairs(pairs))).to(wide)
+
+    pair_scores = _score_leaves(ids, score_pairs, fence, wide)  # (B, n+2): of (ids[c], ids[c+1])
     ids = ids.repeat_interleave(K, 0)
     pair_scores = pair_scores.repeat_interleave(K, 0)
     made_ids = torch.arange(first, first + capacity, device=device)
@@ -132,14 +130,16 @@ def search(
         positions.append(here)
         log_zs.append(log_z.take(parent))
 
+        children = near[:, 1:3]
         keep = draws.keep(t, A) if draws is not None else None
-        parents = compose(torch.embedding(nodes, near[:, 1:3]), keep)  # (rows, d)
+        if mask_pairs is not None:
+            keep = mask_pairs(children)
+        parents = compose(torch.embedding(nodes, children), keep)  # (rows, d)
         nodes[first + made : first + made + rows] = parents
         border = near[:, ::3] == NONE  # (rows, 2)
         near[:, 1:3] = new_ids
         new_pairs = near.view(2 * rows, 2)
-        new_scores = score(torch.embedding(nodes, new_pairs)).to(wide).view(rows, 2)
-        new_scores.masked_fill_(border, -torch.inf)
+        new_scores = score_pairs(new_pairs).view(rows, 2).masked_fill_(border, -torch.inf)
         if fence is not None:
             fence.enclose(new_ids, links[made : made + rows, LEFT], links[made : made + rows, RIGHT])
             new_scores.masked_fill_(fence.crosses(new_pairs.view(A, 2 * K, 2)).view(rows, 2), -torch.inf)
@@ -159,22 +159,25 @@ def search(
         links[:made, BEFORE] = torch.cat(chains).squeeze(1)
         links[:made, POSITION] = torch.cat(positions).squeeze(1) - 1
         energies[:made, 3] = torch.cat(log_zs).squeeze(1)
-    final_scores, rank = final_scores.sort(dim=1, descending=True, stable=True)
+    final_scores, rank = stable_topk(final_scores, K)
+    final_scores = final_scores.cummin(1).values  # best first, to the last bit, among equal ones too
     roots = roots.gather(1, rank).masked_fill_(final_scores == -torch.inf, NONE)
     restore = order.argsort()
     return Tape(nodes, links, energies, roots[restore], final_scores[restore], final_offset[restore, 0])
 
 
-def _score_leaves(nodes: Tensor, ids: Tensor, score: Score, fence: Fence | None, wide: torch.dtype) -> Tensor:
+def _score_leaves(
+    ids: Tensor, score_pairs: Callable[[Tensor], Tensor], fence: Fence | None, wide: torch.dtype
+) -> Tensor:
     """Scores of all pairs of neighbouring leaves, (B, n+2), −inf where there is no pair."""
     pairs = torch.stack((ids[:, :-1], ids[:, 1:]), -1)  # (B, n+1, 2)
     is_pair = (pairs != NONE).all(-1)
     if fence is not None:
         is_pair &= ~fence.crosses(pairs)
-    scores = nodes.new_full(ids.shape, -torch.inf, dtype=wide)
+    scores = torch.full(ids.shape, -torch.inf, dtype=wide, device=ids.device)
     for some in is_pair.nonzero().split(ROWS_AT_ONCE):
         b, c = some.unbind(1)
-        scores[b, c] = score(nodes[pairs[b, c]]).to(wide)
+        scores[b, c] = score_pairs(pairs[b, c])
     return scores
 
 

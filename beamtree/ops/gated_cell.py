@@ -55,6 +55,10 @@ class GatedCell:
         self.mean = self.mixed.mean(-1, keepdim=True)
         self.scale = ((self.mixed - self.mean).square().mean(-1, keepdim=True) + self.eps).rsqrt()
 
+    def recalled(self) -> Tensor:
+        """The parents of the rows that were recalled."""
+        return self._norm(self.mixed)
+
     def pull(self, rows: slice, grad: Tensor) -> Tensor:
         """Gradients of some rows' parents → gradients of their children, (rows, 2, d)."""
         through_norm = torch.ops.aten.native_layer_norm_backward(
