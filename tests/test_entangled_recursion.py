@@ -66,7 +66,7 @@ def test_without_dropout_it_equals_the_published_algorithm(
 def rebuild(
     beams: Beams, leaves: Tensor, cell: GatedRecursiveCell, scorer: EntangledScorer, K: int
 ) -> Tensor:
-    """The root of each sequence by plain autograd along its surviving trees, all pairs scored at every step."""
+    """The roots (B, d) by plain autograd along the surviving trees, all pairs scored at every step."""
     found = []
     merges = beams.trees().merges
     for b, length in enumerate(LENGTHS):
