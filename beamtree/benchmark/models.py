@@ -1,0 +1,118 @@
+"""What can be measured: the zoo's encoders, the original algorithm, and variants of the paper's Table 1."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.checks import lengths_from
+from beamtree.encoder import BeamTreeEncoder
+from beamtree.errors import BeamtreeError
+from beamtree.noise import draw_seed
+from beamtree.rivals.naive import naive_beam_tree_recursion
+from beamtree.settings import nearest
+from beamtree.tree import BeamTrees
+from beamtree.zoo import create_encoder, encoder_names
+
+NAIVE = "naive"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An encoder of the zoo with options; `d_model` and `input_size` hold whatever sizes are asked for."""
+
+    encoder: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    d_model: int | None = None
+    input_size: int | None = None
+
+
+_VARIANTS = {
+    NAIVE: Variant("ebt-grc"),
+    "bt-grc-faithful": Variant("bt-grc", {"mode": "faithful"}),
+    "ebt-grc-512": Variant("ebt-grc", d_model=512, input_size=128),
+    "ebt-grc-512-noslice": Variant("ebt-grc-noslice", d_model=512, input_size=128),
+}
+
+
+class NaiveEncoder(nn.Module):
+    """The original algorithm with the weights of an encoder: the same trees, values and gradients."""
+
+    def __init__(self, encoder: BeamTreeEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.d_model, self.input_size = encoder.d_model, encoder.input_size
+
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        encoder = self.encoder
+        weight = encoder.leaf.linear.weight
+        lengths = lengths_from(x, key_padding_mask, input_size=self.input_size, weight=weight)
+        if key_padding_mask is not None:
+            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+        dropout = float(getattr(encoder.cell, "dropout", 0.0)) if self.training else 0.0
+        roots, scores, merges = naive_beam_tree_recursion(
+            encoder.leaf(x),
+            lengths,
+            encoder.cell,
+            encoder.scorer,
+            beam_size=encoder.beam_size,
+            seed=draw_seed(x.device) if self.training else None,
+            noisy=self.training and encoder.stochastic,
+            dropout=dropout,
+        )
+        root = (scores.softmax(1).unsqueeze(-1) * roots).sum(1)  # (B, d)
+        if not need_trees:
+            return root
+        return root, BeamTrees(merges, scores, scores.new_zeros(len(scores), dtype=torch.float64), lengths)
+
+
+def measurable_names() -> tuple[str, ...]:
+    return (*encoder_names(), *_VARIANTS)
+
+
+def find_variant(name: str) -> Variant:
+    if name in _VARIANTS:
+        return _VARIANTS[name]
+    if name not in encoder_names():
+        raise BeamtreeError(f"there is no model {name!r} to measure{nearest(name, measurable_names())}")
+    return Variant(name)
+
+
+@cache
+def takes(name: str, option: str) -> bool:
+    """Whether a model has an option such as `slice_size` to vary; one without a slice has none."""
+    variant = find_variant(name)
+    if option == "slice_size" and variant.encoder.endswith("-noslice"):
+        return False
+    constructor = type(create_encoder(variant.encoder, 16, device="meta"))
+    return option in inspect.signature(constructor).parameters
+
+
+def create_measured(
+    name: str,
+    d_model: int,
+    *,
+    beam_size: int | None = None,
+    slice_size: int | None = None,
+    dropout: float = 0.0,
+    device: torch.device | str | None = None,
+) -> nn.Module:
+    """The encoder to measure; options that the model does not have are left out."""
+    variant = find_variant(name)
+    options: dict[str, Any] = {"beam_size": beam_size, "slice_size": slice_size}
+    options = {key: value for key, value in options.items() if value is not None and takes(name, key)}
+    encoder = create_encoder(
+        variant.encoder,
+        variant.d_model or d_model,
+        input_size=variant.input_size,
+        dropout=dropout,
+        device=device,
+        **{**variant.options, **options},
+    )
+    return NaiveEncoder(cast(BeamTreeEncoder, encoder)) if name == NAIVE else encoder
