@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from beamtree.cell import GatedRecursiveCell
 from beamtree.checks import lengths_from
 from beamtree.constraints import check_merges, check_pins
+from beamtree.forest import Forest
 from beamtree.leaf import LeafTransform
 from beamtree.recursion import Beams, beam_tree_recursion
 from beamtree.scorer import SlicedScorer
@@ -83,6 +84,23 @@ class BeamTreeEncoder(nn.Module):
         pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
     ) -> Beams:
         """The surviving beams before they are averaged."""
+        return self._grow(x, key_padding_mask, merges, pinned_spans)[1]
+
+    def forest(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Forest:
+        """The surviving beams with all their nodes."""
+        leaves, beams = self._grow(x, key_padding_mask, merges, need_nodes=True)
+        return Forest(leaves, beams.nodes, beams.vectors, beams.trees())
+
+    def _grow(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None,
+        merges: Tensor | None,
+        pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
+        need_nodes: bool = False,
+    ) -> tuple[Tensor, Beams]:
         weight = self.leaf.linear.weight
         lengths = lengths_from(x, key_padding_mask, input_size=self.input_size, weight=weight)
         if merges is not None and pinned_spans is not None:
@@ -93,8 +111,9 @@ class BeamTreeEncoder(nn.Module):
         self._warn_if_greedy()
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
-        return beam_tree_recursion(
-            self.leaf(x),
+        leaves = self.leaf(x)
+        return leaves, beam_tree_recursion(
+            leaves,
             lengths,
             self.cell,
             self.scorer,
@@ -102,6 +121,7 @@ class BeamTreeEncoder(nn.Module):
             noisy=self.training and self.stochastic,
             merges=merges,
             pins=pins,
+            need_nodes=need_nodes,
         )
 
     def _warn_if_greedy(self) -> None:
@@ -110,7 +130,7 @@ class BeamTreeEncoder(nn.Module):
         self._warned = True
         warnings.warn(
             "beam_size=1 is greedy: with one beam its weight is always 1, so the scorer gets no gradient",
-            stacklevel=4,
+            stacklevel=5,
         )
 
     def extra_repr(self) -> str:

@@ -33,6 +33,13 @@ class Candidates(NamedTuple):
         return Candidates(*(part[:, -k:] for part in self))
 
 
+class Made(NamedTuple):
+    """What one step makes: the parent in every surviving beam, and the beam it comes from."""
+
+    parent: Tensor  # (B, K, d)
+    beam: Tensor  # (B, K)
+
+
 class Step:
     """What is the same for all beams at step t: which pairs there are, and which sequences still merge."""
 
@@ -86,12 +93,35 @@ class Beams:
         weights = self.scores.softmax(1).to(self.states.dtype)
         return (weights.unsqueeze(-1) * self.states[:, :, 0]).sum(1)
 
+    def roots(self) -> Tensor:
+        """(B, K, d), best first, as `trees` and `nodes` have them."""
+        return _pick(self.states[:, :, 0], self._order()[1])
+
+    def nodes(self, made: list[Made]) -> Tensor:
+        """(B, K, n−1, d) the inner nodes of each beam by step, zero where there is none."""
+        beam, found = self._order()[1], list[Tensor]()
+        exists = _pick(self.merges, beam) >= 0
+        for step in reversed(made):
+            found.append(_pick(step.parent, beam))
+            beam = step.beam.gather(1, beam)
+        if not found:
+            return self.states.new_empty(*beam.shape, 0, self.states.shape[-1])
+        return torch.stack(found[::-1], 2).masked_fill(~exists.unsqueeze(-1), 0.0)
+
+    def _order(self) -> tuple[Tensor, Tensor]:
+        return self.scores.sort(dim=1, descending=True, stable=True)
+
     def trees(self) -> BeamTrees:
-        scores, order = self.scores.sort(dim=1, descending=True, stable=True)
+        scores, order = self._order()
         merges = self.merges.gather(1, order.unsqueeze(-1).expand_as(self.merges))
         return BeamTrees(
             merges.masked_fill((scores == -torch.inf).unsqueeze(-1), -1), scores, self.offset, self.lengths
         )
+
+
+def _pick(rows: Tensor, beam: Tensor) -> Tensor:
+    """rows[b, beam[b, k]] for (B, beams, w) and (B, K) -> (B, K, w)."""
+    return rows.gather(1, beam.unsqueeze(-1).expand(-1, -1, rows.shape[-1]))
 
 
 def splice(rows: Tensor, chosen: Candidates, parents: Tensor, step: Step) -> Tensor:

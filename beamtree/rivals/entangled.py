@@ -10,7 +10,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from beamtree.rivals.beam_step import Beams, Candidates, Step, splice, take
+from beamtree.forest import Forest, refuse_merges
+from beamtree.rivals.beam_step import Beams, Candidates, Made, Step, splice, take
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
 from beamtree.scorer import EntangledScorer
 from beamtree.tree import BeamTrees
@@ -58,8 +59,24 @@ class BeamTreeGRC(TreeEncoder):
             root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
         return (root, beams.trees()) if need_trees else root
 
-    def search(self, leaves: Tensor, lengths: Tensor) -> Beams:
-        """From the leaves (B, n, d) to the beams that are left when every sequence is one node."""
+    def forest(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Forest:
+        refuse_merges(merges)
+        leaves, lengths = self.read(x, key_padding_mask)
+        self._warn_if_greedy()
+        made: list[Made] = []
+        beams = self.search(leaves, lengths, made)
+        nodes, roots = beams.nodes(made), beams.roots()
+        if x.shape[1] == 1:
+            roots = with_zero_gradients(roots, [*self.cell.parameters(), *self.scorer.parameters()])
+        return Forest(leaves, nodes, roots, beams.trees())
+
+    def search(self, leaves: Tensor, lengths: Tensor, made: list[Made] | None = None) -> Beams:
+        """From the leaves (B, n, d) to the beams that are left when every sequence is one node.
+
+        `made`, where given, takes what each step makes.
+        """
         n, K = leaves.shape[1], self.beam_size
         noisy = self.training and self.stochastic
         cached = self.mode == "cached" or not self.training
@@ -73,6 +90,8 @@ class BeamTreeGRC(TreeEncoder):
             noise = gumbel_noise(*candidates.score.shape, like=logits) if noisy else None
             chosen = candidates.best(K, noise)
             parent = take(parents, chosen.beam, chosen.position)
+            if made is not None:
+                made.append(Made(parent, chosen.beam))
             beams.follow(chosen, splice(beams.states, chosen, parent, step), step)
             if cached:
                 parents, logits = self._renew(parents, logits, chosen, beams.states, step)

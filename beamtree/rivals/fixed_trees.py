@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from beamtree.cell import GatedRecursiveCell
 from beamtree.constraints import check_merges
-from beamtree.rivals.given_tree import Plan, compose_tree
+from beamtree.forest import Forest, refuse_merges
+from beamtree.rivals.given_tree import Plan, compose_nodes, compose_tree
 from beamtree.rivals.tree_encoder import TreeEncoder, row, with_zero_gradients
 from beamtree.tree import BeamTrees
 
@@ -27,12 +28,16 @@ class GoldTreeGRC(TreeEncoder):
         need_trees: bool = False,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
-        if merges is None:
-            raise ValueError("merges must hold the trees to follow, (B, n-1): this encoder finds none itself")
-        check_merges(merges, lengths, n=x.shape[1])
+        merges = _check_given(merges, lengths, x.shape[1])
         plan = Plan.of(merges)
         root = compose_tree(leaves, plan, self.cell, self.cell.draw_keep(len(plan.children)))
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
+
+    def forest(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Forest:
+        leaves, lengths = self.read(x, key_padding_mask)
+        return _follow(leaves, lengths, _check_given(merges, lengths, x.shape[1]), self.cell)
 
 
 class BalancedTreeGRC(TreeEncoder):
@@ -56,6 +61,13 @@ class BalancedTreeGRC(TreeEncoder):
         if n == 1:
             root = with_zero_gradients(root, self.cell.parameters())
         return (root, BeamTrees.from_merges(_balanced_merges(lengths, n), lengths)) if need_trees else root
+
+    def forest(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Forest:
+        refuse_merges(merges)
+        leaves, lengths = self.read(x, key_padding_mask)
+        return _follow(leaves, lengths, _balanced_merges(lengths, x.shape[1]), self.cell)
 
 
 class RecurrentGRC(TreeEncoder):
@@ -97,6 +109,21 @@ class RecurrentGRC(TreeEncoder):
         step = torch.arange(x.shape[1] - 1, device=x.device)
         merges = torch.where(step < lengths[:, None] - 1, 0, -1)
         return last, BeamTrees.from_merges(merges, lengths)
+
+
+def _check_given(merges: Tensor | None, lengths: Tensor, n: int) -> Tensor:
+    if merges is None:
+        raise ValueError("merges must hold the trees to follow, (B, n-1): this encoder finds none itself")
+    check_merges(merges, lengths, n=n)
+    return merges
+
+
+def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Forest:
+    plan = Plan.of(merges)
+    composed = compose_nodes(leaves, plan, cell, cell.draw_keep(len(plan.children)))
+    nodes = composed[plan.made].masked_fill((plan.made < 0).unsqueeze(-1), 0.0)  # (B, n−1, d)
+    roots, trees = composed[plan.roots], BeamTrees.from_merges(merges, lengths)
+    return Forest(leaves, nodes.unsqueeze(1), roots.unsqueeze(1), trees)
 
 
 def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ class Plan(NamedTuple):
 
     children: Tensor  # (merges, 2) rows
     roots: Tensor  # (B,) rows
+    made: Tensor  # (B, n−1) the row of the node made at each step, −1 where there is none
     ends: list[int]  # how many merges up to each height
 
     @classmethod
@@ -38,6 +39,7 @@ class Plan(NamedTuple):
         return cls(
             rows[sequence, children[exists]][order].to(device),
             rows.gather(1, root[:, None]).squeeze(1).to(device),
+            rows[:, n:].to(device),
             torch.bincount(heights[exists])[1:].cumsum(0).tolist(),
         )
 
@@ -47,11 +49,16 @@ class Plan(NamedTuple):
 
 def compose_tree(leaves: Tensor, plan: Plan, cell: nn.Module, keep: Tensor | None) -> Tensor:
     """Roots (B, d) of the planned trees over leaves (B, n, d); `keep`: a dropout mask for every merge."""
+    return compose_nodes(leaves, plan, cell, keep)[plan.roots]
+
+
+def compose_nodes(leaves: Tensor, plan: Plan, cell: nn.Module, keep: Tensor | None) -> Tensor:
+    """All nodes of the planned trees, leaves first, by the rows of the plan."""
     kind = leaves.device.type
     product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
     with torch.autocast(kind, enabled=False):
-        root: Tensor = _GivenTree.apply(leaves, plan, keep, product, *cell.parameters())
-    return root
+        nodes: Tensor = _GivenTree.apply(leaves, plan, keep, product, *cell.parameters())
+    return nodes
 
 
 class _GivenTree(torch.autograd.Function):
@@ -68,20 +75,19 @@ class _GivenTree(torch.autograd.Function):
             nodes[B * n + level.start : B * n + level.stop] = cell(nodes[plan.children[level]], mask)
         ctx.plan, ctx.product, ctx.shape = plan, product, leaves.shape
         ctx.save_for_backward(nodes, keep, *parameters)
-        return nodes[plan.roots]
+        return nodes
 
     @staticmethod
-    def backward(ctx: Any, grad_roots: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_nodes: Tensor) -> tuple[Any, ...]:
         refuse_double_backward()
         nodes, keep, *parameters = ctx.saved_tensors
         plan, (B, n, d) = ctx.plan, ctx.shape
         cell = GatedCell(parameters, ctx.product)
         cell.recall(nodes[plan.children], keep)
-        grad = torch.zeros_like(nodes, dtype=torch.promote_types(nodes.dtype, torch.float32))
-        grad[plan.roots] = grad_roots.to(grad.dtype)
+        grad = grad_nodes.to(torch.promote_types(nodes.dtype, torch.float32), copy=True)
         merged = grad[B * n :]
         for level in reversed(plan.levels()):
-            # Every node has one parent, so its gradient is written once.
-            grad[plan.children[level]] = cell.pull(level, merged[level])
+            # Every node has one parent, so no two of these rows are the same.
+            grad[plan.children[level]] += cell.pull(level, merged[level])
         grad_leaves = grad[: B * n].view(B, n, d).to(nodes.dtype)
         return grad_leaves, None, None, None, *cell.parameter_gradients(merged)

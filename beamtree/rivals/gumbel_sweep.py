@@ -79,6 +79,15 @@ class Schedule:
         found = by_step.T.gather(1, own.clamp(max=self.n - 2)).masked_fill(own > self.n - 2, -1)
         return torch.empty_like(found).index_copy_(0, self.order, found)
 
+    def nodes(self) -> Tensor:
+        """The id of the node made at each step of each sequence, (B, n−1), 0 where there is none."""
+        step = torch.arange(self.n - 1, device=self.order.device)
+        own = self.n - self.lengths[self.order, None] + step  # (B, n−1)
+        starts = torch.tensor(self.starts, dtype=torch.int64, device=self.order.device)
+        rank = torch.arange(self.B, device=self.order.device)[:, None]
+        ids = self.first_node + starts[own.clamp(max=self.n - 2)] + rank
+        return torch.empty_like(ids).index_copy_(0, self.order, ids.masked_fill(own > self.n - 2, 0))
+
 
 class Growth(NamedTuple):
     """What the sweep needs of the growth."""
@@ -173,6 +182,7 @@ def sweep(
     *,
     keep: Tensor | None,
     grad_roots: Tensor,  # (B, d)
+    grad_nodes: Tensor | None = None,  # (1 + B·n + made, d) of nodes that are read beside the roots
 ) -> Gradients:
     nodes, windows, first = growth.nodes, growth.windows, schedule.first_node
     d, wide, n = nodes.shape[1], grad_roots.dtype, schedule.n
@@ -205,6 +215,8 @@ def sweep(
         flat = grads.flatten(0, 1)
         base = row[:count] * (width + 1)
         to_parents = torch.index_select(flat, 0, (base + at).squeeze(1), out=merged[merges])
+        if grad_nodes is not None:
+            to_parents += grad_nodes[first + merges.start : first + merges.stop]
         to_children = cell.pull(merges, to_parents)  # (A, 2, d)
 
         kept = previous[: width + 2] + (place[: width + 2] <= at)  # (A, width+2)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from beamtree.forest import Forest, refuse_merges
 from beamtree.generic import refuse_double_backward
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.rivals.entangled_score import EntangledScore
@@ -52,6 +53,16 @@ class EfficientGumbelTreeGRC(TreeEncoder):
         noise = _noise_for(leaves) if self.training and self.stochastic else None
         root, merges = straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
+
+    def forest(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Forest:
+        refuse_merges(merges)
+        leaves, lengths = self.read(x, key_padding_mask)
+        schedule = Schedule(lengths)
+        noise = _noise_for(leaves) if self.training and self.stochastic else None
+        keep = self.cell.draw_keep(schedule.made)
+        return straight_through_forest(leaves, schedule, self.cell, self.scorer, keep, noise)
 
 
 class GumbelTreeGRC(TreeEncoder):
@@ -104,6 +115,19 @@ class GumbelTreeGRC(TreeEncoder):
                 root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
+    def forest(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Forest:
+        """The nodes are the chosen parents; only the root also passes gradient to the others."""
+        refuse_merges(merges)
+        if self.mode == "faithful" and self.training:
+            raise ValueError("mode must be 'cached' where the inner nodes are wanted in training")
+        leaves, lengths = self.read(x, key_padding_mask)
+        schedule = Schedule(lengths)
+        noise = _noise_for(leaves) if self.training and self.stochastic else None
+        keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
+        return straight_through_forest(leaves, schedule, self.cell, self.scorer, keep, noise)
+
 
 def straight_through_tree(
     leaves: Tensor,  # (B, n, d)
@@ -114,17 +138,47 @@ def straight_through_tree(
     noise: Noise | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Roots (B, d) and merges (B, n−1). `keep`: a dropout mask a merge (sliced) or pair (entangled)."""
+    root, merges, _ = _grow_tree(leaves, schedule, cell, scorer, keep, noise, need_nodes=False)
+    return root, merges
+
+
+def straight_through_forest(
+    leaves: Tensor,  # (B, n, d)
+    schedule: Schedule,
+    cell: nn.Module,
+    scorer: nn.Module,
+    keep: Tensor | None = None,
+    noise: Noise | None = None,
+) -> Forest:
+    """The tree with its inner nodes, each by the step that made it."""
+    root, merges, nodes = _grow_tree(leaves, schedule, cell, scorer, keep, noise, need_nodes=True)
+    nodes = nn.functional.pad(nodes, (0, 0, 0, merges.shape[1] - nodes.shape[1]))
+    trees = BeamTrees.from_merges(merges, schedule.lengths)
+    return Forest(leaves, nodes.unsqueeze(1), root.unsqueeze(1), trees)
+
+
+def _grow_tree(
+    leaves: Tensor,
+    schedule: Schedule,
+    cell: nn.Module,
+    scorer: nn.Module,
+    keep: Tensor | None,
+    noise: Noise | None,
+    need_nodes: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     kind = leaves.device.type
     product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
     parameters = [*cell.parameters(), *scorer.parameters()]
     merges = schedule.order.new_full((schedule.B, leaves.shape[1] - 1), -1)
     if schedule.made == 0:
-        return with_zero_gradients(leaves[:, 0], parameters), merges
+        return with_zero_gradients(leaves[:, 0], parameters), merges, leaves[:, :0]
     leaves = leaves[:, : schedule.n]
     with torch.autocast(kind, enabled=False):
-        root, found = _StraightThroughTree.apply(leaves, schedule, keep, noise, product, *parameters)
+        root, found, nodes = _StraightThroughTree.apply(
+            leaves, schedule, keep, noise, product, need_nodes, *parameters
+        )
     merges[:, : schedule.n - 1] = found
-    return root, merges
+    return root, merges, nodes
 
 
 def _noise_for(leaves: Tensor) -> Noise:
@@ -170,25 +224,40 @@ class _StraightThroughTree(torch.autograd.Function):
         keep: Tensor | None,
         noise: Noise | None,
         product: torch.dtype,
+        need_nodes: bool,
         *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         cell, judge = _parts(parameters, product)
         growth = grow(leaves, schedule, cell, judge, keep=keep, noise=noise)
         ctx.schedule, ctx.product, ctx.count = schedule, product, len(parameters)
         ctx.save_for_backward(*parameters, keep, *growth[:-1], *growth.chances)
         merges = schedule.merges(growth.positions)
         ctx.mark_non_differentiable(merges)
-        return growth.roots(schedule), merges
+        ctx.made = schedule.nodes() if need_nodes else None
+        nodes = leaves[:, :0] if ctx.made is None else growth.nodes[ctx.made]
+        return growth.roots(schedule), merges, nodes
 
     @staticmethod
-    def backward(ctx: Any, grad_roots: Tensor, _: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_roots: Tensor, _: Tensor, grad_made: Tensor) -> tuple[Any, ...]:
         refuse_double_backward()
         parameters = ctx.saved_tensors[: ctx.count]
         keep, nodes, windows, positions, lists, candidates, *chances = ctx.saved_tensors[ctx.count :]
         growth = Growth(nodes, windows, positions, lists, candidates, chances)
         cell, judge = _parts(parameters, ctx.product)
         wide = torch.promote_types(nodes.dtype, torch.float32)
-        found = sweep(growth, ctx.schedule, cell, judge, keep=keep, grad_roots=grad_roots.to(wide))
+        grad_nodes = None
+        if ctx.made is not None:
+            grad_nodes = torch.zeros_like(nodes, dtype=wide)
+            grad_nodes[ctx.made.flatten()] = grad_made.flatten(0, 1).to(wide)
+        found = sweep(
+            growth,
+            ctx.schedule,
+            cell,
+            judge,
+            keep=keep,
+            grad_roots=grad_roots.to(wide),
+            grad_nodes=grad_nodes,
+        )
         for rows, some, mask in in_chunks(found.pairs, keep if judge.makes_parents else None):
             judge.pull_parameters(nodes[some], mask, found.scores[rows])
         gradients = cell.parameter_gradients(found.merged)
@@ -196,7 +265,7 @@ class _StraightThroughTree(torch.autograd.Function):
         if judge.makes_parents:
             gradients = [a + b for a, b in zip(gradients, of_scores, strict=False)]
             of_scores = of_scores[6:]
-        return found.leaves.to(nodes.dtype), None, None, None, None, *gradients, *of_scores
+        return found.leaves.to(nodes.dtype), None, None, None, None, None, *gradients, *of_scores
 
 
 def _parts(parameters: tuple[Tensor, ...], product: torch.dtype) -> tuple[GatedCell, Judge]:
