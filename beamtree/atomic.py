@@ -1,6 +1,7 @@
 """A file is replaced whole: written beside, flushed, renamed. A crash leaves the old one or the new."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from beamtree.errors import BeamtreeError
@@ -18,7 +19,8 @@ def replace_file(path: Path, content: bytes | str) -> None:
         os.replace(part, path)
         _flush_folder(path.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise BeamtreeError(f"cannot write {path}: {error.strerror or error}") from error
 
 

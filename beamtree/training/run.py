@@ -29,7 +29,7 @@ from beamtree.training.schedule import Schedule
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-DEV_TOKENS = 1 << 16  # padded tokens in a dev batch, so that long expressions fit
+DEV_TOKENS = 1 << 15  # padded tokens in a dev batch, so that long expressions fit
 
 
 class Run:

@@ -1,0 +1,49 @@
+"""`python -m beamtree.demo`: the whole way in a few minutes, by the commands that a user would type.
+
+Evaluates the shipped ListOps model on expressions drawn anew and draws trees; while no model ships, a recipe
+of about a minute trains one first.
+"""
+
+import shlex
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from beamtree.atomic import replace_file
+from beamtree.cli import app
+from beamtree.data.listops import sample_expressions
+from beamtree.model import PRETRAINED
+
+SHIPPED = "listops-ebt-grc"
+RECIPE = "listops-minute"
+EXPRESSIONS = ("[MAX 2 9 [MIN 4 7 ] 0 ]", "[SM 1 [MAX 3 8 ] [MED 5 0 9 ] ]")
+SEED = 20_000  # no recipe draws its data with this one
+
+
+def run_demo(recipe: str = RECIPE, *, examples: int = 300) -> None:
+    """Train if need be, evaluate on short and on longer expressions, draw trees."""
+    shipped = (PRETRAINED / SHIPPED).is_dir()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        model = SHIPPED if shipped else str(folder / "run")
+        if not shipped:
+            _call("train", recipe, "--out", model)
+        lengths = (
+            {"near-iid": (4, 100), "200-300": (201, 299)} if shipped else {"short": (4, 20), "long": (21, 40)}
+        )
+        for name, (shortest, longest) in lengths.items():
+            drawn = sample_expressions(examples, seed=SEED, min_length=shortest, max_length=longest)
+            lines = [f"{example.label}\t{' '.join(example.sentences[0])}\n" for example in drawn]
+            replace_file(folder / f"{name}.tsv", "".join(lines))
+        _call("eval", model, *(str(folder / f"{name}.tsv") for name in lengths))
+        _call("parse", model, *EXPRESSIONS)
+
+
+def _call(*arguments: str) -> None:
+    Console().print(f"\n$ beamtree {shlex.join(arguments)}", style="bold", markup=False, highlight=False)
+    app(arguments, prog_name="beamtree", standalone_mode=False)
+
+
+if __name__ == "__main__":
+    run_demo()

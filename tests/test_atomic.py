@@ -1,0 +1,57 @@
+"""Replacing a file: the new content or the old, never a part or a leftover; and where data are looked for."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from beamtree.atomic import make_folder, replace_file
+from beamtree.data.location import data_folder
+from beamtree.errors import BeamtreeError
+
+
+def test_text_and_bytes_replace_what_stood_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    replace_file(path, "größer\n")
+    assert path.read_bytes() == "größer\n".encode()
+    replace_file(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    path = tmp_path / "file"
+    replace_file(path, "old")
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, function, fail)
+    with pytest.raises(BeamtreeError, match=r"cannot write .*file: No space left on device"):
+        replace_file(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_in_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BeamtreeError, match=r"cannot make the folder .*inside: Not a directory"):
+        make_folder(tmp_path / "file" / "inside")
+    with pytest.raises(BeamtreeError, match=r"cannot write .*inside"):
+        replace_file(tmp_path / "file" / "inside", "")
+
+
+def test_data_are_looked_for_where_the_user_says_then_the_environment_then_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BEAMTREE_DATA", raising=False)
+    assert data_folder("listops") == Path("data/listops")
+    monkeypatch.setenv("BEAMTREE_DATA", str(tmp_path))
+    assert data_folder("listops") == tmp_path / "listops"
+    assert data_folder("listops", tmp_path / "mine") == tmp_path / "mine"
+    (tmp_path / "mine" / "listops").mkdir(parents=True)
+    assert data_folder("listops", tmp_path / "mine") == tmp_path / "mine" / "listops"

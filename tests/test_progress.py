@@ -1,0 +1,49 @@
+"""What a run shows: a live line in a terminal, plain lines elsewhere, nothing where it is quiet."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from beamtree.training.progress import Display
+
+RECORD: dict[str, Any] = {
+    "epoch": 2,
+    "train_loss": 0.5,
+    "train_accuracy": 0.81,
+    "dev_loss": 0.6,
+    "dev_accuracy": 0.7925,
+    "tokens_per_second": 12345.6,
+    "seconds": 3.2,
+    "best": True,
+}
+LINE = (
+    "epoch  2/10  loss 0.5000  accuracy 81.0%  dev loss 0.6000  dev accuracy 79.25%  12,346 tokens/s  3.2 s"
+    "  best so far"
+)
+
+
+def shown_by(console: Console) -> str:
+    with Display(console) as display:
+        for epoch in (1, 2):
+            display.begin_epoch(epoch, 10, steps=5, done=1)
+            display.show(3, loss=0.25, accuracy=0.875, tokens_per_second=999.6)
+        display.end_epoch(RECORD, 10)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def test_a_terminal_shows_epoch_loss_accuracy_speed_and_time_left() -> None:
+    shown = shown_by(Console(file=io.StringIO(), force_terminal=True, width=160))
+    for part in ("epoch 2/10", "3/5 steps", "loss 0.2500", "accuracy 87.5%", "1,000 tokens/s", "-:--:--"):
+        assert part in shown
+    assert LINE in shown
+
+
+def test_elsewhere_there_is_one_plain_line_an_epoch_never_wrapped() -> None:
+    assert shown_by(Console(file=io.StringIO(), width=40)) == LINE + "\n"
+
+
+def test_quiet_is_quiet() -> None:
+    assert shown_by(Console(file=io.StringIO(), force_terminal=True, quiet=True)) == ""
