@@ -1,23 +1,30 @@
 """Neural networks that find a tree in a sequence by themselves."""
 
+from beamtree.attention import GatedAttentionUnit, ParentAttention
 from beamtree.cell import GatedRecursiveCell
 from beamtree.checks import validate
+from beamtree.contextualizer import BeamTreeContextualizer
 from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError
 from beamtree.recursion import beam_tree_recursion
 from beamtree.scorer import EntangledScorer, SlicedScorer
+from beamtree.transformer_layer import TreeTransformerLayer
 from beamtree.tree import BeamTrees
 from beamtree.zoo import create_encoder
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BeamTreeContextualizer",
     "BeamTreeEncoder",
     "BeamTrees",
     "BeamtreeError",
     "EntangledScorer",
+    "GatedAttentionUnit",
     "GatedRecursiveCell",
+    "ParentAttention",
     "SlicedScorer",
+    "TreeTransformerLayer",
     "beam_tree_recursion",
     "create_encoder",
     "validate",

@@ -1,0 +1,128 @@
+"""Tokens in the light of their trees, (B, n, d) → (B, n, d): trees are found, every leaf attends to the nodes
+above it in each tree, and the trees' opinions are averaged by score (paper §4, "beyond sentence encoding").
+"""
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.attention import ParentAttention
+from beamtree.cell import layer_norm_wide
+from beamtree.checks import lengths_from
+from beamtree.encoder import BeamTreeEncoder
+from beamtree.forest import TreeSource
+from beamtree.tree import BeamTrees
+
+
+class Contextualized(NamedTuple):
+    tokens: Tensor  # (B, n, d), zero at padding
+    root: Tensor  # (B, d)
+    trees: BeamTrees
+
+
+class BeamTreeContextualizer(nn.Module):
+    """A block that stacks with others.
+
+    Args:
+        d_model: width of a token and of a node.
+        input_size: width of the tokens that come in, `d_model` if not given.
+        beam_size, slice_size, dropout, stochastic: of the `BeamTreeEncoder` that finds the trees.
+        source: another tree source instead of it: any encoder with `forest`, as `create_encoder` makes them
+            for ebt-grc, bt-grc, egt-grc, gt-grc, balanced-grc and gold-grc.
+        refinements: how often the leaves attend to their ancestors, with the same weights.
+        residual: x + block(LayerNorm(x)) instead of block(x).
+        attention_dropout: on what attention adds; `dropout` if not given.
+        attend_self, scalar_bias: as the paper prints it, see `ParentAttention`.
+    """
+
+    source: TreeSource
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        beam_size: int = 5,
+        slice_size: int | None = 64,
+        dropout: float = 0.0,
+        stochastic: bool = True,
+        source: nn.Module | None = None,
+        refinements: int = 2,
+        residual: bool = False,
+        attention_dropout: float | None = None,
+        attend_self: bool = False,
+        scalar_bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if source is None:
+            source = BeamTreeEncoder(
+                d_model,
+                input_size=input_size,
+                beam_size=beam_size,
+                slice_size=slice_size,
+                dropout=dropout,
+                stochastic=stochastic,
+                device=device,
+                dtype=dtype,
+            )
+        if not hasattr(source, "forest"):
+            raise ValueError(f"source must be an encoder with inner nodes, {type(source).__name__} has none")
+        if source.d_model != d_model:
+            raise ValueError(f"source must have nodes of d_model = {d_model}, its are {source.d_model} wide")
+        if residual and source.input_size != d_model:
+            raise ValueError(
+                f"residual needs tokens of d_model = {d_model}, they are {source.input_size} wide"
+            )
+        if refinements < 0:
+            raise ValueError(f"refinements must not be negative, got {refinements}")
+        self.d_model, self.refinements, self.residual = d_model, refinements, residual
+        self.source = cast(TreeSource, source)
+        self.parent_gau = ParentAttention(
+            d_model,
+            attend_self=attend_self,
+            scalar_bias=scalar_bias,
+            dropout=dropout if attention_dropout is None else attention_dropout,
+            device=device,
+            dtype=dtype,
+        )
+        self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype) if residual else None
+
+    def forward(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        need_trees: bool = False,
+        merges: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        """`merges` (B, n−1) are the trees to follow, for sources that can."""
+        found = self.contextualize(x, key_padding_mask, merges=merges)
+        return (found.tokens, found.trees) if need_trees else found.tokens
+
+    def contextualize(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Contextualized:
+        """Tokens, and beside them the root and the trees."""
+        read = x
+        if self.norm is not None:
+            lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
+            if key_padding_mask is not None:
+                x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+            read = layer_norm_wide(x, self.norm)
+        forest = self.source.forest(read, key_padding_mask, merges=merges)
+        by_tree = self.parent_gau(forest.leaves, forest.nodes, forest.trees, refinements=self.refinements)
+        tokens, root = forest.average(by_tree), forest.average(forest.roots)
+        if x.shape[1] == 1:
+            # A lone leaf meets neither cell nor scorer; an empty sum of the root keeps them in the graph.
+            tokens = tokens + root[:, None, :0].sum()
+        if self.norm is not None:
+            tokens = x + tokens
+        if key_padding_mask is not None:
+            tokens = tokens.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+        return Contextualized(tokens, root, forest.trees)
+
+    def extra_repr(self) -> str:
+        return f"d_model={self.d_model}, refinements={self.refinements}, residual={self.residual}"
