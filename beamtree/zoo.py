@@ -34,21 +34,35 @@ _ENCODERS = {
     "universal-transformer": _Entry("beamtree.rivals.transformers", "UniversalTransformer", {}),
 }
 
+_PAIR_ENCODERS = {
+    "gau": _Entry("beamtree.interaction", "GatedAttentionPairEncoder", {}),
+    "egt-gau": _Entry("beamtree.interaction", "TreePairEncoder", {"source": "egt-grc"}),
+    "ebt-gau": _Entry("beamtree.interaction", "TreePairEncoder", {"source": "ebt-grc"}),
+}
+
 
 def encoder_names() -> tuple[str, ...]:
-    """The names that `create_encoder` knows."""
+    """The names of sentence encoders that `create_encoder` knows."""
     return tuple(_ENCODERS)
+
+
+def pair_encoder_names() -> tuple[str, ...]:
+    """The names of encoders of a pair of sentences that `create_encoder` knows."""
+    return tuple(_PAIR_ENCODERS)
 
 
 def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **options: Any) -> nn.Module:
     """The sentence encoder of that name, (B, n, input_size or d_model) -> (B, d_model).
 
+    `gau`, `egt-gau` and `ebt-gau` encode a pair: `encoder(x1, x2, key_padding_mask1, key_padding_mask2)`.
+
     Options go to the model's constructor: `dropout`, `device` and `dtype` everywhere, `beam_size`,
     `slice_size`, `memory_slots` and others where the model has them.
     """
-    if name not in _ENCODERS:
-        raise BeamtreeError(f"there is no encoder {name!r}{_nearest(str(name), _ENCODERS)}")
-    entry = _ENCODERS[name]
+    encoders = _ENCODERS | _PAIR_ENCODERS
+    if name not in encoders:
+        raise BeamtreeError(f"there is no encoder {name!r}{_nearest(str(name), encoders)}")
+    entry = encoders[name]
     constructor = getattr(importlib.import_module(entry.module), entry.constructor)
     known = [option for option in inspect.signature(constructor).parameters if option != "d_model"]
     for option in options:
