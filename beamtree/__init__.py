@@ -6,8 +6,11 @@ from beamtree.checks import validate
 from beamtree.contextualizer import BeamTreeContextualizer
 from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError
+from beamtree.hybrid import HybridStack
 from beamtree.recursion import beam_tree_recursion
 from beamtree.scorer import EntangledScorer, SlicedScorer
+from beamtree.state_space import StateSpaceLayer
+from beamtree.tagger import TaggerHead
 from beamtree.transformer_layer import TreeTransformerLayer
 from beamtree.tree import BeamTrees
 from beamtree.zoo import create_encoder
@@ -22,8 +25,11 @@ __all__ = [
     "EntangledScorer",
     "GatedAttentionUnit",
     "GatedRecursiveCell",
+    "HybridStack",
     "ParentAttention",
     "SlicedScorer",
+    "StateSpaceLayer",
+    "TaggerHead",
     "TreeTransformerLayer",
     "beam_tree_recursion",
     "create_encoder",

@@ -1,0 +1,111 @@
+"""Stacks of unlike layers, and heads for every token."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from on_gpu import needs_gpu
+from torch import nn
+
+from beamtree import BeamtreeError
+from beamtree.hybrid import HybridStack
+from beamtree.tagger import TaggerHead, tag_accuracy, tag_loss
+
+D = 8
+STACKS = [["tree"], ["attention"], ["ssm"], ["ssm", "tree", "attention"], ["tree", "attention", "tree"], []]
+
+
+def make(layers: list, **options) -> HybridStack:
+    torch.manual_seed(0)
+    return HybridStack(layers, D, **{"dtype": torch.float64} | options)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("layers", STACKS, ids="-".join)
+def test_padding_is_carried_through_every_layer(layers, training):
+    stack = make(layers).train(training)
+    for module in stack.modules():
+        if hasattr(module, "stochastic"):
+            module.stochastic = False
+    lengths = torch.tensor([6, 1, 3])
+    is_padding = torch.arange(6) >= lengths[:, None]
+    x = torch.randn(3, 6, D, dtype=torch.float64).masked_fill(is_padding.unsqueeze(-1), torch.nan)
+    x.requires_grad_()
+    found = stack(x, is_padding)
+    assert found[is_padding].eq(0).all()
+    for b, length in enumerate(lengths):
+        torch.testing.assert_close(found[b, :length], stack(x[b : b + 1, :length])[0])
+    found.square().sum().backward()
+    assert x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in stack.parameters())
+
+
+def test_a_stack_is_its_layers_in_turn_and_a_norm():
+    stack = make(["ssm", "tree", "attention"]).eval()
+    x = torch.randn(2, 5, D, dtype=torch.float64)
+    torch.testing.assert_close(stack(x), nn.Sequential(*stack.layers, stack.norm)(x))
+
+
+def test_options_reach_their_layers():
+    stack = make(
+        ["tree", "attention", "ssm"],
+        beam_size=2,
+        heads=2,
+        feedforward_size=5,
+        state_size=3,
+        bidirectional=False,
+        dropout=0.25,
+    )
+    tree, attention, ssm = stack.layers
+    assert (tree.source.beam_size, tree.source.cell.dropout, tree.residual) == (2, 0.25, True)
+    assert (attention.self_attn.num_heads, attention.linear1.out_features) == (2, 5)
+    assert (attention.dropout.p, attention.norm_first) == (0.25, True)
+    assert ssm.space.frequency.shape == (1, D, 3)
+    assert ssm.dropout.p == 0.25
+
+
+def test_own_layers_get_the_mask_and_unknown_names_are_refused():
+    class Own(nn.Module):
+        def forward(self, x, key_padding_mask):
+            self.seen = key_padding_mask
+            return 2 * x
+
+    own = Own()
+    stack = make([own])
+    x, is_padding = torch.randn(1, 3, D, dtype=torch.float64), torch.tensor([[False, False, True]])
+    expected = F.layer_norm(2 * x, (D,)).masked_fill(is_padding.unsqueeze(-1), 0)
+    torch.testing.assert_close(stack(x, is_padding), expected)
+    assert own.seen is is_padding
+    with pytest.raises(BeamtreeError, match="there is no layer 'lstm'; there are tree, attention, ssm"):
+        make(["lstm"])
+    with pytest.raises(ValueError, match="key_padding_mask must be a bool tensor"):
+        stack(x, is_padding.float())
+
+
+def test_a_tagger_gives_every_token_classes_and_counts_only_what_it_should():
+    torch.manual_seed(0)
+    head = TaggerHead(D, 3)
+    tokens = torch.randn(2, 4, D)
+    logits = head(tokens)
+    assert logits.shape == (2, 4, 3)
+    tags = torch.randint(3, (2, 4))
+    counted = torch.tensor([[True, True, False, False], [True, False, False, False]])
+    expected = [F.cross_entropy(logits[b, i], tags[b, i]) for b, i in ((0, 0), (0, 1), (1, 0))]
+    torch.testing.assert_close(tag_loss(logits, tags, counted), torch.stack(expected).mean())
+    assert tag_loss(logits, tags, torch.zeros_like(counted)) == 0
+    best = logits.argmax(-1)
+    assert tag_accuracy(logits, best, counted) == 1.0
+    best[0, 0] = (best[0, 0] + 1) % 3
+    best[1, 3] = (best[1, 3] + 1) % 3
+    assert tag_accuracy(logits, best, counted) == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="classes must be at least 2"):
+        TaggerHead(D, 1)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_devices_agree():
+    stack = make(["ssm", "tree", "attention"]).eval()
+    x = torch.randn(2, 9, D, dtype=torch.float64)
+    torch.testing.assert_close(copy.deepcopy(stack).cuda()(x.cuda()).cpu(), stack(x), rtol=0, atol=1e-8)

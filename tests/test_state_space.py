@@ -1,0 +1,104 @@
+"""The state-space layer against its recurrence, written as a loop."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from on_gpu import needs_gpu
+from torch import Tensor
+
+from beamtree.state_space import DiagonalStateSpace, StateSpaceLayer
+
+D = 5
+
+
+def recur(space: DiagonalStateSpace, direction: int, x: Tensor) -> Tensor:
+    """y before the skip, one token after the other: x (B, n, d)."""
+    transition, added = space.discretize()
+    state = torch.zeros(x.shape[0], *added.shape[1:], dtype=added.dtype)  # (B, d, N)
+    outputs = []
+    for token in x.unbind(1):
+        state = transition[direction].exp() * state + token.unsqueeze(-1)
+        outputs.append(2 * (added[direction] * state).sum(-1).real)
+    return torch.stack(outputs, 1)
+
+
+def make_space(bidirectional: bool) -> DiagonalStateSpace:
+    torch.manual_seed(0)
+    return DiagonalStateSpace(D, state_size=3, bidirectional=bidirectional, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 33])
+def test_the_convolution_is_the_recurrence(n, bidirectional):
+    space = make_space(bidirectional)
+    x = torch.randn(2, n, D, dtype=torch.float64, requires_grad=True)
+    expected = recur(space, 0, x) + space.skip * x
+    if bidirectional:
+        later = recur(space, 1, x.flip(1)).flip(1)
+        expected = expected + F.pad(later[:, 1:], (0, 0, 0, 1))  # what lies strictly to the right
+    found = space(x)
+    torch.testing.assert_close(found, expected)
+    cotangent = torch.randn_like(found)
+    inputs = [x, *space.parameters()]
+    for a, b in zip(
+        torch.autograd.grad((found * cotangent).sum(), inputs),
+        torch.autograd.grad((expected * cotangent).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_one_direction_does_not_see_the_future_and_two_do():
+    x = torch.randn(1, 6, D, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, 4] += 1
+    for bidirectional in (False, True):
+        space = make_space(bidirectional)
+        same = torch.isclose(space(x), space(changed), rtol=0, atol=1e-12)[0, :4].all()
+        assert bool(same) is not bidirectional
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_nothing_leaks_from_padding(bidirectional):
+    torch.manual_seed(0)
+    layer = StateSpaceLayer(D, bidirectional=bidirectional, dtype=torch.float64)
+    lengths = torch.tensor([7, 1, 4])
+    is_padding = torch.arange(7) >= lengths[:, None]
+    x = torch.randn(3, 7, D, dtype=torch.float64).masked_fill(is_padding.unsqueeze(-1), torch.nan)
+    x.requires_grad_()
+    found = layer(x, is_padding)
+    assert found[is_padding].eq(0).all()
+    for b, length in enumerate(lengths):
+        torch.testing.assert_close(found[b, :length], layer(x[b : b + 1, :length])[0])
+    found.square().sum().backward()
+    assert x.grad[is_padding].eq(0).all()
+    assert x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+def test_autocast_keeps_the_parameters_type():
+    torch.manual_seed(0)
+    layer = StateSpaceLayer(8)
+    x = torch.randn(2, 9, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(x)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, layer(x), rtol=0.05, atol=0.05)
+
+
+def test_a_bad_state_size_is_refused():
+    with pytest.raises(ValueError, match="state_size must be at least 1, got 0"):
+        DiagonalStateSpace(4, state_size=0)
+    assert "state_size=16" in repr(StateSpaceLayer(4))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_devices_agree():
+    torch.manual_seed(0)
+    layer = StateSpaceLayer(D, dtype=torch.float64)
+    x = torch.randn(2, 17, D, dtype=torch.float64)
+    found = copy.deepcopy(layer).cuda()(x.cuda())
+    torch.testing.assert_close(found.cpu(), layer(x))
