@@ -1,6 +1,9 @@
 """`beamtree eval MODEL --data …`: accuracy, loss and trees by split, length, depth; tables, JSON, plots."""
 
+import hashlib
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +40,13 @@ def evaluate(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save",
+            help="Keep the JSON in the run folder as eval.json (eval-beamK.json with --beam), for `report`.",
+        ),
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Folder for accuracy by length and by depth, as PNG and SVG.")
     ] = None,
@@ -57,15 +67,19 @@ def evaluate(
     """
     from rich.console import Console
 
+    from beamtree.atomic import replace_file
     from beamtree.data.location import data_folder
     from beamtree.inference import choose_device, set_beam_size
-    from beamtree.model import load_model
+    from beamtree.model import find_model, load_model
     from beamtree.plots import require_matplotlib
     from beamtree.training.evaluate import evaluate as run_evaluation
     from beamtree.training.evaluate import find_sources
 
     if plot is not None:
         require_matplotlib()
+    if save and not Path(model, "recipe.toml").is_file():
+        raise BeamtreeError(f"--save keeps figures in a run folder, but {model} has no recipe.toml")
+    weights = hashlib.sha256((find_model(model) / "model.safetensors").read_bytes()).hexdigest()
     classifier = load_model(model, device=choose_device(device))
     set_beam_size(classifier, beam)
     task = classifier.task
@@ -91,8 +105,21 @@ def evaluate(
             )
             bar.remove_task(row)
 
+    content = {
+        "model": model,
+        "encoder": classifier.settings.encoder,
+        "task": task.name,
+        "beam": beam,
+        "weights": weights,
+        "command": _command(model, paths, split or (), beam),
+        "splits": [{**result.to_dict(), "description": task.splits.get(result.name)} for result in results],
+    }
+    if save:
+        name = "eval.json" if beam is None else f"eval-beam{beam}.json"
+        replace_file(Path(model, name), json.dumps(content, indent=2) + "\n")
+        typer.echo(f"wrote {Path(model, name)}", err=True)
     if as_json:
-        typer.echo(json.dumps(_to_dict(model, classifier.settings.encoder, task, results), indent=2))
+        typer.echo(json.dumps(content, indent=2))
     else:
         console = Console()
         for table in _tables(classifier.settings.encoder, task, results):
@@ -120,9 +147,11 @@ def _progress() -> Any:
     )
 
 
-def _to_dict(model: str, encoder: str, task: "Task", results: list["SplitResult"]) -> dict[str, Any]:
-    splits = [{**result.to_dict(), "description": task.splits.get(result.name)} for result in results]
-    return {"model": model, "encoder": encoder, "task": task.name, "splits": splits}
+def _command(model: str, paths: Sequence[Path], splits: Sequence[str], beam: int | None) -> str:
+    words = ["beamtree", "eval", model]
+    words += [word for path in paths for word in ("--data", str(path))]
+    words += [word for split in splits for word in ("--split", split)]
+    return shlex.join(words if beam is None else [*words, "--beam", str(beam)])
 
 
 def _tables(encoder: str, task: "Task", results: list["SplitResult"]) -> list["Table"]:

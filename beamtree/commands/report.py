@@ -1,0 +1,58 @@
+"""`beamtree report RUNS…`: the paper's tables from run folders, as Markdown and HTML."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Run folders, or folders of run folders, with what `eval RUN --save` wrote."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for results.md and results.html.", show_default="Markdown to stdout"),
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="listops, logic, sst5, imdb, snli, qqp, mnli, trees (against gold), slices (the sweep of "
+            "d_s), splits (run by run) or runs; may be repeated.",
+            show_default="all that the runs have figures for",
+        ),
+    ] = None,
+    skip: Annotated[
+        bool,
+        typer.Option("--skip", help="Leave runs that cannot be read or counted out, with a note."),
+    ] = False,
+) -> None:
+    """Build the paper's tables from run folders, the published figures beside ours.
+
+    ListOps figures are the median of the seeds, all others the mean; ± is the population standard deviation.
+    Runs whose settings differ from a shipped recipe by more than the seed get a row of their own that says
+    so, and so do evaluations with another beam. Cells without a run show a dash. The last table lists every
+    run with its commands.
+    """
+    from beamtree.atomic import make_folder, replace_file
+    from beamtree.report.build import build_report
+    from beamtree.report.pages import to_html, to_markdown
+
+    built = build_report(runs, table or (), skip=skip)
+    for note in built.notes:
+        typer.echo(f"beamtree: {note}", err=True)
+    words = ["beamtree", "report", *map(str, runs)]
+    words += [word for name in table or () for word in ("--table", name)] + (["--skip"] if skip else [])
+    if out is None:
+        typer.echo(to_markdown(built, shlex.join(words)), nl=False)
+        return
+    command = shlex.join([*words, "--out", str(out)])
+    make_folder(out)
+    for name, text in (
+        ("results.md", to_markdown(built, command)),
+        ("results.html", to_html(built, command)),
+    ):
+        replace_file(out / name, text)
+        typer.echo(f"wrote {out / name}", err=True)
