@@ -16,6 +16,7 @@ COMMANDS = {
     "eval": ("beamtree.commands.eval", "evaluate"),
     "parse": ("beamtree.commands.parse", "parse"),
     "bench": ("beamtree.commands.bench", "bench"),
+    "report": ("beamtree.commands.report", "report"),
 }
 
 
@@ -47,9 +48,7 @@ class _Commands(TyperGroup):
             raise typer.Exit(2) from error
 
 
-app = typer.Typer(
-    cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:
