@@ -28,10 +28,11 @@ class Task:
 
 def find_task(name: str) -> Task:
     """The task of that name: `listops` or `logic`."""
-    from beamtree.data import listops, logic
+    from beamtree.data.listops import TASK as LISTOPS
+    from beamtree.data.logic import TASK as LOGIC
     from beamtree.errors import BeamtreeError
 
-    tasks = {task.name: task for task in (listops.TASK, logic.TASK)}
+    tasks = {task.name: task for task in (LISTOPS, LOGIC)}
     if name not in tasks:
         raise BeamtreeError(f"there is no task {name!r}; choose one of {', '.join(sorted(tasks))}")
     return tasks[name]

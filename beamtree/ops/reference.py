@@ -7,15 +7,22 @@ from torch import Tensor
 _ROUNDING = {torch.float32: 24.0, torch.float64: 1.5 * 2.0**22}
 
 
+def up_to_rounding(values: Tensor) -> Tensor:
+    """The values, moved and rounded so that those that differ by rounding only are equal; order is kept.
+
+    Repeated tokens make exact ties, but a matrix product does not round all its rows alike, so that without
+    this such ties would be broken by padding and batch mates.
+    """
+    return values + _ROUNDING.get(values.dtype, 0.0)
+
+
 def stable_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest along the last axis, best first; equal ones in the order of their index.
 
-    Values count as equal if they are so up to rounding. Repeated tokens make exact ties, but a matrix product
-    does not round all its rows alike, so that such ties would be broken by padding and batch mates;
-    `torch.topk` promises nothing about ties either. Where −inf is among the k largest its index has no
-    meaning.
+    Values count as equal if they are so up to rounding; `torch.topk` promises nothing about ties. Where −inf
+    is among the k largest its index has no meaning.
     """
-    rounded = values + _ROUNDING.get(values.dtype, 0.0)
+    rounded = up_to_rounding(values)
     if k < values.shape[-1] and values.device.type == "cpu" and not torch.compiler.is_compiling():
         top, index = rounded.topk(k + 1)
         tied = (top[..., 1:] == top[..., :-1]) & (top[..., 1:] > -torch.inf)

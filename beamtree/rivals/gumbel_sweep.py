@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beamtree.ops.gated_cell import GatedCell
+from beamtree.ops.reference import up_to_rounding
 from beamtree.rivals.running_sum import running_sum
 from beamtree.search import ROWS_AT_ONCE
 
@@ -145,7 +146,7 @@ def grow(
         if noise is not None and width > 2:
             logits = logits + noise(t, count, width - 1)
         chances.append(logits.softmax(-1))
-        at = torch.add(logits.argmax(-1, keepdim=True), 1, out=positions[merges])  # (A, 1)
+        at = torch.add(up_to_rounding(logits).argmax(-1, keepdim=True), 1, out=positions[merges])  # (A, 1)
         window = torch.gather(lists, 2, (at + around).expand(2, count, 4), out=windows[:, merges])
         there = nodes[window[0]]  # (A, 4, d)
         if candidates is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from beamtree.ops.reference import up_to_rounding
 from beamtree.rivals.running_sum import running_sum
 
 Draw = Callable[[int, int], Tensor | None]  # step, pairs -> (B, pairs, …)
@@ -44,7 +45,7 @@ def gumbel_tree(
         # A finished sequence has no pair: zeros keep its softmax, which nothing reads, free of NaN.
         logits = torch.where(running, logits.masked_fill(~is_pair, -torch.inf), torch.zeros_like(logits))
         chance = logits.softmax(-1)
-        chosen = logits.argmax(-1, keepdim=True)
+        chosen = up_to_rounding(logits).argmax(-1, keepdim=True)
         hard = torch.zeros_like(chance).scatter(1, chosen, 1.0)
         choice = hard + chance - chance.detach() if pairs > 1 else hard
         choice = choice.to(states.dtype)

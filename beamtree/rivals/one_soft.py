@@ -12,7 +12,7 @@ In evaluation it is BT-GRC.
 import torch
 from torch import Tensor
 
-from beamtree.rivals.beam_step import Beams, Candidates, Step, splice, take
+from beamtree.rivals.beam_step import Beams, Candidates, Made, Step, splice, take
 from beamtree.rivals.entangled import BeamTreeGRC
 from beamtree.rivals.running_sum import running_sum
 from beamtree.rivals.tree_encoder import gumbel_noise
@@ -42,9 +42,13 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
             dtype=dtype,
         )
 
-    def search(self, leaves: Tensor, lengths: Tensor) -> Beams:
-        if not self.training:
-            return super().search(leaves, lengths)
+    @property
+    def plain(self) -> bool:
+        return self.training
+
+    def search(self, leaves: Tensor, lengths: Tensor, made: list[Made] | None = None) -> Beams:
+        if made is not None:
+            raise ValueError("in training the soft beam of BT-GRC OS is no tree and has no inner nodes")
         n, K = leaves.shape[1], self.beam_size
         beams = Beams(leaves, lengths)
         for t in range(n - 1):
