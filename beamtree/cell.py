@@ -70,8 +70,12 @@ def gate(gates: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Products in the types of their operands; tensors without storage know no autocast to switch off."""
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+    """Products in the types of their operands. Where there is no autocast to switch off, on the meta device
+    always, nothing is done: an exported graph stays plain.
+    """
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def layer_norm_wide(x: Tensor, norm: nn.LayerNorm) -> Tensor:

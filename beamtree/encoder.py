@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from beamtree.cell import GatedRecursiveCell
 from beamtree.checks import lengths_from
 from beamtree.constraints import check_merges, check_pins
+from beamtree.exporting import roots_in_a_loop
 from beamtree.forest import Forest
 from beamtree.leaf import LeafTransform
 from beamtree.recursion import Beams, beam_tree_recursion
@@ -71,7 +72,12 @@ class BeamTreeEncoder(nn.Module):
 
         `merges` (B, n−1) makes the encoder follow a given tree; `pinned_spans`, per sequence a list of
         half-open (start, end), makes every tree contain these spans.
+
+        `torch.export` takes the encoder in evaluation mode, without these three; batch and length may be
+        dynamic, the length from 2 on.
         """
+        if torch.compiler.is_exporting():
+            return self._exported(x, key_padding_mask, need_trees, merges, pinned_spans)
         beams = self.beams(x, key_padding_mask, merges=merges, pinned_spans=pinned_spans)
         return (beams.root(), beams.trees()) if need_trees else beams.root()
 
@@ -101,17 +107,13 @@ class BeamTreeEncoder(nn.Module):
         pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
         need_nodes: bool = False,
     ) -> tuple[Tensor, Beams]:
-        weight = self.leaf.linear.weight
-        lengths = lengths_from(x, key_padding_mask, input_size=self.input_size, weight=weight)
+        leaves, lengths = self._read(x, key_padding_mask)
         if merges is not None and pinned_spans is not None:
             raise ValueError("give merges or pinned_spans, not both: a given tree leaves nothing to pin")
         pins = None if pinned_spans is None else check_pins(pinned_spans, lengths)
         if merges is not None:
             check_merges(merges, lengths, n=x.shape[1])
         self._warn_if_greedy()
-        if key_padding_mask is not None:
-            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
-        leaves = self.leaf(x)
         return leaves, beam_tree_recursion(
             leaves,
             lengths,
@@ -123,6 +125,22 @@ class BeamTreeEncoder(nn.Module):
             pins=pins,
             need_nodes=need_nodes,
         )
+
+    def _read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The leaves (B, n, d) and the lengths (B,); what stands in padded rows has no effect."""
+        weight = self.leaf.linear.weight
+        lengths = lengths_from(x, key_padding_mask, input_size=self.input_size, weight=weight)
+        if key_padding_mask is not None:
+            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+        return self.leaf(x), lengths
+
+    def _exported(self, x: Tensor, key_padding_mask: Tensor | None, *refused: object) -> Tensor:
+        if self.training:
+            raise RuntimeError("torch.export is for inference here: call eval() on the encoder before")
+        if any(option is not None and option is not False for option in refused):
+            raise ValueError("need_trees, merges and pinned_spans cannot be exported: leave them out")
+        leaves, lengths = self._read(x, key_padding_mask)
+        return roots_in_a_loop(leaves, lengths, self.cell, self.scorer, beam_size=self.beam_size)
 
     def _warn_if_greedy(self) -> None:
         if self.beam_size > 1 or self._warned or not self.training or torch.compiler.is_compiling():

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from beamtree.cell import without_autocast
+
 
 class SlicedScorer(nn.Module):
     """e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂ on the first s features; s = d gives the unsliced scorer."""
@@ -32,7 +34,7 @@ class SlicedScorer(nn.Module):
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:  # (…, d), (…, d) -> (…)
         s = self.slice_size
-        with torch.autocast(left.device.type, enabled=False):
+        with without_autocast(left):
             pair = torch.cat((left[..., :s], right[..., :s]), -1)
             return _linear_wide(F.gelu(_linear_wide(pair, self.hidden)), self.out).squeeze(-1)
 
@@ -51,7 +53,7 @@ class EntangledScorer(nn.Module):
         self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, parent: Tensor) -> Tensor:  # (…, d) -> (…)
-        with torch.autocast(parent.device.type, enabled=False):
+        with without_autocast(parent):
             return _linear_wide(parent, self).squeeze(-1)
 
 

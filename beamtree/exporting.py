@@ -1,0 +1,80 @@
+"""The recursion for `torch.export`: inference only, one `while_loop` over plain tensor operations.
+
+The state has one size from the first step to the last: every beam keeps its own copy of its live nodes, in a
+row of n of which fewer count with every merge. That is O(n²·K·d) work; search.py copies nothing,
+but is an operator that only this package can run.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._higher_order_ops.while_loop import while_loop
+
+from beamtree.ops.reference import stable_topk
+
+
+def roots_in_a_loop(
+    leaves: Tensor,  # (B, n, d), n ≥ 2, finite everywhere, padding included
+    lengths: Tensor,  # (B,)
+    cell: nn.Module,
+    scorer: nn.Module,
+    *,
+    beam_size: int,
+) -> Tensor:
+    """The roots of the `beam_size` best trees, averaged by score, (B, d): as the search in evaluation."""
+    B, n, _ = leaves.shape
+    K = beam_size
+    device = leaves.device
+    column = torch.arange(n, device=device)
+    slot = torch.arange(K, device=device)
+    sequence = torch.arange(B, device=device).unsqueeze(1)  # (B, 1)
+    lengths = lengths.unsqueeze(1)  # (B, 1)
+
+    # An index, not a slice: slices would be specialised to n > 2.
+    energy = scorer(leaves, leaves[:, (column + 1).clamp(max=n - 1)])  # (B, n): of the pair at a column
+    energy = energy.to(torch.promote_types(leaves.dtype, torch.float32))
+    energy = energy.masked_fill(column + 1 >= lengths, -torch.inf)
+    state = (
+        torch.zeros((), dtype=torch.int64, device=device),
+        leaves.unsqueeze(1).repeat(1, K, 1, 1),  # (B, K, n, d)
+        energy.unsqueeze(1).repeat(1, K, 1),  # (B, K, n)
+        energy.new_zeros(B, K).masked_fill(slot > 0, -torch.inf),
+    )
+
+    def is_running(t: Tensor, nodes: Tensor, energy: Tensor, scores: Tensor) -> Tensor:
+        return t < lengths.max() - 1
+
+    def merge(t: Tensor, nodes: Tensor, energy: Tensor, scores: Tensor) -> tuple[Tensor, ...]:
+        # There may be fewer than K pairs; those that do not exist are never chosen before one that does.
+        top, position = stable_topk(F.pad(energy, (0, K), value=-torch.inf), K)  # (B, K, K)
+        candidates = (top + (scores - energy.logsumexp(-1)).unsqueeze(-1)).flatten(1)
+        candidates = candidates.masked_fill(candidates.isnan(), -torch.inf)  # a finished sequence's
+        new_scores, chosen = stable_topk(candidates, K)  # (B, K)
+        chosen = torch.where(new_scores > -torch.inf, chosen, chosen[:, :1])  # a dead beam follows the best
+        beam = chosen // K
+        here = position.flatten(1).gather(1, chosen).clamp(max=n - 2)  # (B, K): the left child's column
+
+        parents = cell(nodes[sequence, beam, here], nodes[sequence, beam, here + 1])  # (B, K, d)
+        here = here.unsqueeze(-1)
+        stays = (column + (column > here)).clamp(max=n - 1)  # (B, K, n): the right child's place closed
+        kept = (sequence.unsqueeze(-1), beam.unsqueeze(-1), stays)
+        new_nodes = torch.where((column == here).unsqueeze(-1), parents.unsqueeze(2), nodes[kept])
+        starts = torch.cat(((here - 1).clamp(min=0), here), -1)  # (B, K, 2): where the new pairs start
+        pairs = (sequence.unsqueeze(-1), slot.view(1, K, 1), starts)
+        new_pairs = scorer(new_nodes[pairs], new_nodes[(*pairs[:2], starts + 1)]).to(energy.dtype)
+        new_pairs = new_pairs.masked_fill(starts + 2 >= (lengths - t).unsqueeze(-1), -torch.inf)
+        new_energy = torch.where(column == here - 1, new_pairs[..., :1], energy[kept])
+        new_energy = torch.where(column == here, new_pairs[..., 1:], new_energy)
+
+        runs = (lengths - t > 1).unsqueeze(-1)  # (B, 1, 1)
+        return (
+            t + 1,
+            torch.where(runs.unsqueeze(-1), new_nodes, nodes),
+            torch.where(runs, new_energy, energy),
+            torch.where(runs.squeeze(-1), new_scores - new_scores[:, :1], scores),
+        )
+
+    with torch.no_grad():
+        _, nodes, _, scores = while_loop(is_running, merge, state)
+    weights = scores.softmax(1).to(nodes.dtype)
+    return (weights.unsqueeze(-1) * nodes[:, :, 0]).sum(1)
