@@ -112,8 +112,10 @@ def draw(lines: Sequence[Line], path: Path, title: str) -> None:
 def _draw_line(panel: Any, line: Line, quantity: str, colour: Any) -> None:
     points = [(point.size, getattr(point, quantity)) for point in sorted(line.points)]
     # A logarithm has no place for what was not measured, nor for growth too small to see.
-    sizes = [size for size, value in points if value]
-    values = [value for _, value in points if value]
+    points = [(size, value) for size, value in points if value]
+    if not points:
+        return
+    sizes, values = zip(*points, strict=True)
     if line.published:
         panel.plot(sizes, values, color=colour, linestyle="--", linewidth=0.9, label=_PUBLISHED)
     else:
@@ -124,10 +126,12 @@ def _label_axes(panel: Any, lines: Sequence[Line], x_label: str, y_label: str) -
     from matplotlib.ticker import LogLocator, NullLocator
 
     sizes = sorted({point.size for line in lines for point in line.points})
-    panel.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
+    panel.set(xscale="log", xlabel=x_label, ylabel=y_label)
     panel.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
-    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    if panel.lines:
+        panel.set_yscale("log")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_minor_locator(NullLocator())
     panel.grid(alpha=0.3)

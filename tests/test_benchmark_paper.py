@@ -1,0 +1,166 @@
+"""The paper's efficiency table: its figures, its expressions, its training step."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from beamtree import BeamtreeError
+from beamtree.benchmark import paper
+from beamtree.benchmark.memory import FIRST_LENGTH
+from beamtree.benchmark.models import NaiveEncoder
+from beamtree.benchmark.paper import RANGES, Cell, Range, Trainer, measure_table, train_on
+from beamtree.benchmark.process import OUT_OF_MEMORY
+from beamtree.benchmark.published import TABLE_1
+from beamtree.benchmark.run import run_paper
+
+CPU = torch.device("cpu")
+RESULTS = Path(__file__).resolve().parents[2] / "shared" / "spec" / "results.md"
+SHORT = [("[MAX 2 9 [MIN 4 7 ] 0 ]", "9"), ("[SM 3 8 ]", "1"), ("[MED 1 2 3 ]", "2")]
+
+
+def spelt(figures) -> list[str]:
+    return ["OOM", "OOM"] if figures is None else [f"{number:g}" for number in figures]
+
+
+def test_the_published_table_has_ten_rows_of_four_ranges():
+    assert len(TABLE_1) == 10
+    assert all(list(row.figures) == list(RANGES) for row in TABLE_1.values())
+    assert spelt(TABLE_1["ebt-grc"].figures["1500-2000"]) == ["10.5", "10.97"]
+    assert spelt(TABLE_1["bt-grc"].figures["1500-2000"]) == ["OOM", "OOM"]
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="the paper's figures are not beside the repository")
+def test_the_published_table_is_that_of_the_paper():
+    text = RESULTS.read_text(encoding="utf-8")
+    lines = re.search(r"## Table 1\..*?\n\n(.*?)\n\n", text, re.S).group(1).splitlines()[2:]
+    printed = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    ours = [
+        [row.label, *(word for figures in row.figures.values() for word in spelt(figures))]
+        for row in TABLE_1.values()
+    ]
+    as_numbers = [
+        [name, *(word if word == "OOM" else f"{float(word):g}" for word in words)] for name, *words in printed
+    ]
+    assert ours == as_numbers
+
+
+def test_expressions_have_the_lengths_of_their_range_and_are_the_same_every_time():
+    drawn = Range(20, 25).sample(5)
+    assert all(20 <= len(text.split()) <= 25 for text, _ in drawn)
+    assert drawn == Range(20, 25).sample(5)
+    assert all(label in "0123456789" for _, label in drawn)
+
+
+@pytest.mark.parametrize("model", ["om", "ebt-grc-512", "naive"])
+def test_a_row_trains_the_classifier_of_the_paper(model):
+    trainer = Trainer(model, CPU)
+    classifier = trainer.classifier
+    assert classifier.embedding.output_size == 128
+    assert classifier.head.hidden.out_features == 128
+    assert classifier.head.hidden.in_features == (512 if model == "ebt-grc-512" else 128)
+    assert isinstance(classifier.encoder, NaiveEncoder) == (model == "naive")
+    if model == "om":
+        assert (classifier.encoder.memory_slots, classifier.encoder.memory_dropout) == (21, 0.1)
+    before = [parameter.clone() for parameter in classifier.parameters()]
+    found = train_on(model, SHORT, float("inf"), "cpu")
+    assert len(found["seconds"]) == 3
+    assert found["peak_bytes"] >= 0
+    assert trainer.train(paper_examples()) != []
+    assert any(not torch.equal(a, b) for a, b in zip(before, classifier.parameters(), strict=True))
+
+
+def paper_examples():
+    from beamtree.data.task import Example
+
+    return [Example((tuple(text.split()),), label) for text, label in SHORT]
+
+
+def test_a_slow_row_stops_after_the_expression_that_was_too_much():
+    assert len(train_on("recurrent-grc", SHORT, 0.0, "cpu")["seconds"]) == 1
+
+
+def test_a_gpu_is_warmed_up_by_the_first_expression_and_a_cpu_by_its_beginning(monkeypatch):
+    seen = []
+
+    class Watched:
+        def __init__(self, model, device):
+            pass
+
+        def train(self, examples, max_seconds=float("inf")):
+            seen.append([len(example.sentences[0]) for example in examples])
+            return [0.1 for _ in examples]
+
+    class Peak:
+        def __init__(self, device):
+            pass
+
+        def warmed_up(self):
+            seen.append("warm")
+
+        def bytes(self):
+            return 5
+
+    monkeypatch.setattr(paper, "Trainer", Watched)
+    monkeypatch.setattr(paper, "PeakMemory", Peak)
+    train_on("ebt-grc", SHORT, 1.0, "cuda")
+    assert seen == [[9, 9], "warm", [9, 4, 5]]
+    seen.clear()
+    train_on("ebt-grc", SHORT, 1.0, "cpu")
+    assert seen == [[FIRST_LENGTH], "warm", [9, 4, 5]]
+
+
+@pytest.fixture
+def small_ranges(monkeypatch):
+    monkeypatch.setitem(RANGES, "200-250", Range(10, 14))
+    monkeypatch.setitem(RANGES, "500-600", Range(15, 20))
+
+
+def test_a_cell_on_a_cpu_is_measured_in_a_process_of_its_own(small_ranges):
+    cells: list[Cell] = []
+    measure_table(["recurrent-grc"], ["200-250"], CPU, samples=2, max_seconds=60, into=cells)
+    (cell,) = cells
+    assert len(cell.seconds) == 2
+    assert cell.peak_bytes >= 0
+    assert 10 <= cell.mean_length <= 14
+    assert cell.problem is None
+    assert cell.extrapolated
+    assert cell.minutes == pytest.approx(100 / 60 * sum(cell.seconds) / 2)
+
+
+def test_a_row_that_runs_out_of_memory_is_marked_and_the_rest_goes_on(small_ranges, monkeypatch):
+    def train(model, expressions, max_seconds, device):
+        if model == "bt-grc":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return {"seconds": [0.6] * 100, "peak_bytes": 1000}
+
+    monkeypatch.setattr(paper, "train_on", train)
+    cells: list[Cell] = []
+    said: list[float] = []
+    measure_table(
+        ["bt-grc", "naive"],
+        ["200-250", "500-600"],
+        torch.device("cuda"),
+        samples=4,
+        max_seconds=60,
+        into=cells,
+        progress=lambda share, doing: said.append(share),
+    )
+    assert [cell.problem for cell in cells] == [OUT_OF_MEMORY, None] * 2
+    assert cells[0].minutes is None
+    assert cells[1].minutes == pytest.approx(1.0)
+    assert not cells[1].extrapolated
+    assert said == [0.0, 0.0, 0.25, 0.5, 0.5, 0.75]
+    assert cells[0].to_dict()["published"] == {"minutes": 1.1, "gigabytes": 1.71}
+    assert cells[1].to_dict()["published"] is None
+
+
+def test_unknown_rows_and_ranges_are_named_before_anything_is_measured():
+    def measure(models: tuple[str, ...], ranges: tuple[str, ...]) -> None:
+        run_paper(models, ranges, CPU, samples=1, max_seconds=1, progress=lambda share, doing: None)
+
+    with pytest.raises(BeamtreeError, match="did you mean 'bt-grc-os'"):
+        measure(("bt-grc-so",), ())
+    with pytest.raises(BeamtreeError, match="no lengths '200-240'; did you mean '200-250'"):
+        measure((), ("200-240",))

@@ -1,0 +1,146 @@
+"""`beamtree bench`: options, files, refusals, and Ctrl-C."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from beamtree.benchmark import paper, workload
+from beamtree.benchmark.paper import Range
+from beamtree.benchmark.run import arithmetic
+from beamtree.cli import app
+
+SMALL = ["--device", "cpu", "--no-memory", "--repeat", "2", "--d-model", "8", "--beam", "2"]
+
+
+def bench(*options: str):
+    return CliRunner().invoke(app, ["bench", *map(str, options)], env={"COLUMNS": "160"})
+
+
+def refusal(*options: str) -> str:
+    result = bench(*options)
+    assert result.exit_code == 2
+    return result.stderr
+
+
+def test_the_fast_path_is_measured_beside_the_original_one(tmp_path):
+    files = {name: tmp_path / "new" / name for name in ("b.json", "b.md", "b.svg")}
+    result = bench(
+        *SMALL,
+        *("--lengths", "6,4", "--batch", "3", "--threads", "1", "--matmul-precision", "high"),
+        *("--json", files["b.json"], "--markdown", files["b.md"], "--plot", files["b.svg"]),
+    )
+    assert result.exit_code == 0, result.output
+    assert "faster than naive" in result.stdout
+    content = json.loads(files["b.json"].read_text())
+    assert [(m["model"], m["B"], m["n"], len(m["all_seconds"])) for m in content["measurements"]] == [
+        ("ebt-grc", 3, 4, 2),
+        ("naive", 3, 4, 2),
+        ("ebt-grc", 3, 6, 2),
+        ("naive", 3, 6, 2),
+    ]
+    assert content["environment"]["threads"] == 1
+    assert content["environment"]["matmul_precision"] == "high"
+    assert content["interrupted"] is False
+    assert "| 3 | 4 | ebt-grc |" in files["b.md"].read_text()
+    assert "tokens n" in files["b.svg"].read_text()
+
+
+def test_threads_and_precision_are_put_back():
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    other = before[0] + 1, "high" if before[1] == "highest" else "highest"
+    with arithmetic(*other):
+        assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == other
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--inference", "--lengths", "4", "--models", "om"), "µs a search step"),
+        (("--suite", "throughput", "--lengths", "4", "--models", "gt-grc"), "tokens/s"),
+        (("--suite", "scaling", "--slice-size", "2,4", "--lengths", "4"), "d_s"),
+    ],
+)
+def test_each_suite_shows_what_it_is_about(options, expected):
+    result = bench(*SMALL, *options)
+    assert result.exit_code == 0, result.output
+    assert expected in result.stdout
+
+
+def test_the_paper_table_is_measured_on_expressions(monkeypatch, tmp_path):
+    monkeypatch.setitem(paper.RANGES, "200-250", Range(8, 12))
+    monkeypatch.setattr(paper, "call_alone", lambda function, **arguments: function(**arguments))
+    result = bench(
+        *("--suite", "paper", "--device", "cpu", "--models", "gt-grc,naive", "--lengths", "200-250"),
+        *("--samples", "2", "--json", tmp_path / "b.json"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "GT-GRC" in result.stdout
+    assert "(0.35)" in result.stdout
+    content = json.loads((tmp_path / "b.json").read_text())
+    assert [len(cell["seconds"]) for cell in content["measurements"]] == [2, 2]
+    assert content["settings"]["samples"] == 2
+
+
+def test_interrupting_keeps_what_was_measured(monkeypatch, tmp_path):
+    steps = []
+    take_step = workload.Workload.step
+
+    def step(self):
+        steps.append(self.case.n)
+        if steps.count(6) == 2:
+            raise KeyboardInterrupt
+        take_step(self)
+
+    monkeypatch.setattr(workload.Workload, "step", step)
+    result = bench(*SMALL, "--lengths", "4,6", "--json", tmp_path / "b.json", "--plot", tmp_path / "b.png")
+    assert result.exit_code == 130
+    assert "interrupted" in result.stderr
+    content = json.loads((tmp_path / "b.json").read_text())
+    assert content["interrupted"] is True
+    assert [len(m["all_seconds"]) for m in content["measurements"]] == [2, 2, 0, 0]
+    assert (tmp_path / "b.png").exists()
+
+
+def test_interrupting_at_once_leaves_an_empty_report(monkeypatch, tmp_path):
+    def step(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workload.Workload, "step", step)
+    result = bench(*SMALL, "--lengths", "4", "--plot", tmp_path / "b.png")
+    assert result.exit_code == 130
+    assert not (tmp_path / "b.png").exists()
+
+
+def test_what_a_user_can_mend_is_one_sentence(tmp_path):
+    assert "did you mean 'ebt-grc'" in refusal(*SMALL, "--models", "ebt-grcc")
+    assert "wants whole numbers from 1 on with commas between, got 'ten'" in refusal("--lengths", "5,ten")
+    assert "got '0'" in refusal("--batch", "0")
+    assert "--models has nothing between two commas" in refusal("--models", "om,,gt-grc")
+    assert "--samples: leave it out" in refusal("--samples", "3")
+    paper_refusal = refusal("--suite", "paper", "--batch", "3", "--inference")
+    assert "the suite paper has no use for --batch, --inference" in paper_refusal
+    assert "--plot writes" in refusal("--plot", "b.txt")
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert "cannot make the folder" in refusal("--json", blocked / "b.json")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_named():
+    assert "cannot use the device 'cuda'" in refusal("--device", "cuda")
+
+
+def test_help_explains_memory_and_ctrl_c():
+    text = bench("--help").stdout
+    for word in ("--suite", "peak memory", "Ctrl-C", "--max-seconds-per-cell"):
+        assert word in text
+
+
+def test_output_files_are_optional(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert bench(*SMALL, "--lengths", "3", "--models", "recurrent-grc").exit_code == 0
+    assert list(Path(tmp_path).iterdir()) == []
