@@ -115,6 +115,8 @@ def test_the_published_figures_are_those_of_the_paper() -> None:
     logic = TABLES["logic"].rows["ebt-grc"]
     assert [logic[f"test{count}"].value for count in (10, 11, 12)] == [94.95, 93.87, 93.04]
     assert set(TABLES["listops"].rows["transformer"]) == {"near-iid"}
+    lines = [[cell.text for cell in line.cells] for line in table_of([], "listops", wanted=["listops"]).lines]
+    assert ["", "paper, copied", "57.4 ±.4", *["–"] * 10] in lines
     assert {name for table in TABLES.values() for name in table.rows} <= set(LABELS)
 
 
@@ -273,6 +275,9 @@ def test_a_command_repeats_the_recipe_whatever_was_changed(tmp_path: Path) -> No
     # An option that the shipped recipe sets cannot be taken away again by a change.
     odd = load_recipe("listops-om", ["model.encoder=ebt-grc"])
     assert training_command(odd) is None
+    path = tmp_path / "dotted.toml"
+    path.write_text('extends = "listops"\n[model.options]\n"a.b" = 1\n')
+    assert training_command(load_recipe(path)) is None
     path = make_run(tmp_path / "odd", "listops-om", ["model.encoder=ebt-grc"])
     assert table_of([path], "runs").lines[0].cells[3].text == f"beamtree train {path / 'recipe.toml'}"
     assert "beam_size left at its default" in row_of(read_run(path)).label

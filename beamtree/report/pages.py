@@ -16,7 +16,7 @@ _STYLE = """
     --best: #5fd3a6; --link: #8ab4f8; }
 }
 body { margin: 0 auto; padding: 2.5rem 1.5rem; max-width: 88rem; background: var(--page); color: var(--text);
-  font: 15px/1.5 system-ui, sans-serif; }
+  font: 14px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; }
 h2 { font-size: 1.15rem; margin: 2.6rem 0 .2rem; }
 p { margin: .2rem 0 .8rem; color: var(--muted); max-width: 60rem; }
@@ -24,7 +24,7 @@ a { color: var(--link); text-decoration: none; }
 a:hover, a:focus { text-decoration: underline; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .38rem .7rem; text-align: right; white-space: nowrap; }
+th, td { padding: .38rem .6rem; text-align: right; white-space: nowrap; }
 th { font-weight: 600; background: var(--band); border-bottom: 1px solid var(--line); }
 .word { text-align: left; }
 tr.row td { border-top: 1px solid var(--line); }

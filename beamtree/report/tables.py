@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, pstdev
 
-from beamtree.report.paper import TABLES, PaperTable, group
+from beamtree.report.paper import COPIED, TABLES, PaperTable, group
 from beamtree.report.rows import Member, RowKey, training_command
 from beamtree.report.runs import EARLY, TrainedRun
 
@@ -42,45 +42,43 @@ class Table:
 class _Summary:
     """What the seeds of a row say about one split."""
 
-    centre: float
+    rounded: float
     text: str
     hint: str
 
 
 def paper_table(table: PaperTable, rows: Rows) -> Table:
-    """The published rows with ours beneath each, and ours that were not published."""
+    """Ours with the published figures beneath each, and ours that were not published."""
     ours = {key: members for key, members in rows.items() if key.task == table.task}
-    known = [RowKey(table.task, name) for name in table.rows]
-    keys = sorted({*known, *ours}, key=lambda key: key.place)
-    summaries = {
-        (key, split): _summary(ours[key], split, table.median) for key in ours for split in table.columns
-    }
+    keys = sorted({*ours, *(RowKey(table.task, name) for name in table.rows)}, key=lambda key: key.place)
+    columns = [
+        {key: found for key in ours if (found := _summary(ours[key], split, table.median)) is not None}
+        for split in table.columns
+    ]
     lines = []
     for key in keys:
-        figures = table.rows.get(key.name, {}) if key.plain else {}
-        cells = []
-        for split in table.columns:
-            found = summaries.get((key, split))
-            rivals = [
-                round(other.centre, 2)
-                for (rival, place), other in summaries.items()
-                if other is not None and place == split and group(rival.name) == group(key.name)
-            ]
-            best = found is not None and len(rivals) > 1 and round(found.centre, 2) == max(rivals)
-            cells.append(
-                Cell() if found is None else Cell(found.text, best and bool(group(key.name)), hint=found.hint)
-            )
+        cells = [_ours(key, column) for column in columns]
         lines.append(Line([Cell(key.label), Cell("ours"), *cells, *_about(ours.get(key, ()))]))
-        if figures:
+        if key.plain and key.name in table.rows:
             cells = [_published(table, key.name, split) for split in table.columns]
-            lines.append(Line([Cell(""), Cell("paper"), *cells, Cell("3"), *[Cell()] * 3], published=True))
+            source, seeds = ("paper, copied", NOTHING) if key.name in COPIED else ("paper", "3")
+            lines.append(Line([Cell(""), Cell(source), *cells, Cell(seeds), *[Cell()] * 3], published=True))
     caption = (
-        f"Accuracy in %: {table.statistic} of the seeds ± population standard deviation, beside the paper's "
-        f"Table {table.number}. Bold: best of ours, best of theirs; the gold-tree model does not compete"
+        f"Trained on {table.training}. Accuracy in %: {table.statistic} of the seeds ± population standard "
+        f"deviation, beside the paper's Table {table.number}. Bold: best of ours, best of theirs; the "
+        f"gold-tree model does not compete"
         f"{', nor do interaction models with sentence encoders' if 'gau' in table.rows else ''}."
     )
     headers = ["model", "", *table.columns.values(), "seeds", "epochs", "early stop", "runs"]
     return Table(table.task, table.title, caption, headers, lines, words=2)
+
+
+def _ours(key: RowKey, column: dict[RowKey, _Summary]) -> Cell:
+    if key not in column:
+        return Cell()
+    rivals = [other.rounded for rival, other in column.items() if group(rival.name) == group(key.name)]
+    best = bool(group(key.name)) and len(rivals) > 1 and column[key].rounded == max(rivals)
+    return Cell(column[key].text, best=best, hint=column[key].hint)
 
 
 def _published(table: PaperTable, name: str, split: str) -> Cell:
@@ -245,7 +243,7 @@ def _summary(members: Sequence[Member], split: str, by_median: bool) -> _Summary
         for member, figures in found
         if figures is not None
     ]
-    return _Summary(centre, f"{centre:.2f}{spread}{few}", "; ".join(each))
+    return _Summary(round(centre, 2), f"{centre:.2f}{spread}{few}", "; ".join(each))
 
 
 def _about(members: Sequence[Member]) -> list[Cell]:
