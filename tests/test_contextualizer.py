@@ -105,6 +105,36 @@ def test_tokens_and_all_gradients_are_those_of_the_trees_replayed_plainly(source
         torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b, msg=name)
 
 
+@pytest.mark.parametrize("source", ["ebt-grc", "bt-grc", "balanced-grc", "gold-grc"])
+def test_under_noise_and_dropout_the_gradient_is_the_slope(source):
+    """For one draw of both; straight-through trees have no slope of their own."""
+    block = make(source, dropout=0.3).train()
+    x, is_padding = make_input()
+    direction, cotangent = torch.randn(2, *x.shape, dtype=torch.float64)
+    x.requires_grad_()
+
+    def loss(given: Tensor) -> Tensor:
+        torch.manual_seed(5)
+        return (run(block, given, is_padding) * cotangent).sum()
+
+    (grad,) = torch.autograd.grad(loss(x), x)
+    slope = (loss(x + 1e-6 * direction) - loss(x - 1e-6 * direction)) / 2e-6
+    torch.testing.assert_close((grad * direction).sum(), slope, rtol=1e-6, atol=1e-6)
+
+
+def test_faithful_bt_hands_out_the_same_nodes_in_training():
+    given = create_encoder("bt-grc", D, mode="faithful", stochastic=False, dtype=torch.float64)
+    block = BeamTreeContextualizer(D, source=given, dtype=torch.float64)
+    for lengths in (LENGTHS, [1]):
+        x, is_padding = make_input(lengths)
+        tokens = block.train()(x, is_padding)
+        torch.testing.assert_close(tokens, block.eval()(x, is_padding))
+        grads = torch.autograd.grad(tokens.square().sum(), list(block.parameters()))
+        expected = torch.autograd.grad(block(x, is_padding).square().sum(), list(block.parameters()))
+        for a, b in zip(grads, expected, strict=True):
+            torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_sequence_gives_the_same_alone_and_in_a_padded_batch(source, residual):
