@@ -1,7 +1,6 @@
 """`beamtree train` and `beamtree data`: what they say, what they refuse, what they leave behind."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from small_runs import SMALL
@@ -14,7 +13,7 @@ from beamtree.data.listops import TASK
 from beamtree.errors import BeamtreeError
 from beamtree.model import load_model
 from beamtree.settings import from_table, merge_tables
-from beamtree.training.recipe import Recipe, shipped_recipes
+from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
 from beamtree.training.run_folder import RunFolder
 
 
@@ -151,19 +150,11 @@ def test_listops_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: p
     from beamtree.data import listops_generate
     from beamtree.data.listops_splits import Draw
 
-    draws = [
-        Draw(
-            {name: max(3, 20 * lines // 100_000) for name, lines in draw.files.items()},
-            draw.process,
-            draw.lengths,
-        )
-        for draw in listops_generate.DRAWS[:2]
-    ]
-    draws[0] = Draw({"train_d20s.tsv": 1100, "test_d20s.tsv": 20}, draws[0].process)
+    draws = [Draw({"train_d20s.tsv": 1100, "test_d20s.tsv": 20}, listops_generate.DRAWS[0].process)]
     monkeypatch.setattr(listops_generate, "DRAWS", draws)
-    made = call("data", "listops", "--split", "train", "--split", "dev", "--split", "200-300")
+    made = call("data", "listops", "--split", "train", "--split", "dev", "--split", "near-iid")
     assert made.exit_code == 0, made.output
-    assert made.output.strip().endswith("3 splits of ListOps in data/listops: train, dev, 200-300")
+    assert made.output.strip().endswith("3 splits of ListOps in data/listops: train, dev, near-iid")
     assert len((tmp_path / "data/listops/train_d20s.tsv").read_text().splitlines()) == 1100
     assert "already has train_d20s.tsv" in refusal("data", "listops", "--split", "dev")
     assert call("data", "listops", "--split", "dev", "--overwrite").exit_code == 0
@@ -183,16 +174,20 @@ def test_logic_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pyt
     assert "already has train0" in refusal("data", "logic")
     assert "leave" in refusal("data", "logic", "--pairs", 5, "--out", tmp_path / "few")
     assert not (tmp_path / "few").exists()
-    trained = call("train", "logic", "--max-steps", 1, "--set", "model.d_model=8", "--out", tmp_path / "run")
+    tiny = ["--set", "model.d_model=8", "--set", "training.batch_size=4", "--max-steps", 1]
+    trained = call("train", "logic", *tiny, "--out", tmp_path / "run")
     assert trained.exit_code == 0, trained.output
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_shipped_recipe_takes_a_step(name: str, tmp_path: Path, shared_data: Path) -> None:
-    changes: list[Any] = []
-    if name.startswith("listops-quick") or name == "listops-minute":
-        changes = ["--set", "task.sampled.train=64", "--set", "task.sampled.dev=8"]
-    result = call("train", name, "--max-steps", 1, "--out", tmp_path / "run", "--data", shared_data, *changes)
+    changes = ["training.batch_size=4", "training.micro_batch_size=0"]
+    if load_recipe(name).task.sampled.train:
+        changes += ["task.sampled.train=8", "task.sampled.dev=8"]
+    settings = [part for change in changes for part in ("--set", change)]
+    result = call(
+        "train", name, "--max-steps", 1, "--out", tmp_path / "run", "--data", shared_data, *settings
+    )
     assert result.exit_code == 0, result.output
     assert (tmp_path / "run" / "last" / "model.safetensors").is_file()
 
