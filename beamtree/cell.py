@@ -69,13 +69,19 @@ def gate(gates: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return to_left.sigmoid() * left + to_right.sigmoid() * right + to_content.sigmoid() * content
 
 
+def autocasts(x: Tensor) -> bool:
+    """Whether products of x are made in autocast's type; the meta device knows no autocast."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The type in which products of x are made."""
+    return torch.get_autocast_dtype(x.device.type) if autocasts(x) else x.dtype
+
+
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Products in the types of their operands. Where there is no autocast to switch off, on the meta device
-    always, nothing is done: an exported graph stays plain.
-    """
-    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
-        return nullcontext()
-    return torch.autocast(x.device.type, enabled=False)
+    """Products in the types of their operands."""
+    return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
 
 
 def layer_norm_wide(x: Tensor, norm: nn.LayerNorm) -> Tensor:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from beamtree.cell import autocasts
+
 _validate_on_gpu = False
 
 
@@ -25,6 +27,8 @@ def lengths_from(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int,
     """Check a (B, n, input_size) input and its padding mask against a parameter; return the lengths (B,)."""
     if not isinstance(x, Tensor):
         raise ValueError(f"x must be a tensor of shape (B, n, {input_size}), got {type(x).__name__}")
+    if x.layout != torch.strided:
+        raise ValueError(f"x must be a dense tensor with a key_padding_mask, got layout {x.layout}")
     if x.dim() != 3 or x.shape[-1] != input_size:
         raise ValueError(f"x must have shape (B, n, {input_size}), got {tuple(x.shape)}")
     B, n = x.shape[0], x.shape[1]
@@ -32,7 +36,7 @@ def lengths_from(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int,
         raise ValueError(f"x holds no token: every sequence needs at least one, got shape {tuple(x.shape)}")
     if not x.is_floating_point():
         raise ValueError(f"x must be floating point ({weight.dtype}), got {x.dtype}; embed token ids first")
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != weight.dtype and not autocasts(x):
         raise ValueError(f"x must have the parameters' dtype {weight.dtype}, got {x.dtype}")
     if x.device != weight.device:
         raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")

@@ -46,17 +46,28 @@ class BeamTreeEncoder(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if beam_size < 1:
-            raise ValueError(f"beam_size must be at least 1, got {beam_size}")
+        input_size = d_model if input_size is None else input_size
+        for name, size in {"d_model": d_model, "input_size": input_size, "beam_size": beam_size}.items():
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        if cell is not None and dropout != 0.0:
+            raise ValueError("dropout is the built-in cell's: a cell of your own brings its own rate")
+        if scorer is not None and scorer_hidden is not None:
+            raise ValueError(
+                "scorer_hidden is the built-in scorer's: leave it out beside a scorer of your own"
+            )
         self.d_model = d_model
-        self.input_size = d_model if input_size is None else input_size
+        self.input_size = input_size
         self.beam_size = beam_size
         self.stochastic = stochastic
-        self.leaf = LeafTransform(self.input_size, d_model, device=device, dtype=dtype)
-        self.cell = cell or GatedRecursiveCell(d_model, dropout=dropout, device=device, dtype=dtype)
-        self.scorer = scorer or SlicedScorer(
-            d_model, slice_size=slice_size, hidden_size=scorer_hidden, device=device, dtype=dtype
-        )
+        self.leaf = LeafTransform(input_size, d_model, device=device, dtype=dtype)
+        if cell is None:
+            cell = GatedRecursiveCell(d_model, dropout=dropout, device=device, dtype=dtype)
+        if scorer is None:
+            scorer = SlicedScorer(
+                d_model, slice_size=slice_size, hidden_size=scorer_hidden, device=device, dtype=dtype
+            )
+        self.cell, self.scorer = cell, scorer
         self._warned = False
 
     def forward(

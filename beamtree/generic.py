@@ -132,6 +132,8 @@ def _recurse(
 ) -> tuple[Tensor, ...]:
     refuse_random_layers(cell, "cell")
     refuse_random_layers(scorer, "scorer")
+    if leaves.is_meta:
+        return empty_results(leaves, lengths, beam_size if merges is None else 1, need_nodes)
     randomness = None
     if seed is not None:
         randomness = Randomness(seed, noisy, dropout, int(getattr(cell, "hidden_size", 0)))
@@ -142,6 +144,21 @@ def _recurse(
 
     options = {"beam_size": beam_size, "randomness": randomness, "merges": merges, "pins": pins}
     return _Recursion.apply(leaves, lengths, parts, options, need_nodes, *cell_parameters, *scorer_parameters)
+
+
+def empty_results(
+    leaves: Tensor, lengths: Tensor, K: int, need_nodes: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What a recursion returns, shapes and types only."""
+    B, n, d = leaves.shape
+    return (
+        leaves.new_empty(B, K, d),
+        leaves.new_empty(B, K, dtype=torch.promote_types(leaves.dtype, torch.float32)),
+        leaves.new_empty(B, K, n - 1 if need_nodes else 0, d),
+        leaves.new_empty(B, dtype=torch.float64),
+        lengths.new_empty(B, K, n - 1),
+        lengths.new_empty(B * K * (n - 1), 6),
+    )
 
 
 class _Recursion(torch.autograd.Function):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.cell import GatedRecursiveCell
-from beamtree.generic import NO_SECOND_DERIVATIVE
+from beamtree.cell import GatedRecursiveCell, product_dtype
+from beamtree.generic import NO_SECOND_DERIVATIVE, empty_results
 from beamtree.lineage import find_lineages, inner_nodes
 from beamtree.noise import Randomness
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
@@ -39,10 +39,18 @@ def registered_recursion(
         weights += [scorer.weight, scorer.bias]
     else:
         weights += [scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
-    kind = leaves.device.type
-    product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
     return torch.ops.beamtree.search(
-        leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, need_nodes, product
+        leaves,
+        lengths,
+        weights,
+        beam_size,
+        seed,
+        noisy,
+        dropout,
+        merges,
+        pins,
+        need_nodes,
+        product_dtype(leaves),
     )[:6]
 
 
@@ -97,15 +105,10 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     B, n, d = leaves.shape
     K = beam_size if merges is None else 1
-    made = B * K * (n - 1)
-    wide = torch.promote_types(leaves.dtype, torch.float32)
+    results = empty_results(leaves, lengths, K, need_nodes)
+    made, wide = results[-1].shape[0], results[1].dtype
     return (
-        leaves.new_empty(B, K, d),
-        leaves.new_empty(B, K, dtype=wide),
-        leaves.new_empty(B, K, n - 1 if need_nodes else 0, d),
-        leaves.new_empty(B, dtype=torch.float64),
-        lengths.new_empty(B, K, n - 1),
-        lengths.new_empty(made, 6),
+        *results,
         leaves.new_empty(1 + B * n + made, d),
         leaves.new_empty(made, 4, dtype=wide),
         lengths.new_empty(B, K),

@@ -101,10 +101,10 @@ def search(
     made, A = 0, B
 
     for t, still_running in enumerate(running):
+        if still_running == 0:
+            break
         if still_running < A:
             A = still_running
-            if A == 0:
-                break
             ids, pair_scores = ids[: A * K], pair_scores[: A * K]
             scores, offset, before, beam_row = scores[:A], offset[:A], before[:A], beam_row[:A]
         rows, width = A * K, n - t + 2
