@@ -141,7 +141,7 @@ def search(
         new_pairs = near.view(2 * rows, 2)
         new_scores = score_pairs(new_pairs).view(rows, 2).masked_fill_(border, -torch.inf)
         if fence is not None:
-            fence.enclose(new_ids, links[made : made + rows, LEFT], links[made : made + rows, RIGHT])
+            fence.enclose(new_ids.squeeze(1), *links[made : made + rows, LEFT : RIGHT + 1].unbind(1))
             new_scores.masked_fill_(fence.crosses(new_pairs.view(A, 2 * K, 2)).view(rows, 2), -torch.inf)
 
         columns = column[: width - 1]
