@@ -300,15 +300,17 @@ def test_the_fresh_process_works_with_the_same_threads_and_precision(monkeypatch
     assert set_to == {"threads": threads, "precision": precision}
 
 
-def test_memory_is_bounded_by_what_the_machine_has_free(monkeypatch, tmp_path):
+def test_memory_is_bounded_by_what_the_machine_has_free_and_what_the_user_may_have(monkeypatch, tmp_path):
     limits = []
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append((kind, pair[0])))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append((kind, pair)))
     monkeypatch.setattr(process, "_MEMORY", tmp_path / "meminfo")
     process.bound_memory()
     assert limits == []
-    Path(tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemAvailable:   500 kB\n")
-    process.bound_memory()
-    assert limits == [(resource.RLIMIT_DATA, 512_000)]
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:   1000 kB\n")
+    for hard, bound in ((resource.RLIM_INFINITY, 819_200), (500_000, 500_000)):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, hard=hard: (hard, hard))
+        process.bound_memory()
+        assert limits.pop() == (resource.RLIMIT_DATA, (bound, hard))
 
 
 def sizes(groups: list[Group]) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from on_gpu import needs_gpu
 from typer.testing import CliRunner
 
 from beamtree.benchmark import paper, workload
@@ -116,6 +117,7 @@ def test_interrupting_at_once_leaves_an_empty_report(monkeypatch, tmp_path):
 
 
 def test_what_a_user_can_mend_is_one_sentence(tmp_path):
+    assert "bench measures on cpu and cuda, got --device meta" in refusal("--device", "meta")
     assert "did you mean 'ebt-grc'" in refusal(*SMALL, "--models", "ebt-grcc")
     assert "wants whole numbers from 1 on with commas between, got 'ten'" in refusal("--lengths", "5,ten")
     assert "got '0'" in refusal("--batch", "0")
@@ -132,6 +134,30 @@ def test_what_a_user_can_mend_is_one_sentence(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there_is_named():
     assert "cannot use the device 'cuda'" in refusal("--device", "cuda")
+
+
+@needs_gpu
+@pytest.mark.gpu
+def test_a_gpu_is_measured_with_its_allocated_memory(tmp_path):
+    file = tmp_path / "b.json"
+    sizes = ("--lengths", "6", "--d-model", "16", "--repeat", "2")
+    result = bench("--device", "cuda", *sizes, "--json", file)
+    assert result.exit_code == 0, result.output
+    content = json.loads(file.read_text())
+    assert content["environment"]["device_type"] == "cuda"
+    weights = 4 * 4 * 24 * 16**2  # with gradients and AdamW's two moments
+    assert all(m["peak_bytes"] > weights and m["seconds"] > 0 for m in content["measurements"])
+
+
+@needs_gpu
+@pytest.mark.gpu
+def test_the_paper_table_is_measured_on_a_gpu_in_this_process(monkeypatch, tmp_path):
+    monkeypatch.setitem(paper.RANGES, "200-250", Range(8, 12))
+    options = ("--models", "ebt-grc,naive", "--lengths", "200-250", "--samples", "2")
+    result = bench("--suite", "paper", "--device", "cuda", *options, "--json", tmp_path / "b.json")
+    assert result.exit_code == 0, result.output
+    cells = json.loads((tmp_path / "b.json").read_text())["measurements"]
+    assert all(cell["peak_bytes"] > 1e6 and len(cell["seconds"]) == 2 for cell in cells)
 
 
 def test_help_explains_memory_and_ctrl_c():

@@ -161,7 +161,9 @@ class Trainer:
             options={**variant.options, **_OPTIONS.get(model, {})},
         )
         self.device = device
-        self.classifier: TreeClassifier = create_model(settings, TASK)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.classifier: TreeClassifier = create_model(settings, TASK)
         if model == NAIVE:
             self.classifier.encoder = NaiveEncoder(cast(BeamTreeEncoder, self.classifier.encoder))
         self.classifier.to(device).train()

@@ -1,6 +1,5 @@
 """Time and peak memory against length (or beams, width, slice), both axes logarithmic."""
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -8,10 +7,11 @@ from typing import Any, NamedTuple
 
 from beamtree.benchmark.measure import Measured
 from beamtree.benchmark.paper import PAPER_SAMPLES, Cell
-from beamtree.benchmark.published import TABLE_1
+from beamtree.benchmark.published import label_of
 from beamtree.benchmark.report import Report
 from beamtree.benchmark.workload import VARIED
-from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.errors import BeamtreeError
+from beamtree.plots import require_matplotlib
 
 _LABELS = {"n": "tokens n", "K": "beams K", "d": "width d", "d_s": "slice d_s"}
 _UNITS = {"milliseconds": "milliseconds a step", "megabytes": "peak memory (MB)"}
@@ -36,8 +36,7 @@ def check_plot(path: Path) -> None:
     """Raise before the work whose plot could not be drawn."""
     if path.suffix.lower() not in _FORMATS:
         raise BeamtreeError(f"--plot writes {', '.join(_FORMATS)}, got {path.name!r}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError("drawing plots", "plot")
+    require_matplotlib()
 
 
 def lines_of(report: Report) -> list[Line]:
@@ -62,7 +61,7 @@ def paper_lines(cells: Sequence[Cell]) -> list[Line]:
     here: dict[str, Line] = {}
     there: dict[str, Line] = {}
     for cell in cells:
-        label = TABLE_1[cell.model].label if cell.model in TABLE_1 else cell.model
+        label = label_of(cell.model)
         seconds = mean(cell.seconds) if cell.seconds else None
         line = here.setdefault(label, Line("n", label, []))
         line.points.append(_point(cell.mean_length, seconds, cell.peak_bytes))

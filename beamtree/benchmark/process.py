@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from beamtree.errors import BeamtreeError
 
 OUT_OF_MEMORY = "out of memory"
 _MEMORY = Path("/proc/meminfo")
+_SHARE_OF_FREE = 0.8  # others may want some before this process ends
 _KILLED = -9  # what Linux does when memory runs out
 _SIGNS = ("not enough memory", "can't allocate memory", "out of memory", "std::bad_alloc", "memoryerror")
 
@@ -31,8 +33,11 @@ def call_alone(function: Callable[..., Any], **arguments: Any) -> Any:
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
     }
-    command = [sys.executable, "-m", "beamtree.benchmark.process"]
-    done = subprocess.run(command, input=json.dumps(order), capture_output=True, text=True)
+    command = [sys.executable, "-c", "from beamtree.benchmark.process import main; main()"]
+    # The same beamtree there as here, installed or not.
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(command, input=json.dumps(order), capture_output=True, text=True, env=environment)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
     if done.returncode == _KILLED or any(sign in done.stderr.lower() for sign in _SIGNS):
@@ -57,14 +62,17 @@ def noting_lack_of_memory(result: Result) -> Iterator[None]:
 
 
 def bound_memory() -> None:
-    """Let this process ask for what the machine has free and no more, where the system can tell."""
+    """Let this process ask for most of what the machine has free and no more, where the system can tell."""
     if not _MEMORY.exists():
         return
     import resource
 
     free = next(line for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:"))
+    bound = int(_SHARE_OF_FREE * int(free.split()[1]) * 1024)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (int(free.split()[1]) * 1024, hard))
+    if hard != resource.RLIM_INFINITY:
+        bound = min(bound, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
 
 
 def main() -> None:
@@ -74,7 +82,3 @@ def main() -> None:
     torch.set_float32_matmul_precision(order["matmul_precision"])
     function = getattr(importlib.import_module(order["module"]), order["name"])
     print(json.dumps(function(**order["arguments"])))
-
-
-if __name__ == "__main__":
-    main()

@@ -31,3 +31,8 @@ TABLE_1 = {
     "ebt-grc-512": _row("EBT-GRC (512)", (1.2, 0.41), (3.3, 1.29), (5.6, 3.13), (12.1, 11.41)),
     "ebt-grc-512-noslice": _row("EBT-GRC (512, −slice)", (1.2, 1.55), (3.3, 7.77), (5.5, 21.02), None),
 }
+
+
+def label_of(model: str) -> str:
+    """As the paper writes it, or its name here."""
+    return TABLE_1[model].label if model in TABLE_1 else model

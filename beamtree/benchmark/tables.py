@@ -8,11 +8,11 @@ from beamtree.benchmark.measure import Measured, Measurement
 from beamtree.benchmark.models import NAIVE
 from beamtree.benchmark.paper import PAPER_SAMPLES, Cell
 from beamtree.benchmark.process import OUT_OF_MEMORY
-from beamtree.benchmark.published import TABLE_1
+from beamtree.benchmark.published import TABLE_1, label_of
 from beamtree.benchmark.workload import VARIED
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import Console
 
 NOTHING = "–"
 Column = Callable[[Measurement, list[Measurement]], str]  # the text for one measurement of a group
@@ -30,26 +30,20 @@ class Table:
         lines = [f"| {' | '.join(row)} |" for row in (self.headers, rule, *self.rows)]
         return [f"**{self.title}**", "", *lines, *(["", self.note] if self.note else [])]
 
-    def to_rich(self) -> "RichTable":
+    def print_to(self, console: "Console") -> None:
         from rich import box
         from rich.table import Table as RichTable
 
-        table = RichTable(
-            title=self.title,
-            title_justify="left",
-            title_style="bold",
-            caption=self.note or None,
-            caption_justify="left",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            collapse_padding=True,
-        )
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         for header in self.headers:
             is_name = header == "model"
             table.add_column(header, justify="left" if is_name else "right", no_wrap=is_name)
         for row in self.rows:
             table.add_row(*row)
-        return table
+        console.print(f"\n{self.title}", style="bold", highlight=False, markup=False)
+        console.print(table)
+        if self.note:
+            console.print(self.note, highlight=False, markup=False)
 
 
 def size_tables(groups: Measured, *, with_tokens: bool = False) -> list[Table]:
@@ -112,7 +106,7 @@ def paper_tables(cells: Sequence[Cell]) -> list[Table]:
         rows = []
         for model in models:
             row = [found.get((model, name)) for name in ranges]
-            rows.append([_label(model), *(NOTHING if cell is None else write(cell) for cell in row)])
+            rows.append([label_of(model), *(NOTHING if cell is None else write(cell) for cell in row)])
         return Table(title, ["model", *ranges], rows, note)
 
     epoch = f"{PAPER_SAMPLES} ListOps expressions, batch 1"
@@ -122,10 +116,6 @@ def paper_tables(cells: Sequence[Cell]) -> list[Table]:
         table(f"Peak memory for {epoch}, GB", _gigabytes, f"{note}."),
         table("Milliseconds an expression, mean", _milliseconds),
     ]
-
-
-def _label(model: str) -> str:
-    return TABLE_1[model].label if model in TABLE_1 else model
 
 
 def _minutes(cell: Cell) -> str:

@@ -85,6 +85,8 @@ def bench(
     from beamtree.inference import choose_device
 
     place = choose_device(device)
+    if place.type not in ("cpu", "cuda"):
+        raise BeamtreeError(f"bench measures on cpu and cuda, got --device {device}")
     names = _words("--models", models)
     if plot is not None:
         check_plot(plot)
@@ -119,8 +121,7 @@ def bench(
             report = run_sizes(suite, wanted, Plan(place, steps, max_seconds_per_cell, memory), show)
     console = Console()
     for table in report.tables():
-        console.print()
-        console.print(table.to_rich())
+        table.print_to(console)
     if json_file is not None:
         replace_file(json_file, report.to_json())
     if markdown is not None:
