@@ -4,7 +4,6 @@ follows from them: spans, heights, children, brackets, JSON, pictures.
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -52,6 +51,7 @@ class BeamTrees:
         self.relative_scores = relative_scores
         self.offset = offset
         self.lengths = lengths
+        self._found: Structure | None = None
 
     @classmethod
     def from_merges(
@@ -104,11 +104,14 @@ class BeamTrees:
         """
         return self._structure.children
 
-    @cached_property
+    @property
     def _structure(self) -> Structure:
-        found = find_structure(self.merges.flatten(0, 1))
-        B, K, _ = self.merges.shape
-        return Structure(*(part.unflatten(0, (B, K)) for part in found))
+        # Kept by hand, as the lock of a cached_property breaks a compiled graph.
+        if self._found is None:
+            B, K, _ = self.merges.shape
+            found = find_structure(self.merges.flatten(0, 1))
+            self._found = Structure(*(part.unflatten(0, (B, K)) for part in found))
+        return self._found
 
     def __len__(self) -> int:
         return len(self.lengths)
