@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-# Adding such a number rounds to its last place, 2⁻¹⁹ and 2⁻³⁰, and keeps the order.
-_ROUNDING = {torch.float32: 24.0, torch.float64: 1.5 * 2.0**22}
+# Adding such a number rounds to its last place, 2⁻¹⁹ and 2⁻²⁸, and keeps the order.
+_ROUNDING = {torch.float32: 24.0, torch.float64: 1.5 * 2.0**24}
 
 
 def up_to_rounding(values: Tensor) -> Tensor:
