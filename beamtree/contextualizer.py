@@ -68,6 +68,10 @@ class BeamTreeContextualizer(nn.Module):
                 device=device,
                 dtype=dtype,
             )
+        elif (input_size, beam_size, slice_size, stochastic) != (None, 5, 64, True):
+            raise ValueError(
+                "input_size, beam_size, slice_size and stochastic are the default source's: set them on yours"
+            )
         if not hasattr(source, "forest"):
             raise ValueError(f"source must be an encoder with inner nodes, {type(source).__name__} has none")
         if source.d_model != d_model:
@@ -115,9 +119,8 @@ class BeamTreeContextualizer(nn.Module):
         forest = self.source.forest(read, key_padding_mask, merges=merges)
         by_tree = self.parent_gau(forest.leaves, forest.nodes, forest.trees, refinements=self.refinements)
         tokens, root = forest.average(by_tree), forest.average(forest.roots)
-        if x.shape[1] == 1:
-            # A lone leaf meets neither cell nor scorer; an empty sum of the root keeps them in the graph.
-            tokens = tokens + root[:, None, :0].sum()
+        # Lone leaves meet neither cell nor scorer; an empty sum of the root keeps these in the graph.
+        tokens = tokens + root[:, :0].sum()
         if self.norm is not None:
             tokens = x + tokens
         if key_padding_mask is not None:

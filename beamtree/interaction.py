@@ -165,6 +165,8 @@ class TreePairEncoder(PairEncoder):
                 **beams,
                 **placed,
             )
+        elif (input_size, beam_size, stochastic) != (None, None, True):
+            raise ValueError("input_size, beam_size and stochastic are of a named source: set them on yours")
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         self.repeats = repeats
         self.contextualizer = BeamTreeContextualizer(

@@ -170,6 +170,9 @@ def test_nan_in_padding_has_no_effect_in_training(source, residual):
 def test_every_parameter_gets_a_gradient_from_one_token_on(source, lengths):
     block = make(source).train()
     x, is_padding = make_input(lengths)
+    run(block, F.pad(x, (0, 0, 0, 2)), F.pad(is_padding, (0, 2), value=True)).sum().backward()
+    assert [name for name, p in block.named_parameters() if p.grad is None] == []
+    block.zero_grad()
     run(block, x, is_padding).sum().backward()
     assert [name for name, p in block.named_parameters() if p.grad is None] == []
 
@@ -229,6 +232,8 @@ def test_wrong_options_are_named():
         BeamTreeContextualizer(D, source=create_encoder("egt-grc", 4))
     with pytest.raises(ValueError, match="residual needs tokens of d_model = 8, they are 5 wide"):
         BeamTreeContextualizer(D, input_size=5, residual=True)
+    with pytest.raises(ValueError, match="beam_size, slice_size and stochastic are the default source"):
+        BeamTreeContextualizer(D, beam_size=3, source=create_encoder("egt-grc", D))
     with pytest.raises(ValueError, match="refinements must not be negative"):
         BeamTreeContextualizer(D, refinements=-1)
     x = torch.randn(1, 3, D, dtype=torch.float64)
@@ -280,6 +285,18 @@ def test_a_transformer_layer_of_trees_refuses_what_it_cannot_do():
         TreeTransformerLayer(make())(x, src_mask=causal)
     with pytest.raises(ValueError, match="src must have 2 or 3 dimensions"):
         TreeTransformerLayer(make())(x[0, 0])
+
+
+def test_half_precision_stays_near_and_passes_gradients():
+    torch.manual_seed(0)
+    block = BeamTreeContextualizer(D, residual=True).eval()
+    x = torch.randn(2, 6, D)
+    narrow = copy.deepcopy(block).bfloat16()
+    found = narrow(x.bfloat16())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), block(x), rtol=0.2, atol=0.2)
+    found.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in narrow.parameters())
 
 
 def test_autocast_gives_tokens_in_the_type_of_the_parameters():

@@ -47,6 +47,14 @@ def test_a_stack_is_its_layers_in_turn_and_a_norm():
     torch.testing.assert_close(stack(x), nn.Sequential(*stack.layers, stack.norm)(x))
 
 
+def test_a_stack_in_half_precision_stays_near():
+    stack = make(["ssm", "attention"], dtype=torch.float32).eval()
+    x = torch.randn(2, 5, D)
+    found = copy.deepcopy(stack).bfloat16()(x.bfloat16())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), stack(x), rtol=0.1, atol=0.1)
+
+
 def test_options_reach_their_layers():
     stack = make(
         ["tree", "attention", "ssm"],

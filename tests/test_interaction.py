@@ -195,5 +195,7 @@ def test_wrong_arguments_are_named():
         encoder(x1, x2, mask1, mask1)
     with pytest.raises(BeamtreeError, match="has no option 'beam_size'"):
         make("egt-gau", beam_size=3)
+    with pytest.raises(ValueError, match="input_size, beam_size and stochastic are of a named source"):
+        TreePairEncoder(D, source=create_encoder("ebt-grc", D), beam_size=3)
     with pytest.raises(BeamtreeError, match="did you mean 'ebt-gau'"):
         make("ebt-gaus")
