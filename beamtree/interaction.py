@@ -153,17 +153,17 @@ class TreePairEncoder(PairEncoder):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(d_model, random_segments=random_segments, device=device, dtype=dtype)
-        placed = {"device": device, "dtype": dtype}
         if isinstance(source, str):
-            beams = {} if beam_size is None else {"beam_size": beam_size}
+            beams: dict[str, Any] = {} if beam_size is None else {"beam_size": beam_size}
             source = create_encoder(
                 source,
                 d_model,
                 input_size=input_size,
                 dropout=dropout,
                 stochastic=stochastic,
+                device=device,
+                dtype=dtype,
                 **beams,
-                **placed,
             )
         elif (input_size, beam_size, stochastic) != (None, None, True):
             raise ValueError("input_size, beam_size and stochastic are of a named source: set them on yours")
@@ -179,6 +179,7 @@ class TreePairEncoder(PairEncoder):
             device=device,
             dtype=dtype,
         )
+        self.input_size = self.contextualizer.source.input_size
         self.cls_mlp = Perceptron(d_model, d_model, device=device, dtype=dtype)
         self.gau = GatedAttentionUnit(
             d_model, dropout=attention_dropout, scalar_bias=scalar_bias, device=device, dtype=dtype
