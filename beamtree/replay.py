@@ -97,7 +97,7 @@ def replay(
         pulled = cell.pull(rows, grad[first + start : first + end])
         grad.index_add_(0, child_rows[rows].view(-1), pulled.reshape(-1, d).to(wide))
 
-    grad_leaves = grad[1:first].view(B, n, d).to(tape.nodes.dtype)
+    grad_leaves = grad[1:first].view(B, n, d).to(tape.nodes.dtype, copy=True)  # not the storage of all
     return Gradients(grad_leaves, cell.parameter_gradients(grad[first:]), score.parameter_gradients())
 
 
