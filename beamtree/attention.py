@@ -197,7 +197,7 @@ class ParentAttention(GatedAttention):
         """
         read = self.init(nodes)
         height = trees.heights.clamp(1, MAX_HEIGHT) - 1 + self.attend_self
-        return torch.cat((self.as_keys(read), self.relative[height]), -1), self.as_values(read)
+        return torch.cat((self.as_keys(read), F.embedding(height, self.relative)), -1), self.as_values(read)
 
     def weights(self, read: Tensor, key: Tensor, ancestry: Ancestry) -> Tensor:
         """Attention of x' (B, K or 1, n, d) over `ancestry`, (B, K, n, M), and last over itself if it may."""

@@ -80,8 +80,8 @@ class BeamTreeContextualizer(nn.Module):
             raise ValueError(
                 f"residual needs tokens of d_model = {d_model}, they are {source.input_size} wide"
             )
-        if refinements < 0:
-            raise ValueError(f"refinements must not be negative, got {refinements}")
+        if refinements < 1:
+            raise ValueError(f"refinements must be at least 1, got {refinements}")
         self.d_model, self.refinements, self.residual = d_model, refinements, residual
         self.source = cast(TreeSource, source)
         self.parent_gau = ParentAttention(

@@ -219,12 +219,6 @@ def test_ebt_follows_given_trees_as_gold_does():
     torch.testing.assert_close(beam(x, merges=merges), gold(x, merges=merges))
 
 
-def test_without_refinement_the_leaves_come_back():
-    block = make(refinements=0).eval()
-    x, _ = make_input([4])
-    torch.testing.assert_close(block(x), block.source.leaf(x))
-
-
 def test_wrong_options_are_named():
     with pytest.raises(ValueError, match="source must be an encoder with inner nodes, CRvNN has none"):
         BeamTreeContextualizer(D, source=create_encoder("crvnn", D))
@@ -234,8 +228,8 @@ def test_wrong_options_are_named():
         BeamTreeContextualizer(D, input_size=5, residual=True)
     with pytest.raises(ValueError, match="beam_size, slice_size and stochastic are the default source"):
         BeamTreeContextualizer(D, beam_size=3, source=create_encoder("egt-grc", D))
-    with pytest.raises(ValueError, match="refinements must not be negative"):
-        BeamTreeContextualizer(D, refinements=-1)
+    with pytest.raises(ValueError, match="refinements must be at least 1"):
+        BeamTreeContextualizer(D, refinements=0)
     x = torch.randn(1, 3, D, dtype=torch.float64)
     for source in ("bt-grc", "egt-grc", "gt-grc", "balanced-grc"):
         with pytest.raises(ValueError, match="merges must be left out"):
