@@ -306,7 +306,7 @@ def test_autocast_gives_tokens_in_the_type_of_the_parameters():
 @pytest.mark.slow
 def test_the_block_compiles_as_one_graph_and_exports():
     block = make(residual=True).eval()
-    x, is_padding = make_input([4, 2])
+    x, is_padding = make_input([3, 2])
     expected = block(x, is_padding)
     compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
     found = compiled(x, is_padding)

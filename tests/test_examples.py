@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree.data.listops_language import evaluate
@@ -59,6 +59,7 @@ def test_tokens_are_tagged_with_their_innermost_list():
     assert tag_tokens(["7"]) == ([7], [0])
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 10**6))
 def test_tags_are_what_evaluating_each_list_alone_gives(seed):
     for example in sample_expressions(3, seed=seed, max_length=40):
