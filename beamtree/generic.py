@@ -38,7 +38,8 @@ class AutogradCell:
 
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:
         left, right = children.unbind(1)
-        return self.cell(left, right) if keep is None else self.cell(left, right, keep)
+        parents = self.cell(left, right) if keep is None else self.cell(left, right, keep)
+        return _of_shape(parents, left.shape, "cell", "a parent")
 
     def recall(self, children: Tensor, keep: Tensor | None) -> None:
         self.children, self.keep = children, keep
@@ -65,7 +66,7 @@ class AutogradScore:
         self.gradients = [torch.zeros_like(p) for p in parameters]
 
     def __call__(self, pairs: Tensor) -> Tensor:
-        return self.scorer(*pairs.unbind(1))
+        return _of_shape(self.scorer(*pairs.unbind(1)), pairs.shape[:1], "scorer", "a number")
 
     def pull(self, pairs: Tensor, grad: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -75,6 +76,14 @@ class AutogradScore:
 
     def parameter_gradients(self) -> list[Tensor]:
         return self.gradients
+
+
+def _of_shape(found: Tensor, wanted: torch.Size, role: str, what: str) -> Tensor:
+    if found.shape != wanted:
+        raise ValueError(
+            f"{role} must return {what} for each row, shape {tuple(wanted)} here, got {tuple(found.shape)}"
+        )
+    return found
 
 
 def _add_gradients(

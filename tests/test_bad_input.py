@@ -182,3 +182,29 @@ def test_values_are_not_read_where_there_are_none(monkeypatch: pytest.MonkeyPatc
     assert not looks_at_values(tokens().to("meta"))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert not looks_at_values(tokens())
+
+
+class Sum(torch.nn.Module):
+    def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+        return (left + right).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cell": Sum()}, r"cell must return a parent for each row, shape \(10, 4\) here, got \(10, 1\)"),
+        ({"scorer": Sum()}, r"scorer must return a number for each row, shape \(8,\) here, got \(8, 1\)"),
+    ],
+)
+def test_a_users_part_of_the_wrong_shape_is_refused_by_name(options: dict[str, Sum], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BeamTreeEncoder(D, **options)(tokens())
+
+
+@pytest.mark.parametrize("name", ["leaf.linear.weight", "cell.w1.weight", "scorer.out.weight"])
+def test_a_diverged_model_gives_nan_and_no_error(encoder: BeamTreeEncoder, name: str) -> None:
+    with torch.no_grad():
+        dict(encoder.named_parameters())[name][0, 1] = math.nan
+    root = encoder(tokens())
+    assert root.isnan().all()
+    root.sum().backward()
