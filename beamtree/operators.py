@@ -2,6 +2,7 @@
 `beamtree::replay`: tensors in, tensors out, so that compilers and checkpointing see units.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from beamtree.replay import replay
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.search import Tape, search
 
+_LIBRARY = torch.library.Library("beamtree", "FRAGMENT")
 _CELL = 6  # the first six weights are the cell's; then four of a sliced or two of an entangled scorer
 
 
@@ -54,7 +56,6 @@ def registered_recursion(
     )[:6]
 
 
-@torch.library.custom_op("beamtree::search", mutates_args=())
 def _search(
     leaves: Tensor,
     lengths: Tensor,
@@ -89,8 +90,7 @@ def _search(
     )
 
 
-@_search.register_fake
-def _(
+def _search_shapes(
     leaves: Tensor,
     lengths: Tensor,
     weights: list[Tensor],
@@ -115,7 +115,6 @@ def _(
     )
 
 
-@torch.library.custom_op("beamtree::replay", mutates_args=())
 def _replay(
     grad_roots: Tensor,
     grad_scores: Tensor,
@@ -150,8 +149,7 @@ def _replay(
     return [gradients.leaves, *gradients.cell, *gradients.scorer]
 
 
-@_replay.register_fake
-def _(
+def _replay_shapes(
     grad_roots: Tensor,
     grad_scores: Tensor,
     grad_inner: Tensor,
@@ -218,5 +216,20 @@ def _refuse(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
-_search.register_autograd(_differentiate, setup_context=_remember)
-_replay.register_autograd(_refuse)
+def _register(
+    name: str,
+    function: Callable[..., Any],
+    shapes: Callable[..., Any],
+    backward: Callable[..., Any],
+    setup_context: Callable[..., None] | None = None,
+) -> None:
+    """As `torch.library.custom_op` would, which however imports the whole compiler at the first call."""
+    _LIBRARY.define(name + torch.library.infer_schema(function, mutates_args=()))
+    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    full_name = f"beamtree::{name}"
+    torch.library.register_fake(full_name, shapes, lib=_LIBRARY)
+    torch.library.register_autograd(full_name, backward, setup_context=setup_context, lib=_LIBRARY)
+
+
+_register("search", _search, _search_shapes, _differentiate, _remember)
+_register("replay", _replay, _replay_shapes, _refuse)

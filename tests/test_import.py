@@ -1,0 +1,90 @@
+"""`import beamtree` is quick and needs torch alone."""
+
+import subprocess
+import sys
+import textwrap
+
+OPTIONAL = [
+    *("numpy", "safetensors", "typer", "rich", "tqdm"),  # of the command line and files
+    *("accelerate", "tensorboard", "matplotlib", "fastapi", "uvicorn", "tokenizers", "huggingface_hub"),
+    *("triton", "nltk", "pytest", "hypothesis"),
+]
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_takes_little_longer_than_importing_torch() -> None:
+    program = """
+        import time
+        import torch
+        start = time.perf_counter()
+        import beamtree
+        print(time.perf_counter() - start)
+    """
+    taken = []
+    for _ in range(6):  # a busy machine may slow some of them
+        taken.append(float(run(program)))
+        if taken[-1] <= 0.3:
+            return
+    raise AssertionError(f"import beamtree took {min(taken):.2f} s more than import torch")
+
+
+def test_importing_and_training_need_torch_alone() -> None:
+    program = f"""
+        import sys
+
+        class Without:
+            def __init__(self, finder):
+                self.finder = finder
+
+            def find_spec(self, name, path=None, target=None):
+                absent = name.partition(".")[0] in {OPTIONAL}
+                return None if absent else self.finder.find_spec(name, path, target)
+
+        sys.meta_path = [Without(finder) for finder in sys.meta_path]
+        import torch
+        import beamtree
+
+        encoder = beamtree.BeamTreeEncoder(8)
+        root, trees = encoder(torch.randn(2, 5, 8), need_trees=True)
+        root.sum().backward()
+        print(len(trees.brackets()), *sorted(set({OPTIONAL}) & set(sys.modules)))
+        print("torch._dynamo" in sys.modules)
+    """
+    trees, compiler = run(program).splitlines()
+    assert trees == "2"
+    assert compiler == "False"  # a second and a half at the first call
+
+
+def test_every_public_name_is_there() -> None:
+    program = """
+        import beamtree
+        assert beamtree.__all__ == sorted(beamtree.__all__)
+        for name in beamtree.__all__:
+            assert getattr(beamtree, name).__doc__, name
+        print(beamtree.__version__)
+    """
+    assert run(program).strip().count(".") == 2
+
+
+def test_importing_starts_no_compiler_and_reads_no_kernel() -> None:
+    program = """
+        import sys
+        import torch
+        before = set(sys.modules)
+        import beamtree
+        print(*sorted(set(sys.modules) - before))
+    """
+    loaded = run(program).split()
+    assert "beamtree.encoder" in loaded
+    assert not [name for name in loaded if "kernels" in name or name.startswith(("torch._dynamo", "triton"))]
