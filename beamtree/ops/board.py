@@ -14,16 +14,20 @@ from torch import Tensor
 
 ADDRESSES = (
     "lengths",  # (B,) int64
+    "leaves",  # (B, n, d)
     "nodes",  # (B, n + (n−1)·K, d): leaves, then K nodes a step
     "projections",  # (B, n + (n−1)·K, 2·H): what the scorer's first layer makes of a node as left, as right
     "ids",  # (2, B, K, n) int32: each beam's node list, double-buffered by the step's parity
     "pair_scores",  # (2, B, K, n): score of the pair (ids[i], ids[i+1])
     "scores",  # (2, B, K): accumulated, relative to the best beam, −inf for dead beams
     "shifts",  # (B, n−1): what was subtracted at each step
-    "top_values",  # (B, K, C, K): perturbed scores of the best old pairs of each chunk of a list
-    "top_positions",  # (B, K, C, K) int32
-    "top_scores",  # (B, K, C, K)
+    "tops",  # (B, K, C, 5, K'): a chunk's best old pairs: value, score, position, left, right
     "log_sums",  # (B, K, C): log-sum-exp of a chunk's old pairs
+    "fresh",  # (B, K, 4) int32: the newest node's position and neighbours
+    "first_noise",  # (2, B, K, n): by position; double-buffered, as it is drawn a step ahead
+    "second_noise",  # (2, B, K, K): by rank at the first level
+    "keep",  # (2, B, K, hidden) bytes: dropout masks
+    "children",  # (B, K, 2) int32: ids of the pair that each survivor merges, −1 where there is nothing to do
     "hidden",  # (B, K, hidden)
     "sums",  # (B, K, d): the newest nodes before their layer norm
     "parents",  # (B, n−1, K) int32: the beam a survivor comes from, −1 for dead beams
@@ -31,6 +35,12 @@ ADDRESSES = (
     "links",  # (B, n−1, K, 4) int32: ids of left neighbour, left, right, right neighbour; −1 for none
     "energies",  # (B, n−1, K, 4): scores of the three dying pairs; log Z of the parent beam
     "heights",  # (B, n−1, K) int32
+    "slots",  # (B, K, n−1) int32: the slot of each final beam's lineage after each step, −1 for none
+    "log_z",  # (B, K, n−1): log Z along each lineage
+    "roots",  # (B, K, d)
+    "relative",  # (B, K)
+    "offset",  # (B,) float64
+    "merges",  # (B, K, n−1) int64
     "w1",
     "b1",
     "w2",
@@ -46,36 +56,15 @@ _NUMBERS = ("base", "batch", "n", "seed", "dropped")
 _SLOT = {name: i for i, name in enumerate(_NUMBERS + ADDRESSES)}
 SIZE = len(_SLOT)
 
-# Triton reads globals only when they are constexpr, so the slots a kernel uses are named here once.
+# Triton reads a global only when it is a constexpr, so each slot has its name here.
 BASE, BATCH, LENGTH, SEED, DROPPED = (tl.constexpr(i) for i in range(5))
-LENGTHS = tl.constexpr(_SLOT["lengths"])
-NODES = tl.constexpr(_SLOT["nodes"])
-PROJECTIONS = tl.constexpr(_SLOT["projections"])
-IDS = tl.constexpr(_SLOT["ids"])
-PAIR_SCORES = tl.constexpr(_SLOT["pair_scores"])
-SCORES = tl.constexpr(_SLOT["scores"])
-SHIFTS = tl.constexpr(_SLOT["shifts"])
-TOP_VALUES = tl.constexpr(_SLOT["top_values"])
-TOP_POSITIONS = tl.constexpr(_SLOT["top_positions"])
-TOP_SCORES = tl.constexpr(_SLOT["top_scores"])
-LOG_SUMS = tl.constexpr(_SLOT["log_sums"])
-HIDDEN = tl.constexpr(_SLOT["hidden"])
-SUMS = tl.constexpr(_SLOT["sums"])
-PARENTS = tl.constexpr(_SLOT["parents"])
-POSITIONS = tl.constexpr(_SLOT["positions"])
-LINKS = tl.constexpr(_SLOT["links"])
-ENERGIES = tl.constexpr(_SLOT["energies"])
-HEIGHTS = tl.constexpr(_SLOT["heights"])
-W1 = tl.constexpr(_SLOT["w1"])
-B1 = tl.constexpr(_SLOT["b1"])
-W2 = tl.constexpr(_SLOT["w2"])
-B2 = tl.constexpr(_SLOT["b2"])
-GAMMA = tl.constexpr(_SLOT["gamma"])
-BETA = tl.constexpr(_SLOT["beta"])
-SCORER_W1 = tl.constexpr(_SLOT["scorer_w1"])
-SCORER_B1 = tl.constexpr(_SLOT["scorer_b1"])
-SCORER_W2 = tl.constexpr(_SLOT["scorer_w2"])
-SCORER_B2 = tl.constexpr(_SLOT["scorer_b2"])
+LENGTHS, LEAVES, NODES, PROJECTIONS, IDS, PAIR_SCORES = (tl.constexpr(i) for i in range(5, 11))
+SCORES, SHIFTS, TOPS, LOG_SUMS, FRESH, FIRST_NOISE, SECOND_NOISE = (tl.constexpr(i) for i in range(11, 18))
+KEEP, CHILDREN, HIDDEN, SUMS = (tl.constexpr(i) for i in range(18, 22))
+PARENTS, POSITIONS, LINKS, ENERGIES, HEIGHTS = (tl.constexpr(i) for i in range(22, 27))
+SLOTS, LOG_Z, ROOTS, RELATIVE, OFFSET, MERGES = (tl.constexpr(i) for i in range(27, 33))
+W1, B1, W2, B2, GAMMA, BETA = (tl.constexpr(i) for i in range(33, 39))
+SCORER_W1, SCORER_B1, SCORER_W2, SCORER_B2 = (tl.constexpr(i) for i in range(39, 43))
 
 
 @triton.jit
@@ -86,6 +75,11 @@ def floats(board, slot: tl.constexpr):
 @triton.jit
 def integers(board, slot: tl.constexpr):
     return tl.multiple_of(tl.load(board + slot).to(tl.pointer_type(tl.int32)), 16)
+
+
+@triton.jit
+def bytes(board, slot: tl.constexpr):
+    return tl.multiple_of(tl.load(board + slot).to(tl.pointer_type(tl.int8)), 16)
 
 
 @triton.jit

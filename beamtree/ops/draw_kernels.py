@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs
-"""Random numbers by counter, bit for bit those of noise.py: splitmix64 on (seed, stream, step, sequence, slot)."""
+"""Random numbers by counter, bit for bit those of noise.py: splitmix64 on (seed, stream, step, sequence,
+slot)."""
 
 import triton
 import triton.language as tl

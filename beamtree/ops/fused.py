@@ -1,9 +1,11 @@
-"""The recursion's fast path on a GPU as two registered operators: `beamtree::fused_search`, `beamtree::fused_replay`.
+"""The recursion's fast path on a GPU, for the built-in cell and scorer in float32.
 
-Both take and return tensors only, so that compilers and distributed training see units. The Triton kernels are
-imported when the first of them runs.
+A compiler sees two registered operators, `beamtree::fused_search` and `beamtree::fused_replay`, tensors in,
+tensors out. Eager code calls the same two functions through an autograd function, which costs the host
+less. The Triton kernels are imported when the first search runs.
 """
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,139 +13,116 @@ from torch import Tensor
 
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
-
-Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+TAPE = 3  # tensors of the tape, after the four outputs that users see
+Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+# A compiler that makes CUDA graphs leaves these operators outside of them.
+_TAGS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
 
 
 def supports(leaves: Tensor, weights: list[Tensor], beam_size: int) -> bool:
     """Whether the kernels cover this case; the plain engine covers every case."""
     return (
         leaves.is_cuda
-        and leaves.numel() > 0
+        and leaves.shape[0] > 0
         and beam_size <= BEAMS_AT_MOST
         and NARROWEST <= leaves.shape[2] <= WIDEST
-        and all(x.dtype == torch.float32 and x.device == leaves.device for x in (leaves, *weights))
-        and not torch.cuda.is_current_stream_capturing()
-        and torch.cuda.get_device_capability(leaves.device) >= (8, 0)
+        and all(x.dtype == torch.float32 for x in (leaves, *weights))
+        and find_spec("triton") is not None
+        and (torch.compiler.is_compiling() or torch.cuda.get_device_capability(leaves.device) >= (8, 0))
     )
 
 
-def product_precision() -> str:
-    """How the cell's products are rounded: by autocast, else by PyTorch's float32 setting."""
-    if torch.is_autocast_enabled("cuda"):
-        return "bf16" if torch.get_autocast_dtype("cuda") == torch.bfloat16 else "fp16"
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-
-
-@torch.library.custom_op("beamtree::fused_search", mutates_args=())
-def fused_search(
+def fused_recursion(
     leaves: Tensor,  # (B, n, d)
     lengths: Tensor,  # (B,)
     weights: list[Tensor],  # the cell's six, the scorer's four
-    seed: Tensor,
     beam_size: int,
+    seed: Tensor | None,
     noisy: bool,
     dropout: float,
-    precision: str,
-) -> Outputs:
-    """Roots (B, K, d), relative scores (B, K), offset (B,) float64, merges (B, K, n−1); then the tape."""
-    from beamtree.ops.fused_search import Weights, search
-
-    roots, relative, offset, merges, tape = search(
-        leaves.contiguous(),
-        lengths.contiguous(),
-        Weights(*(_aligned(w) for w in weights)),
-        seed,
-        beam_size=beam_size,
-        dropout=dropout,
-        noisy=noisy,
-        precision=precision,
-    )
-    return roots, relative, offset, merges, *tape
+    product_dtype: torch.dtype,  # of the cell's products: half under autocast
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Roots (B, K, d), scores relative to the best beam (B, K), offset (B,) and merges (B, K, n−1)."""
+    if seed is None:
+        seed = torch.zeros((), dtype=torch.int64, device=leaves.device)
+    options = (beam_size, noisy, dropout, product_dtype)
+    if torch.compiler.is_compiling():
+        return torch.ops.beamtree.fused_search(leaves, lengths, seed, *options, weights)[:4]
+    return _Recursion.apply(leaves, lengths, seed, *options, *weights)
 
 
-@fused_search.register_fake
-def _(
+def _precision(product_dtype: torch.dtype) -> str:
+    """How products are rounded: as autocast says, else as PyTorch's setting for float32 does."""
+    if product_dtype == torch.float32:
+        return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return "bf16" if product_dtype == torch.bfloat16 else "fp16"
+
+
+def _refuse_capture(x: Tensor) -> None:
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "beamtree: the beam-tree recursion cannot be captured in an outer CUDA graph: its search replays "
+            "graphs of its own, and its backward pass asks the device once how many nodes survived"
+        )
+
+
+def _search(
     leaves: Tensor,
     lengths: Tensor,
-    weights: list[Tensor],
     seed: Tensor,
     beam_size: int,
     noisy: bool,
     dropout: float,
-    precision: str,
+    product_dtype: torch.dtype,
+    weights: list[Tensor],
 ) -> Outputs:
-    B, n, d = leaves.shape
-    K, H = beam_size, weights[6].shape[0]
-    new = leaves.new_empty
-    total = n + (n - 1) * K
-    return (
-        new(B, K, d),
-        new(B, K),
-        new(B, dtype=torch.float64),
-        lengths.new_empty(B, K, n - 1),
-        new(B, total, d),
-        new(B, total, 2 * H),
-        new(B, n - 1, K, 4, dtype=torch.int32),
-        new(B, n - 1, K, 4),
-        new(B, n - 1, K, dtype=torch.int32),
-        new(B, K, n - 1, dtype=torch.int32),
-        new(B, K, n - 1),
-    )
+    from beamtree.ops.fused_search import Weights, search
+
+    _refuse_capture(leaves)
+    with torch.cuda.device_of(leaves):
+        found, tape = search(
+            leaves.contiguous(),
+            lengths.contiguous(),
+            Weights(*(_aligned(w) for w in weights)),
+            seed,
+            beam_size=beam_size,
+            dropout=dropout,
+            noisy=noisy,
+            precision=_precision(product_dtype),
+        )
+    return *found, *tape
 
 
-@torch.library.custom_op("beamtree::fused_replay", mutates_args=())
-def fused_replay(
+def _replay(
     grad_roots: Tensor,
     grad_relative: Tensor,
     relative: Tensor,
     lengths: Tensor,
-    tape: list[Tensor],
-    weights: list[Tensor],
     seed: Tensor,
     n: int,
     dropout: float,
-    precision: str,
+    product_dtype: torch.dtype,
+    tape: list[Tensor],
+    weights: list[Tensor],
 ) -> list[Tensor]:
-    """Gradients of the leaves, then of the ten weights."""
     from beamtree.ops.fused_replay import replay
     from beamtree.ops.fused_search import Tape, Weights
 
-    if grad_roots.is_cuda and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            "beamtree: the backward pass asks the device once how many nodes survived, so it cannot be captured in "
-            "an outer CUDA graph; the search already runs in graphs of its own"
+    _refuse_capture(grad_roots)
+    with torch.cuda.device_of(grad_roots), torch.autocast(grad_roots.device.type, enabled=False):
+        return replay(
+            grad_roots.contiguous(),
+            grad_relative.contiguous(),
+            relative,
+            lengths.contiguous(),
+            Tape(*tape),
+            Weights(*(_aligned(w) for w in weights)),
+            seed,
+            n=n,
+            dropout=dropout,
+            precision=_precision(product_dtype),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
         )
-    return replay(
-        grad_roots.contiguous(),
-        grad_relative.contiguous(),
-        relative,
-        lengths.contiguous(),
-        Tape(*tape),
-        Weights(*(_aligned(w) for w in weights)),
-        seed,
-        n=n,
-        dropout=dropout,
-        precision=precision,
-        deterministic=torch.are_deterministic_algorithms_enabled(),
-    )
-
-
-@fused_replay.register_fake
-def _(
-    grad_roots: Tensor,
-    grad_relative: Tensor,
-    relative: Tensor,
-    lengths: Tensor,
-    tape: list[Tensor],
-    weights: list[Tensor],
-    seed: Tensor,
-    n: int,
-    dropout: float,
-    precision: str,
-) -> list[Tensor]:
-    B, _, d = grad_roots.shape
-    return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
 
 
 def _aligned(weight: Tensor) -> Tensor:
@@ -152,21 +131,124 @@ def _aligned(weight: Tensor) -> Tensor:
     return weight.clone() if weight.data_ptr() % 16 else weight
 
 
+class _Recursion(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaves: Tensor, lengths: Tensor, seed: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        beam_size, noisy, dropout, product_dtype, *weights = rest
+        outputs = _search(leaves, lengths, seed, beam_size, noisy, dropout, product_dtype, weights)
+        roots, relative, offset, merges, *tape = outputs
+        ctx.mark_non_differentiable(offset, merges)
+        ctx.save_for_backward(relative, lengths, seed, *tape, *weights)
+        ctx.options = (leaves.shape[1], dropout, product_dtype)
+        return roots, relative, offset, merges
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_roots: Tensor, grad_relative: Tensor, *_: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            _refuse(ctx)
+        relative, lengths, seed, *saved = ctx.saved_tensors
+        tape, weights = saved[:TAPE], saved[TAPE:]
+        n, dropout, product_dtype = ctx.options
+        grads = _replay(
+            grad_roots, grad_relative, relative, lengths, seed, n, dropout, product_dtype, tape, weights
+        )
+        return grads[0], None, None, None, None, None, None, *grads[1:]
+
+
+@torch.library.custom_op("beamtree::fused_search", mutates_args=(), tags=_TAGS)
+def _search_operator(
+    leaves: Tensor,
+    lengths: Tensor,
+    seed: Tensor,
+    beam_size: int,
+    noisy: bool,
+    dropout: float,
+    product_dtype: torch.dtype,
+    weights: list[Tensor],
+) -> Outputs:
+    return _search(leaves, lengths, seed, beam_size, noisy, dropout, product_dtype, weights)
+
+
+@_search_operator.register_fake
+def _(
+    leaves: Tensor,
+    lengths: Tensor,
+    seed: Tensor,
+    beam_size: int,
+    noisy: bool,
+    dropout: float,
+    product_dtype: torch.dtype,
+    weights: list[Tensor],
+) -> Outputs:
+    B, n, d = leaves.shape
+    K = beam_size
+    new = leaves.new_empty
+    made = B * (n - 1) * K
+    return (
+        new(B, K, d),
+        new(B, K),
+        new(B, dtype=torch.float64),
+        lengths.new_empty(B, K, n - 1),
+        new(B, n + (n - 1) * K, d),
+        new(5 * made + (made + 3) // 4 * 4, dtype=torch.int32),
+        new(5 * made),
+    )
+
+
+@torch.library.custom_op("beamtree::fused_replay", mutates_args=(), tags=_TAGS)
+def _replay_operator(
+    grad_roots: Tensor,
+    grad_relative: Tensor,
+    relative: Tensor,
+    lengths: Tensor,
+    seed: Tensor,
+    n: int,
+    dropout: float,
+    product_dtype: torch.dtype,
+    tape: list[Tensor],
+    weights: list[Tensor],
+) -> list[Tensor]:
+    grads = _replay(
+        grad_roots, grad_relative, relative, lengths, seed, n, dropout, product_dtype, tape, weights
+    )
+    return [
+        g.clone() if g._base is not None else g for g in grads
+    ]  # an operator's outputs must not share memory
+
+
+@_replay_operator.register_fake
+def _(
+    grad_roots: Tensor,
+    grad_relative: Tensor,
+    relative: Tensor,
+    lengths: Tensor,
+    seed: Tensor,
+    n: int,
+    dropout: float,
+    product_dtype: torch.dtype,
+    tape: list[Tensor],
+    weights: list[Tensor],
+) -> list[Tensor]:
+    B, _, d = grad_roots.shape
+    return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
+
+
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-    leaves, lengths, weights, seed, _, _, dropout, precision = inputs
+    leaves, lengths, seed, _, _, dropout, product_dtype, weights = inputs
     _, relative, *rest = output
     ctx.mark_non_differentiable(*rest)
-    ctx.save_for_backward(lengths, seed, relative, *weights, *rest[2:])
-    ctx.n, ctx.dropout, ctx.precision, ctx.weights = leaves.shape[1], dropout, precision, len(weights)
+    ctx.save_for_backward(relative, lengths, seed, *rest[2:], *weights)
+    ctx.options = (leaves.shape[1], dropout, product_dtype)
 
 
 def _differentiate(ctx: Any, grad_roots: Tensor, grad_relative: Tensor, *_: Tensor) -> tuple[Any, ...]:
-    lengths, seed, relative, *saved = ctx.saved_tensors
-    weights, tape = saved[: ctx.weights], saved[ctx.weights :]
-    grad_leaves, *grad_weights = torch.ops.beamtree.fused_replay(
-        grad_roots, grad_relative, relative, lengths, tape, weights, seed, ctx.n, ctx.dropout, ctx.precision
+    relative, lengths, seed, *saved = ctx.saved_tensors
+    grads = torch.ops.beamtree.fused_replay(
+        grad_roots, grad_relative, relative, lengths, seed, *ctx.options, saved[:TAPE], saved[TAPE:]
     )
-    return grad_leaves, None, grad_weights, None, None, None, None, None
+    return grads[0], None, None, None, None, None, None, grads[1:]
 
 
 def _refuse(ctx: Any, *grads: Any) -> None:
@@ -176,5 +258,5 @@ def _refuse(ctx: Any, *grads: Any) -> None:
     )
 
 
-fused_search.register_autograd(_differentiate, setup_context=_remember)
-fused_replay.register_autograd(_refuse)
+_search_operator.register_autograd(_differentiate, setup_context=_remember)
+_replay_operator.register_autograd(_refuse)

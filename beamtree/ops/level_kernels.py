@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs
 """The cell's gradient, level by level from the highest nodes down.
 
-What does not depend on gradients is computed for all survivors at once (`activate`, `open_gates`). A level has
-two phases, each a product: `through_gates` takes the gradient of its nodes through the layer norm and the gates
-to the hidden layer; `through_hidden` takes it on to the children. No phase adds into shared memory: a node
-gathers from its at most K parents, so the result does not depend on timing.
+What does not depend on gradients is computed for all survivors at once (`activate`, `open_gates`). A level
+has two phases, each a product: `through_gates` takes the gradient of its nodes through the layer norm and
+the gates to the hidden layer; `through_hidden` takes it on to the children. No phase adds into shared
+memory: a node gathers from its at most K parents, so the result does not depend on timing.
 """
 
 import triton
@@ -77,7 +77,7 @@ def collected(gradients, child_grads, parents, row, inside, feature, D: tl.const
     mask = inside[:, None] & (feature < D)[None, :]
     total = tl.load(gradients + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
     for k in tl.static_range(K):
-        parent = tl.load(parents + row * K + k, mask=inside, other=-1)
+        parent = tl.load(parents + row * K + k, mask=inside, other=0) - 1
         sent = child_grads + parent[:, None].to(tl.int64) * D + feature[None, :]
         # Written by other programs during this launch: not through the first-level cache.
         total += tl.load(sent, mask=mask & (parent >= 0)[:, None], other=0.0, cache_modifier=".cg")
@@ -178,21 +178,21 @@ def wait_for_all(counter, goal):
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["first_row", "levels", "first_level"])
+@triton.jit(do_not_specialize=["first_row", "highest", "lowest"])
 def levels_kernel(
-    gradients, child_grads, parents, normed, scales, gamma, gates, hidden, w1, w2, totals, sums, starts, counter,
-    first_row, first_level, levels,
+    gradients, child_grads, parents, normed, scales, gamma, gates, hidden, w1, w2, totals, sums, starts,
+    counter, first_row, highest, lowest,
     D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ALL_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     PHASES: tl.constexpr,
 ):  # fmt: skip
-    """Levels first_level … levels − 1. PHASES = 3: all of them in one cooperative launch, with barriers;
-    1 or 2: one phase of one level, an ordinary launch."""
+    """Levels of height `highest` down to `lowest`. PHASES = 3: in one cooperative launch, with barriers
+    between phases; 1 or 2: one phase of one level, an ordinary launch."""
     programs = tl.num_programs(0)
     goal = 0
-    for level in range(first_level, levels):
-        start = tl.load(starts + level).to(tl.int32)
-        end = tl.load(starts + level + 1).to(tl.int32)
+    for down in range(0, highest - lowest + 1):
+        start = tl.load(starts + highest - down)
+        end = tl.load(starts + highest - down - 1)
         tiles = (end - start + BLOCK_M - 1) // BLOCK_M
         if PHASES % 2 == 1:
             BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
@@ -243,3 +243,68 @@ def collect_kernel(
     total = collected(gradients, child_grads, parents, row, row < rows, feature, D, K)
     mask = (row < rows)[:, None] & (feature < D)[None, :]
     tl.store(target + row[:, None] * D + feature[None, :], total, mask=mask)
+
+
+@triton.jit(do_not_specialize=["N", "rows"])
+def close_kernel(
+    gates, sums, hidden, totals, normed, activity, grad_energies, grad_projections, partial, N, rows,
+    D: tl.constexpr, UNITS: tl.constexpr, H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """∂p/∂gates become ∂L/∂gates; partial sums over rows for every parameter that a product does not give."""
+    GATES: tl.constexpr = (4 * D + BLOCK_N - 1) // BLOCK_N
+    UNIT_BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
+    D_BLOCKS: tl.constexpr = (D + BLOCK_N - 1) // BLOCK_N
+    H_BLOCKS: tl.constexpr = (H + BLOCK_N - 1) // BLOCK_N
+    WIDTH: tl.constexpr = 6 * D + UNITS + 2 * H + 1
+    block = tl.program_id(1)
+    splits = tl.num_programs(0)
+    target = partial + tl.program_id(0) * WIDTH
+    local = tl.arange(0, BLOCK_N)
+    total = tl.zeros([BLOCK_N], tl.float32)
+    other = tl.zeros([BLOCK_N], tl.float32)
+    if block < GATES:
+        column = block * BLOCK_N + local
+        for first in range(tl.program_id(0) * BLOCK_M, N, splits * BLOCK_M):
+            row = (first + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+            mask = (row < N) & (column < 4 * D)[None, :]
+            gate = gates + row * (4 * D) + column[None, :]
+            grad = tl.load(gate, mask=mask, other=0.0)
+            grad *= tl.load(sums + row * D + (column % D)[None, :], mask=mask, other=0.0)
+            tl.store(gate, grad, mask=mask)
+            total += tl.sum(grad, 0)
+        tl.store(target + column, total, mask=column < 4 * D)
+    elif block < GATES + UNIT_BLOCKS:
+        column = (block - GATES) * BLOCK_N + local
+        for first in range(tl.program_id(0) * BLOCK_M, N, splits * BLOCK_M):
+            row = (first + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+            mask = (row < N) & (column < UNITS)[None, :]
+            total += tl.sum(tl.load(hidden + row * UNITS + column[None, :], mask=mask, other=0.0), 0)
+        tl.store(target + 4 * D + column, total, mask=column < UNITS)
+    elif block < GATES + UNIT_BLOCKS + D_BLOCKS:
+        column = (block - GATES - UNIT_BLOCKS) * BLOCK_N + local
+        for first in range(tl.program_id(0) * BLOCK_M, N, splits * BLOCK_M):
+            row = (first + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+            mask = (row < N) & (column < D)[None, :]
+            grad = tl.load(totals + row * D + column[None, :], mask=mask, other=0.0)
+            total += tl.sum(grad, 0)
+            other += tl.sum(grad * tl.load(normed + row * D + column[None, :], mask=mask, other=0.0), 0)
+        tl.store(target + 4 * D + UNITS + column, other, mask=column < D)
+        tl.store(target + 5 * D + UNITS + column, total, mask=column < D)
+    elif block < GATES + UNIT_BLOCKS + D_BLOCKS + H_BLOCKS:
+        column = (block - GATES - UNIT_BLOCKS - D_BLOCKS) * BLOCK_N + local
+        for first in range(tl.program_id(0) * BLOCK_M, rows, splits * BLOCK_M):
+            row = (first + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+            mask = (row < rows) & (column < H)[None, :]
+            total += tl.sum(
+                tl.load(grad_projections + row * (2 * H) + H + column[None, :], mask=mask, other=0.0), 0
+            )
+            mask = (row < N) & (column < H)[None, :]
+            other += tl.sum(tl.load(activity + row * H + column[None, :], mask=mask, other=0.0), 0)
+        tl.store(target + 6 * D + UNITS + column, total, mask=column < H)
+        tl.store(target + 6 * D + UNITS + H + column, other, mask=column < H)
+    else:
+        energy = tl.zeros([BLOCK_N], tl.float32)
+        for first in range(tl.program_id(0) * BLOCK_N, N, splits * BLOCK_N):
+            row = first + local
+            energy += tl.load(grad_energies + row, mask=row < N, other=0.0)
+        tl.store(target + 6 * D + UNITS + 2 * H, tl.sum(energy, 0))

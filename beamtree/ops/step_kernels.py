@@ -1,85 +1,153 @@
 # mypy: allow-untyped-defs
-"""The kernels that are launched: a search step's four, and what comes before the first and after the last.
+"""The kernels that are launched: those of a search step, and what comes before the first and after the
+last.
 
-Numbers that vary from call to call are never specialised, so no length or batch compiles anything anew.
+A step is three kernels: hidden beside splice; gates beside add_up and rank; then, for the next step,
+project and choose beside draw. What varies from call to call is read from the board, so that one graph
+serves every length and no length compiles anything anew.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
 from beamtree.ops import board as at
+from beamtree.ops.choose_kernels import NONE, choose, moments, node_row, node_vectors, pair_score, project
 from beamtree.ops.math_kernels import key_of
-from beamtree.ops.search_kernels import (
-    NONE,
-    choose,
-    clock,
-    gates,
-    hidden,
-    lists,
-    moments,
-    node_row,
-    normalised,
-    pair_score,
-    project,
-)
+from beamtree.ops.merge_kernels import add_up, draw, gates, hidden, rank, splice
+
+
+@triton.jit
+def clock(board, step, CHAINED: tl.constexpr):
+    """The step's number. A chained kernel may be launched before the one it depends on has ended: it waits
+    here."""
+    if CHAINED:
+        cuda.gdc_launch_dependents()
+        cuda.gdc_wait()
+    return at.number(board, at.BASE) + step
+
+
+@triton.jit(do_not_specialize=["step", "products"])
+def hidden_kernel(
+    board, step, products,
+    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr,
+    CHUNKS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """The first `products` programs each make a tile of the hidden layer, the others splice."""
+    t = clock(board, step, CHAINED)
+    program = tl.program_id(0)
+    if t < at.number(board, at.LENGTH) - 1:
+        if program < products:
+            BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
+            row = program // BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
+            inside = row < at.number(board, at.BATCH) * K
+            first = program % BLOCKS * BLOCK_N
+            hidden(board, t, row, inside, first, D, K, UNITS, DROPS, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
+        else:
+            splice(board, t, program - products, K, CHUNKS, CHUNK, ROWS)
+
+
+@triton.jit(do_not_specialize=["step", "products", "lists"])
+def gates_kernel(
+    board, step, products, lists,
+    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, NOISY: tl.constexpr,
+    CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """The first `products` programs each make a tile of the new nodes, the next `lists` rank, the others
+    add up."""
+    t = clock(board, step, CHAINED)
+    program = tl.program_id(0)
+    if t < at.number(board, at.LENGTH) - 1:
+        if program < products:
+            BLOCKS: tl.constexpr = (D + BLOCK_F - 1) // BLOCK_F
+            row = program // BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
+            inside = row < at.number(board, at.BATCH) * K
+            gates(
+                board,
+                row,
+                inside,
+                program % BLOCKS * BLOCK_F,
+                D,
+                K,
+                UNITS,
+                BLOCK_M,
+                BLOCK_F,
+                BLOCK_K,
+                PRECISION,
+            )
+        elif program < products + lists:
+            rank(board, t, program - products, K, NOISY, CHUNKS, CHUNK, BEAMS, ROWS)
+        else:
+            add_up(board, t, program - products - lists, K, CHUNKS, CHUNK, ROWS)
 
 
 @triton.jit(do_not_specialize=["step"])
 def project_kernel(
     board, step,
-    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, LEAVES: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
-    t = clock(board, step)
+    """For a wide scorer: its first layer as a product of its own."""
+    t = clock(board, step, CHAINED)
     if t < at.number(board, at.LENGTH) - 1:
-        project(
-            board, t, tl.program_id(0), tl.program_id(1), D, K, S, H, LEAVES, BLOCK_M, BLOCK_N, BLOCK_K, "tf32x3"
-        )  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+        active = row < at.number(board, at.BATCH) * K
+        active = active & (t < at.length_of(board, row // K, active) - 1)
+        first = tl.program_id(1) * BLOCK_N
+        project(board, t, row, active, first, first + BLOCK_N, first == 0,
+                D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["step"])
+@triton.jit(do_not_specialize=["step", "choices"])
 def choose_kernel(
-    board, step,
-    K: tl.constexpr, H: tl.constexpr, NOISY: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
-    BEAMS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_H: tl.constexpr,
+    board, step, choices,
+    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr,
+    NOISY: tl.constexpr, DROPS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
+    BEAMS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PROJECTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_H: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    t = clock(board, step)
-    if t < at.number(board, at.LENGTH) - 1:
-        choose(board, t, tl.program_id(0), K, H, NOISY, CHUNKS, CHUNK, BEAMS, WIDTH, BLOCK_H)
-
-
-@triton.jit(do_not_specialize=["step", "hidden_programs"])
-def hidden_and_lists_kernel(
-    board, step, hidden_programs,
-    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr, NOISY: tl.constexpr,
-    CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    t = clock(board, step)
+    """The first `choices` programs each choose for a sequence, the others draw for the step after."""
+    t = clock(board, step, CHAINED)
     program = tl.program_id(0)
     if t < at.number(board, at.LENGTH) - 1:
-        if program < hidden_programs:
-            BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
-            tile, block = program // BLOCKS, program % BLOCKS
-            hidden(board, t, tile, block, D, K, UNITS, DROPS, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
+        if program < choices:
+            if PROJECTS:
+                slot = tl.arange(0, BLOCK_M)
+                length = at.length_of(board, program, True)
+                if (t > 0) & (t < length - 1):
+                    row = program * K + slot
+                    project(board, t, row, slot < K, 0, 2 * H, True,
+                            D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
+                    tl.debug_barrier()
+            choose(board, t, program, K, H, NOISY, CHUNKS, CHUNK, BEAMS, WIDTH, BLOCK_H)
         else:
-            lists(board, t, program - hidden_programs, K, NOISY, CHUNKS, CHUNK, BEAMS)
+            draw(board, t + 1, program - choices, K, UNITS, NOISY, DROPS, CHUNKS, CHUNK, BEAMS, ROWS)
 
 
-@triton.jit(do_not_specialize=["step"])
-def gates_kernel(
-    board, step,
-    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    t = clock(board, step)
-    if t < at.number(board, at.LENGTH) - 1:
-        gates(board, t, tl.program_id(0), tl.program_id(1), D, K, UNITS, BLOCK_M, BLOCK_F, BLOCK_K, PRECISION)
+@triton.jit(do_not_specialize=["steps"])
+def advance_kernel(board, steps):
+    tl.store(board + at.BASE, tl.load(board + at.BASE) + steps)
 
 
 @triton.jit
-def advance_kernel(board, STEPS: tl.constexpr):
-    tl.store(board + at.BASE, tl.load(board + at.BASE) + STEPS)
+def leaves_kernel(
+    board,
+    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Copy the leaves into the node store and project them."""
+    rows = at.number(board, at.BATCH) * at.number(board, at.LENGTH)
+    for tile in range(tl.program_id(0), (rows + BLOCK_M - 1) // BLOCK_M, tl.num_programs(0)):
+        row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        project(
+            board, 0, row, row < rows, 0, 2 * H, True, D, K, S, H, True, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D
+        )
 
 
 @triton.jit
@@ -87,57 +155,53 @@ def leaf_lists_kernel(
     board, K: tl.constexpr, H: tl.constexpr, BEAMS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr
 ):
     """Beam 0 before the first step: the leaves' ids, the scores of their pairs; one live beam."""
-    B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
-    sequence = tl.program_id(0)
-    index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    length = at.length_of(board, sequence, True)
-    row = node_row(board, sequence, K) + index
-    score = pair_score(board, row, row + 1, index < length - 1, H, BLOCK, BLOCK_H)
-    place = sequence.to(tl.int64) * K * n + index
-    tl.store(at.integers(board, at.IDS) + place, index, mask=index < length)
-    tl.store(at.floats(board, at.PAIR_SCORES) + place, score, mask=index < length)
-    if tl.program_id(1) == 0:
-        beam = tl.arange(0, BEAMS)
-        target = at.floats(board, at.SCORES) + sequence * K + beam
-        tl.store(target, tl.where(beam == 0, 0.0, NONE), mask=beam < K)
+    n = at.number(board, at.LENGTH)
+    blocks = (n + BLOCK - 1) // BLOCK
+    for task in range(tl.program_id(0), at.number(board, at.BATCH) * blocks, tl.num_programs(0)):
+        sequence = task // blocks
+        index = task % blocks * BLOCK + tl.arange(0, BLOCK)
+        length = at.length_of(board, sequence, True)
+        row = node_row(board, sequence, K) + index
+        score = pair_score(board, row, row + 1, index < length - 1, H, BLOCK, BLOCK_H)
+        place = sequence * K * n + index
+        tl.store(at.integers(board, at.IDS) + place, index, mask=index < length)
+        tl.store(at.floats(board, at.PAIR_SCORES) + place, score, mask=index < length)
+        if task % blocks == 0:
+            beam = tl.arange(0, BEAMS)
+            target = at.floats(board, at.SCORES) + sequence * K + beam
+            tl.store(target, tl.where(beam == 0, 0.0, NONE), mask=beam < K)
+            fresh = at.integers(board, at.FRESH) + (sequence * K + beam) * 4
+            tl.store(fresh, n, mask=beam < K)  # no newest node: nowhere, and without neighbours
+            tl.store(fresh + 1, -1, mask=beam < K)
+            tl.store(fresh + 2, -1, mask=beam < K)
 
 
 @triton.jit
-def first_lists_kernel(
-    board,
-    K: tl.constexpr, NOISY: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr,
-):  # fmt: skip
-    task = tl.program_id(0) // CHUNKS * K * CHUNKS + tl.program_id(0) % CHUNKS
-    lists(board, clock(board, -1), task, K, NOISY, CHUNKS, CHUNK, BEAMS)
+def finish_kernel(board, D: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr):
+    if tl.program_id(0) < at.number(board, at.BATCH):
+        finish(board, tl.program_id(0), D, K, BEAMS, BLOCK_D)
 
 
 @triton.jit
-def finish_kernel(
-    board, roots, relative, offset, order,
-    D: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """Sort the final beams, best first; normalise their roots; add the shifts up in float64."""
+def finish(board, sequence, D: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """A sequence's final beams, best first: their roots, scores and lineages."""
     B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
-    sequence = tl.program_id(0)
     length = at.length_of(board, sequence, True)
     beam = tl.arange(0, BEAMS)
     scores = at.floats(board, at.SCORES) + (((length - 1) & 1) * B + sequence) * K
     score = tl.load(scores + beam, mask=beam < K, other=NONE)
     alive = score != NONE
     key = key_of(score, beam)
-    ahead = key[None, :] > key[:, None]
-    rank = tl.sum(ahead.to(tl.int32), 1)
-    target = sequence * K + rank
-    tl.store(relative + target, score, mask=beam < K)
-    tl.store(order + target, tl.where(alive, beam, -1), mask=beam < K)
+    best_first = tl.sum((key[:, None] > key[None, :]).to(tl.int32), 0)
+    target = sequence * K + best_first
+    tl.store(at.floats(board, at.RELATIVE) + target, score, mask=beam < K)
 
     total = tl.zeros([1024], tl.float64)
     for first in range(0, length - 1, 1024):
         step = first + tl.arange(0, 1024)
-        shift = tl.load(
-            at.floats(board, at.SHIFTS) + sequence * (n - 1) + step, mask=step < length - 1, other=0.0
-        )
-        total += shift.to(tl.float64)
+        shifts = at.floats(board, at.SHIFTS) + sequence * (n - 1) + step
+        total += tl.load(shifts, mask=step < length - 1, other=0.0).to(tl.float64)
+    offset = tl.load(board + at.OFFSET).to(tl.pointer_type(tl.float64))
     tl.store(offset + sequence, tl.sum(total, 0))
 
     nodes = at.floats(board, at.NODES)
@@ -145,50 +209,40 @@ def finish_kernel(
     made = alive & (beam < tl.where(length > 1, K, 0))
     source = at.floats(board, at.SUMS) + (sequence * K + beam).to(tl.int64) * D
     node = nodes + (row + n + (length - 2) * K + beam) * D
-    mean, scale = moments(source, made, D, BEAMS, BLOCK_K)
-    for first in range(0, D, BLOCK_K):
-        feature = first + tl.arange(0, BLOCK_K)
+    mean, scale = moments(source, made, D, BEAMS, BLOCK_D)
+    for first in range(0, D, BLOCK_D):
+        feature = first + tl.arange(0, BLOCK_D)
         real = (feature < D)[None, :]
-        x = normalised(board, source, mean, scale, made, feature, D)
+        x = node_vectors(board, source, mean, scale, made, feature, D, False)
         tl.store(node[:, None] + feature[None, :], x, mask=made[:, None] & real)
-        is_leaf = beam < tl.where(length == 1, 1, 0)
-        leaf = tl.load(
-            nodes + row * D + feature[None, :] + beam[:, None] * 0, mask=is_leaf[:, None] & real, other=0.0
-        )
-        x = tl.where(made[:, None], x, leaf)
-        tl.store(
-            roots + target[:, None].to(tl.int64) * D + feature[None, :], x, mask=(beam < K)[:, None] & real
-        )
+        is_leaf = (beam < tl.where(length == 1, 1, 0))[:, None] & real
+        leaf = tl.load(nodes + row * D + feature[None, :] + beam[:, None] * 0, mask=is_leaf, other=0.0)
+        roots = at.floats(board, at.ROOTS) + target[:, None].to(tl.int64) * D + feature[None, :]
+        tl.store(roots, tl.where(made[:, None], x, leaf), mask=(beam < K)[:, None] & real)
 
-
-@triton.jit(do_not_specialize=["n"])
-def lineage_kernel(parents, order, lengths, slots, n, K: tl.constexpr, BEAMS: tl.constexpr):
-    """Walk the parents back from each final beam: the slot its lineage had after every step, −1 for none."""
-    sequence = tl.program_id(0)
-    beam = tl.arange(0, BEAMS)
-    length = tl.load(lengths + sequence).to(tl.int32)
-    slot = tl.load(order + sequence * K + beam, mask=beam < K, other=-1)
-    target = slots + (sequence * K + beam).to(tl.int64) * (n - 1)
+    slot = tl.where(alive, beam, -1)
+    slots = at.integers(board, at.SLOTS) + target.to(tl.int64) * (n - 1)
+    parents = at.integers(board, at.PARENTS) + sequence * (n - 1) * K
     for back in range(0, n - 1):
         t = n - 2 - back
         running = slot >= tl.where(t < length - 1, 0, K)
-        tl.store(target + t, tl.where(running, slot, -1), mask=beam < K)
-        parent = tl.load(parents + (sequence * (n - 1) + t) * K + slot, mask=running, other=-1)
-        slot = tl.where(running, parent, slot)
+        tl.store(slots + t, tl.where(running, slot, -1), mask=beam < K)
+        slot = tl.where(running, tl.load(parents + t * K + slot, mask=running, other=-1), slot)
 
 
-@triton.jit(do_not_specialize=["n", "count"])
-def read_lineages_kernel(
-    slots, positions, energies, merges, log_z, n, count, K: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Merge positions and log Z along each lineage, (B, K, n−1)."""
-    entry = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = entry < count
-    t = entry % (n - 1)
-    sequence = entry // ((n - 1) * K)
-    slot = tl.load(slots + entry, mask=inside, other=-1)
-    record = (sequence * (n - 1) + t) * K + slot
-    real = slot >= 0
-    position = tl.load(positions + record, mask=real, other=-1)
-    tl.store(merges + entry, position.to(tl.int64), mask=inside)
-    tl.store(log_z + entry, tl.load(energies + record * 4 + 3, mask=real, other=0.0), mask=inside)
+@triton.jit
+def read_lineages_kernel(board, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Merge positions and log Z along each lineage."""
+    T = at.number(board, at.LENGTH) - 1
+    count = at.number(board, at.BATCH).to(tl.int64) * K * T
+    merges = tl.load(board + at.MERGES).to(tl.pointer_type(tl.int64))
+    for block in range(tl.program_id(0), (count + BLOCK - 1) // BLOCK, tl.num_programs(0)):
+        entry = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+        inside = entry < count
+        slot = tl.load(at.integers(board, at.SLOTS) + entry, mask=inside, other=-1)
+        record = (entry // (T * K) * T + entry % T) * K + slot
+        real = slot >= 0
+        position = tl.load(at.integers(board, at.POSITIONS) + record, mask=real, other=-1)
+        tl.store(merges + entry, position.to(tl.int64), mask=inside)
+        log_z = tl.load(at.floats(board, at.ENERGIES) + record * 4 + 3, mask=real, other=0.0)
+        tl.store(at.floats(board, at.LOG_Z) + entry, log_z, mask=inside)

@@ -1,0 +1,268 @@
+# mypy: allow-untyped-defs
+"""The last part of a search step, for the next one: score the new nodes' pairs and keep K candidates.
+
+`project` normalises the nodes made last and takes the scorer's first layer of them, so that a pair's score is
+w₂·GELU(left's projection + right's projection) + b₂; `choose` scores each beam's two new pairs, merges them
+with the best old ones, which `rank` has prepared, and chooses at both levels.
+"""
+
+import triton
+import triton.language as tl
+
+from beamtree.ops import board as at
+from beamtree.ops.math_kernels import WORST, gelu, index_of, key_of, product, value_of
+
+NONE = tl.constexpr(float("-inf"))
+
+
+@triton.jit
+def node_row(board, sequence, K: tl.constexpr):
+    n = tl.load(board + at.LENGTH)
+    return sequence * (n + (n - 1) * K)
+
+
+@triton.jit
+def project(
+    board, t, row, active, first_column, last_column, store_nodes,
+    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, LEAVES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Columns of W_left·x[:s] and W_right·x[:s] + b, for rows of leaves (sequence, position) or of the newest
+    nodes (sequence, slot); with `store_nodes` the node store gets the vectors."""
+    n = at.number(board, at.LENGTH)
+    nodes, projections = at.floats(board, at.NODES), at.floats(board, at.PROJECTIONS)
+    if LEAVES:
+        target = node_row(board, row // n, K) + row % n
+        source = at.floats(board, at.LEAVES) + row.to(tl.int64) * D
+        mean, scale = 0.0, 1.0
+    else:
+        target = node_row(board, row // K, K) + n + (t - 1) * K + row % K
+        source = at.floats(board, at.SUMS) + row.to(tl.int64) * D
+        mean, scale = moments(source, active, D, BLOCK_M, BLOCK_D)
+    if store_nodes:
+        for first in range(0, D, BLOCK_D):
+            feature = first + tl.arange(0, BLOCK_D)
+            x = node_vectors(board, source, mean, scale, active, feature, D, LEAVES)
+            inside = active[:, None] & (feature < D)[None, :]
+            tl.store(nodes + target[:, None] * D + feature[None, :], x, mask=inside)
+
+    weight, bias = at.floats(board, at.SCORER_W1), at.floats(board, at.SCORER_B1)
+    for start in range(first_column, last_column, BLOCK_N):
+        column = start + tl.arange(0, BLOCK_N)
+        role = column // H
+        place = (column - role * H) * (2 * S) + role * S
+        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for first in range(0, S, BLOCK_K):
+            feature = first + tl.arange(0, BLOCK_K)
+            x = node_vectors(board, source, mean, scale, active, feature, S, LEAVES)
+            real = (column < 2 * H)[None, :] & (feature < S)[:, None]
+            w = tl.load(weight + place[None, :] + feature[:, None], mask=real, other=0.0)
+            total = product(x, w, total, "tf32x3")
+        total += tl.load(bias + column - H, mask=role == 1, other=0.0)[None, :]
+        mask = active[:, None] & (column < 2 * H)[None, :]
+        tl.store(projections + target[:, None] * (2 * H) + column[None, :], total, mask=mask)
+
+
+@triton.jit
+def moments(source, active, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Mean and reciprocal standard deviation of rows."""
+    total = tl.zeros([BLOCK_M], tl.float32)
+    for first in range(0, D, BLOCK_D):
+        feature = first + tl.arange(0, BLOCK_D)
+        inside = active[:, None] & (feature < D)[None, :]
+        total += tl.sum(tl.load(source[:, None] + feature[None, :], mask=inside, other=0.0), 1)
+    mean = total / D
+    square = tl.zeros([BLOCK_M], tl.float32)
+    for first in range(0, D, BLOCK_D):
+        feature = first + tl.arange(0, BLOCK_D)
+        inside = active[:, None] & (feature < D)[None, :]
+        x = tl.load(source[:, None] + feature[None, :], mask=inside, other=0.0) - mean[:, None]
+        square += tl.sum(tl.where(inside, x * x, 0.0), 1)
+    return mean, tl.rsqrt(square / D + 1e-5)
+
+
+@triton.jit
+def node_vectors(board, source, mean, scale, active, feature, SIZE: tl.constexpr, LEAVES: tl.constexpr):
+    """Rows at some features, zero from SIZE on: leaves as they are, else the layer norm of sums."""
+    inside = active[:, None] & (feature < SIZE)[None, :]
+    x = tl.load(source[:, None] + feature[None, :], mask=inside, other=0.0)
+    if not LEAVES:
+        gamma = tl.load(at.floats(board, at.GAMMA) + feature, mask=feature < SIZE, other=0.0)
+        beta = tl.load(at.floats(board, at.BETA) + feature, mask=feature < SIZE, other=0.0)
+        x = (x - mean[:, None]) * scale[:, None] * gamma[None, :] + beta[None, :]
+    return x
+
+
+@triton.jit
+def pair_score(board, left, right, valid, H: tl.constexpr, ROWS: tl.constexpr, BLOCK_H: tl.constexpr):
+    """Scores of pairs of rows of the projections; −inf where not valid."""
+    projections = at.floats(board, at.PROJECTIONS)
+    weight = at.floats(board, at.SCORER_W2)
+    total = tl.zeros([ROWS], tl.float32)
+    for first in range(0, H, BLOCK_H):
+        unit = first + tl.arange(0, BLOCK_H)
+        inside = valid[:, None] & (unit < H)[None, :]
+        a = tl.load(projections + left[:, None] * (2 * H) + unit[None, :], mask=inside, other=0.0)
+        b = tl.load(projections + right[:, None] * (2 * H) + H + unit[None, :], mask=inside, other=0.0)
+        w = tl.load(weight + unit, mask=unit < H, other=0.0)
+        total += tl.sum(gelu(a + b) * w[None, :], 1)
+    total += tl.load(at.floats(board, at.SCORER_B2))
+    return tl.where(valid, total, NONE)
+
+
+@triton.jit
+def choose(
+    board, t, sequence,
+    K: tl.constexpr, H: tl.constexpr, NOISY: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
+    BEAMS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """Keep K of a sequence's candidates. BEAMS and WIDTH are K and K + 2 rounded up to powers of two."""
+    B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
+    pairs = at.length_of(board, sequence, True) - 1 - t
+    beam = tl.arange(0, BEAMS)
+    column = tl.arange(0, WIDTH)[None, :]
+    children = at.integers(board, at.CHILDREN) + sequence * K * 2
+    if pairs == 0:
+        tl.store(children + 2 * beam, -1, mask=beam < K)
+    if pairs >= 1:
+        scores = at.floats(board, at.SCORES)
+        score = tl.load(scores + ((t & 1) * B + sequence) * K + beam, mask=beam < K, other=NONE)
+        alive = score != NONE
+        fresh = at.integers(board, at.FRESH) + (sequence * K + beam) * 4
+        position = tl.load(fresh, mask=alive, other=0)
+        before = tl.load(fresh + 1, mask=alive, other=-1)
+        behind = tl.load(fresh + 2, mask=alive, other=-1)
+        left_noise, right_noise = 0.0, 0.0
+        if NOISY:
+            noise_row = ((t & 1) * B + sequence) * K + beam
+            noise = at.floats(board, at.FIRST_NOISE) + noise_row.to(tl.int64) * n + position
+            left_noise = tl.load(noise - 1, mask=before >= 0, other=0.0)
+            right_noise = tl.load(noise, mask=behind >= 0, other=0.0)
+        old_sum, value, energy, place, left, right = old_candidates(
+            board, sequence, alive, pairs, K, CHUNKS, CHUNK, BEAMS, WIDTH
+        )
+
+        row = node_row(board, sequence, K)
+        newest = n + (t - 1) * K + beam
+        left_score = pair_score(board, row + before, row + newest, before >= 0, H, BEAMS, BLOCK_H)
+        right_score = pair_score(board, row + newest, row + behind, behind >= 0, H, BEAMS, BLOCK_H)
+        here = (((t & 1) * B + sequence) * K + beam).to(tl.int64) * n + position
+        pair_scores = at.floats(board, at.PAIR_SCORES) + here
+        tl.store(pair_scores - 1, left_score, mask=before >= 0)
+        tl.store(pair_scores, right_score, mask=behind >= 0)
+        left_value, right_value = left_score + left_noise, right_score + right_noise
+        left_value = tl.where(left_value == left_value, left_value, NONE)  # NaN is never chosen
+        right_value = tl.where(right_value == right_value, right_value, NONE)
+
+        top = tl.maximum(old_sum, tl.maximum(left_score, right_score))
+        top = tl.where(top == NONE, 0.0, top)
+        log_z = tl.exp(old_sum - top) + tl.exp(left_score - top) + tl.exp(right_score - top)
+        log_z = top + tl.log(log_z)
+
+        left_beats = left_value[:, None] > value
+        left_beats |= (left_value[:, None] == value) & (position[:, None] - 1 < place)
+        right_beats = right_value[:, None] > value
+        right_beats |= (right_value[:, None] == value) & (position[:, None] < place)
+        is_old = (column < K) & (value != NONE)
+        left_rank = tl.sum((is_old & ~left_beats).to(tl.int32), 1) + (right_value > left_value)
+        right_rank = tl.sum((is_old & ~right_beats).to(tl.int32), 1) + (left_value >= right_value)
+        rank = column + left_beats.to(tl.int32) + right_beats.to(tl.int32)
+        is_left, is_right = column == K, column == K + 1
+        rank = tl.where(is_left, left_rank[:, None], tl.where(is_right, right_rank[:, None], rank))
+        value = tl.where(is_left, left_value[:, None], tl.where(is_right, right_value[:, None], value))
+        energy = tl.where(is_left, left_score[:, None], tl.where(is_right, right_score[:, None], energy))
+        place = tl.where(is_left, position[:, None] - 1, tl.where(is_right, position[:, None], place))
+        left = tl.where(is_left, before[:, None], tl.where(is_right, newest[:, None], left))
+        right = tl.where(is_left, newest[:, None], tl.where(is_right, behind[:, None], right))
+        candidate = (value != NONE) & (rank < K) & (column < K + 2) & alive[:, None]
+
+        total = energy + (score - log_z)[:, None]
+        total = tl.where(pairs == 1, score[:, None], total)
+        perturbed = total
+        if NOISY:
+            by_rank = at.floats(board, at.SECOND_NOISE) + (((t & 1) * B + sequence) * K + beam) * K
+            perturbed += tl.load(by_rank[:, None] + rank, mask=candidate, other=0.0)
+        key = tl.where(candidate, key_of(perturbed, beam[:, None] * K + rank), WORST)
+        slot = final_ranks(key, K, BEAMS, WIDTH)
+        survives = candidate & (slot < K)
+
+        tl.store(children + 2 * slot, left, mask=survives)
+        tl.store(children + 2 * slot + 1, right, mask=survives)
+        shift = tl.max(tl.max(tl.where(survives, total, NONE), 1), 0)
+        record = (sequence * (n - 1) + t) * K
+        next_scores = scores + (((t + 1) & 1) * B + sequence) * K
+        parents = at.integers(board, at.PARENTS) + record
+        tl.store(parents + slot, beam[:, None] + tl.zeros_like(slot), mask=survives)
+        tl.store(at.integers(board, at.POSITIONS) + record + slot, place, mask=survives)
+        log_zs = at.floats(board, at.ENERGIES) + (record + slot).to(tl.int64) * 4 + 3
+        tl.store(log_zs, log_z[:, None] + tl.zeros_like(total), mask=survives)
+        tl.store(next_scores + slot, total - shift, mask=survives)
+        tl.store(at.floats(board, at.SHIFTS) + sequence * (n - 1) + t, shift)
+        count = tl.sum(tl.sum(survives.to(tl.int32), 1), 0)
+        dead = (beam >= count) & (beam < K)
+        tl.store(parents + beam, -1, mask=dead)
+        tl.store(children + 2 * beam, -1, mask=dead)
+        tl.store(next_scores + beam, NONE, mask=dead)
+
+
+@triton.jit
+def old_candidates(
+    board, sequence, alive, pairs,
+    K: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Each beam's log-sum-exp over its old pairs, and the best K of them in order (BEAMS, WIDTH)."""
+    beam = tl.arange(0, BEAMS)
+    base = (sequence * K + beam) * CHUNKS
+    log_sums = at.floats(board, at.LOG_SUMS) + base
+    tops, top_integers = at.floats(board, at.TOPS), at.integers(board, at.TOPS)
+    column = tl.arange(0, WIDTH)
+    entry = base[:, None] * (5 * BEAMS) + column[None, :]
+    inside = alive[:, None] & (column < K)[None, :]
+    value = tl.load(tops + entry, mask=inside, other=NONE)
+    log_sum = tl.load(log_sums, mask=alive, other=NONE)
+    if CHUNKS > 1:  # noqa: SIM102 known when compiled, unlike the next
+        if pairs > CHUNK:
+            chunk = tl.arange(0, CHUNKS)
+            filled = alive[:, None] & (chunk * CHUNK < pairs)[None, :]
+            sums = tl.load(log_sums[:, None] + chunk[None, :], mask=filled, other=NONE)
+            top = tl.max(sums, 1)
+            safe = tl.where(top == NONE, 0.0, top)
+            log_sum = safe + tl.log(tl.sum(tl.exp(sums - safe[:, None]), 1))
+            ALL: tl.constexpr = CHUNKS * BEAMS
+            index = tl.arange(0, ALL)
+            owner, rank = index // BEAMS, index % BEAMS
+            ranked = alive[:, None] & ((rank < K) & (owner * CHUNK < pairs))[None, :]
+            entries = (base[:, None] + owner[None, :]) * (5 * BEAMS) + rank[None, :]
+            every = tl.load(tops + entries, mask=ranked, other=NONE)
+            key = tl.where(every != NONE, key_of(every, index[None, :]), WORST)
+            value = tl.full([BEAMS, WIDTH], NONE, tl.float32)
+            for i in range(K):
+                best = tl.max(key, 1)
+                key = tl.where(key == best[:, None], WORST, key)
+                found = (best != WORST)[:, None] & (column == i)[None, :]
+                winner = index_of(best)
+                value = tl.where(found, value_of(best)[:, None], value)
+                place = (base + winner // BEAMS) * (5 * BEAMS) + winner % BEAMS
+                entry = tl.where(found, place[:, None], entry)
+    inside = value != NONE
+    energy = tl.load(tops + entry + BEAMS, mask=inside, other=NONE)
+    position = tl.load(top_integers + entry + 2 * BEAMS, mask=inside, other=0)
+    left = tl.load(top_integers + entry + 3 * BEAMS, mask=inside, other=0)
+    right = tl.load(top_integers + entry + 4 * BEAMS, mask=inside, other=0)
+    return log_sum, value, energy, position, left, right
+
+
+@triton.jit
+def final_ranks(key, K: tl.constexpr, BEAMS: tl.constexpr, WIDTH: tl.constexpr):
+    """Each candidate's rank among all of a sequence's, (BEAMS, WIDTH); only those below K are exact."""
+    if BEAMS * WIDTH <= 128:
+        flat = tl.reshape(key, [BEAMS * WIDTH])
+        ahead = (flat[:, None] > flat[None, :]).to(tl.int32)
+        return tl.reshape(tl.sum(ahead, 0), [BEAMS, WIDTH])
+    else:
+        rank = tl.full([BEAMS, WIDTH], K, tl.int32)
+        for i in range(K):
+            best = tl.max(tl.max(key, 1), 0)
+            rank = tl.where((key == best) & (best != WORST), i, rank)
+            key = tl.where(key == best, WORST, key)
+        return rank
