@@ -1,4 +1,4 @@
-"""Token ids → vectors (frameworks.md §1): a table of rows ~ N(0, 1), padding zero, then dropout of features.
+"""Token ids → vectors: a table of rows ~ N(0, 1), padding zero, then dropout of features.
 
 An embedding is a module from ids (B, n) to vectors (B, n, output_size), zero where the id is `padding_id`;
 the classifier asks nothing else of it.

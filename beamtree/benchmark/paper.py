@@ -1,5 +1,5 @@
 """The paper's Table 1 on this machine: one training epoch over 100 ListOps expressions of a range of lengths,
-batch 1, forward, backward, clipping and optimiser step (frameworks.md §9).
+batch 1, forward, backward, clipping and optimiser step.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The ListOps task: reads published or generated files and checks every label by evaluation (data §1)."""
+"""The ListOps task: reads published or generated files and checks every label by evaluation."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -1,4 +1,4 @@
-"""Generates the ListOps files: the same bytes for the same seed on every platform (data §1.3, 1.4)."""
+"""Generates the ListOps files: the same bytes for the same seed on every platform."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby, islice

@@ -1,4 +1,4 @@
-"""The language of ListOps: tokens, values, brackets and gold trees of expressions (data §1.1, 1.2, 1.5).
+"""The language of ListOps: tokens, values, brackets and gold trees of expressions.
 
 An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses, however deep it nests.
 """
@@ -119,7 +119,7 @@ def brackets(tokens: Sequence[str]) -> str:
 
 
 def gold_merges(tokens: Sequence[str]) -> list[int]:
-    """The n−1 merges of the gold tree, leftmost first, as positions in the shrinking sequence (data §1.5).
+    """The n−1 merges of the gold tree, leftmost first, as positions in the shrinking sequence.
 
     What stands left of the next token is always a row of open operators: a digit or `]` merges into the last
     of them, and `]` makes it a value that merges into the one before.

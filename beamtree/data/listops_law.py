@@ -1,4 +1,4 @@
-"""The joint law of length and nesting of a random ListOps expression, in whole numbers (data §1.1, 1.4).
+"""The joint law of length and nesting of a random ListOps expression, in whole numbers.
 
 P_D(1) = 3/4 and P_D(L) = 1/4 · mean over a = 2..max_args of (P_{D+1})^{*a}(L − 2) for a root at depth D; at
 max_depth there are digits only. Nesting is carried along by keeping the laws of shallow and deep trees apart.
@@ -27,7 +27,7 @@ ANY, SHALLOW, DEEP = "any", "shallow", "deep"
 
 @dataclass(frozen=True)
 class Process:
-    """The process of data §1.1: an operator with probability 1/4, of 2 to max_args arguments, uniformly."""
+    """The process: an operator with probability 1/4, of 2 to max_args arguments, uniformly."""
 
     max_depth: int
     max_args: int

@@ -1,4 +1,4 @@
-"""The random process of ListOps as a graph of choices: free, or given length and nesting (data §1.1, 1.4).
+"""The random process of ListOps as a graph of choices: free, or given length and nesting.
 
 An operator chooses a row of arguments; a row chooses its first tree and the row that is left; a tree is an
 operator, or None for a digit. A draw walks down the graph and never turns back: nothing is rejected.

@@ -91,7 +91,7 @@ def sample_expressions(
     min_nesting: int = 0,
     max_nesting: int | None = None,
 ) -> list[Example]:
-    """`count` distinct expressions of the process of data §1.1; bounds of length and nesting are included."""
+    """`count` distinct expressions of the process; bounds of length and nesting are included."""
     law = Law(Process(max_depth, max_args), max_length, min_nesting, max_nesting)
     root = ConditionedProcess(law).root(min_length, max_length)
     # Its own bits for every condition, so that two calls with one seed are independent.

@@ -1,4 +1,4 @@
-"""The splits of ListOps (data §1.3): the lines of a file that are one, and the draw that makes a file.
+"""The splits of ListOps: the lines of a file that are one, and the draw that makes a file.
 
 The base set is one draw of 100,000 expressions in two files. The first 1,000 lines of its train file are the
 dev split, and the length limit of the training split is applied at reading: files are as published, and the

@@ -1,4 +1,4 @@
-"""What the dev score decides once an epoch: the best model, the learning rate, the end (frameworks.md §6)."""
+"""What the dev score decides once an epoch: the best model, the learning rate, the end."""
 
 from dataclasses import dataclass
 from typing import Any
