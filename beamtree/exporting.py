@@ -76,5 +76,5 @@ def roots_in_a_loop(
 
     with torch.no_grad():
         _, nodes, _, scores = while_loop(is_running, merge, state)
-    weights = scores.softmax(1).to(nodes.dtype)
-    return (weights.unsqueeze(-1) * nodes[:, :, 0]).sum(1)
+    weights = scores.softmax(1).unsqueeze(-1)
+    return (weights * nodes[:, :, 0]).sum(1).to(nodes.dtype)

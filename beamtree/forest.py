@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from beamtree.cell import without_autocast
 from beamtree.tree import BeamTrees
 
 
@@ -21,8 +22,10 @@ class Forest(NamedTuple):
 
     def average(self, of_beams: Tensor) -> Tensor:
         """From (B, K, …) to (B, …), by the weights of the trees."""
-        weights = self.trees.weights.to(of_beams.dtype)
-        return torch.einsum("bk,bk...->b...", weights, of_beams)
+        wide = torch.promote_types(of_beams.dtype, torch.float32)
+        with without_autocast(of_beams):
+            average = torch.einsum("bk,bk...->b...", self.trees.weights.to(wide), of_beams.to(wide))
+        return average.to(of_beams.dtype)
 
 
 class TreeSource(Protocol):

@@ -32,8 +32,8 @@ class Beams(NamedTuple):
     lengths: Tensor
 
     def root(self) -> Tensor:  # (B, d)
-        weights = self.relative.softmax(1).to(self.vectors.dtype)
-        return (weights.unsqueeze(-1) * self.vectors).sum(1)
+        weights = self.relative.softmax(1).unsqueeze(-1)  # at least float32, and so the sum
+        return (weights * self.vectors).sum(1).to(self.vectors.dtype)
 
     def trees(self) -> BeamTrees:
         position = torch.where(self.lineages < 0, -1, self.links[self.lineages, POSITION])
