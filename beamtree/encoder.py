@@ -159,7 +159,7 @@ class BeamTreeEncoder(nn.Module):
         self._warned = True
         warnings.warn(
             "beam_size=1 is greedy: with one beam its weight is always 1, so the scorer gets no gradient",
-            stacklevel=5,
+            stacklevel=7,  # the call of the encoder
         )
 
     def extra_repr(self) -> str:

@@ -112,6 +112,8 @@ def test_half_precision_rounds_the_parents_but_not_the_norm() -> None:
 def test_its_description_names_its_settings() -> None:
     assert "d_model=5, hidden_size=20, dropout=0.1" in repr(GatedRecursiveCell(5, dropout=0.1))
     assert GatedRecursiveCell(5, hidden_size=7).w1.weight.shape == (7, 10)
+    with pytest.raises(ValueError, match="d_model must be at least 1, got 0"):
+        GatedRecursiveCell(0)
 
 
 @pytest.mark.parametrize("masked", [False, True])

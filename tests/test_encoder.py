@@ -104,6 +104,7 @@ def test_greedy_training_warns_once_and_gives_the_scorer_zero_gradients_not_none
     (warning,) = caught
     assert "beam_size=1 is greedy" in str(warning.message)
     assert "the scorer gets no gradient" in str(warning.message)
+    assert warning.filename == __file__
     for parameter in model.scorer.parameters():
         assert torch.equal(parameter.grad, torch.zeros_like(parameter))
     assert model.cell.w1.weight.grad.abs().max() > 0
@@ -226,6 +227,29 @@ def test_under_autocast_scores_are_those_of_float32_on_the_same_nodes() -> None:
     scores = model.scorer(leaves[:, :-1], leaves[:, 1:])  # (2, 2), outside of autocast
     expected = scores.log_softmax(-1).sort(descending=True).values
     torch.testing.assert_close(trees.log_scores[:, :2], expected, rtol=0, atol=2e-7)
+
+
+def test_beams_are_averaged_in_float32_and_rounded_once() -> None:
+    model = encoder().bfloat16().eval()
+    x = tokens(3, 4).bfloat16()
+    beams, forest = model.beams(x), model.forest(x)
+    weights = beams.relative.softmax(1).unsqueeze(-1)
+    expected = (weights * beams.vectors.float()).sum(1).bfloat16()
+    assert torch.equal(model(x), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(forest.average(forest.roots), expected, rtol=0, atol=0.01)
+        assert forest.average(forest.roots.float()).dtype == torch.float32
+
+
+def test_tokens_and_masks_may_lie_anyhow_in_memory() -> None:
+    model = encoder().eval()
+    x, is_padding = tokens(4, 6), padding([6, 2, 5, 1])
+    expected = model(x, key_padding_mask=is_padding)
+    crosswise = x.transpose(0, 1).contiguous().transpose(0, 1)
+    flat = is_padding.t().contiguous().t()
+    assert torch.equal(model(crosswise, key_padding_mask=flat), expected)
+    one = x[:1].expand(4, 6, D)
+    torch.testing.assert_close(model(one), model(x[:1]).expand(4, D), rtol=0, atol=1e-12)
 
 
 def test_float32_and_float64_agree() -> None:
