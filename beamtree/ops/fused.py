@@ -213,9 +213,7 @@ def _replay_operator(
     grads = _replay(
         grad_roots, grad_relative, relative, lengths, seed, n, dropout, product_dtype, tape, weights
     )
-    return [
-        g.clone() if g._base is not None else g for g in grads
-    ]  # an operator's outputs must not share memory
+    return [grads[0], *(grad.clone() for grad in grads[1:])]  # an operator's outputs must not share memory
 
 
 @_replay_operator.register_fake

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from beamtree.ops import level_kernels, survivor_kernels
+from beamtree.ops import level_kernels, sum_kernels, survivor_kernels
 from beamtree.ops.fused_search import Tape, Weights
 
 WIDEST_FUSED = 256  # beyond, the library's products for each level are faster
@@ -133,7 +133,7 @@ def replay(
     block = 64  # columns of a program
     columns = sum(triton.cdiv(size, block) for size in (4 * d, units, d, H)) + 1
     partial = torch.empty(SPLITS, 6 * d + units + 2 * H + 1, device=lengths.device)
-    level_kernels.close_kernel[(SPLITS, columns)](
+    sum_kernels.close_kernel[(SPLITS, columns)](
         gates, sums, hidden, totals, normed, activity, grad_energies, grad_projections, partial, N, rows,
         D=d, UNITS=units, H=H, BLOCK_M=32, BLOCK_N=block, num_warps=4,
     )  # fmt: skip

@@ -1,0 +1,248 @@
+"""The Triton kernels do what the published algorithm does; noise.py gives both sides the same draws.
+
+Without a GPU they run in Triton's interpreter, on small shapes, and with one launch for each phase of a level
+where a GPU has one for all.
+"""
+
+import os
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from beamtree.cell import GatedRecursiveCell
+from beamtree.rivals.naive import naive_beam_tree_recursion
+from beamtree.scorer import SlicedScorer
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
+
+from beamtree.ops import board, fused, fused_replay, plan  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
+
+
+class Case(NamedTuple):
+    leaves: Tensor
+    lengths: Tensor
+    cell: GatedRecursiveCell
+    scorer: SlicedScorer
+    seed: Tensor
+
+    @property
+    def weights(self) -> list[Tensor]:
+        cell, scorer = self.cell, self.scorer
+        weights = [
+            cell.w1.weight,
+            cell.w1.bias,
+            cell.w2.weight,
+            cell.w2.bias,
+            cell.norm.weight,
+            cell.norm.bias,
+        ]
+        return [*weights, scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
+
+
+def make(
+    lengths: list[int],
+    d: int = 16,
+    *,
+    s: int | None = 8,
+    hidden: int | None = 12,
+    units: int = 16,
+    seed: int = 0,
+) -> Case:
+    torch.manual_seed(seed)
+    cell = GatedRecursiveCell(d, hidden_size=units, device=DEVICE)
+    scorer = SlicedScorer(d, slice_size=s, hidden_size=hidden, device=DEVICE)
+    with torch.no_grad():
+        scorer.out.weight *= 8  # choices well apart
+        cell.norm.weight.uniform_(0.5, 1.5)
+        cell.norm.bias.uniform_(-0.5, 0.5)
+    leaves = torch.randn(len(lengths), max(lengths), d, device=DEVICE).requires_grad_()
+    return Case(
+        leaves, torch.tensor(lengths, device=DEVICE), cell, scorer, torch.tensor(2**61 + seed, device=DEVICE)
+    )
+
+
+def run(
+    case: Case, K: int, *, noisy: bool, dropout: float, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, ...]:
+    return fused.fused_recursion(case.leaves, case.lengths, case.weights, K, case.seed, noisy, dropout, dtype)
+
+
+def compare(
+    case: Case, K: int, *, noisy: bool, dropout: float, atol: float = 2e-5, rtol: float = 1e-4
+) -> None:
+    """Trees, scores, roots and all gradients against the naive algorithm."""
+    roots, relative, offset, merges = run(case, K, noisy=noisy, dropout=dropout)
+    expected_roots, expected_scores, expected_merges = naive_beam_tree_recursion(
+        case.leaves,
+        case.lengths,
+        case.cell,
+        case.scorer,
+        beam_size=K,
+        seed=case.seed,
+        noisy=noisy,
+        dropout=dropout,
+    )
+    beams = expected_scores.shape[1]
+    alive = expected_scores > -torch.inf
+    assert torch.equal(relative[:, :beams] > -torch.inf, alive)
+    assert (relative[:, beams:] == -torch.inf).all()
+    assert torch.equal(merges[:, :beams][alive], expected_merges[alive])
+    assert (merges[relative == -torch.inf] == -1).all()
+    assert (roots[relative == -torch.inf] == 0).all()
+    assert (relative[:, 0] == 0).all()
+    scores = relative + offset.unsqueeze(1)
+    torch.testing.assert_close(scores[:, :beams][alive].float(), expected_scores[alive], atol=atol, rtol=rtol)
+    torch.testing.assert_close(roots[:, :beams][alive], expected_roots[alive], atol=atol, rtol=rtol)
+
+    to_roots, to_scores = torch.randn_like(roots), torch.randn_like(relative)
+    inputs = [case.leaves, *case.weights]
+    mine = (roots * to_roots).sum() + relative[relative > -torch.inf] @ to_scores[relative > -torch.inf]
+    got = torch.autograd.grad(mine, inputs)
+    theirs = (expected_roots * to_roots[:, :beams])[alive].sum() + expected_scores[alive] @ to_scores[
+        :, :beams
+    ][alive]
+    expected = torch.autograd.grad(theirs, inputs, allow_unused=True, materialize_grads=True)
+    for mine, theirs in zip(got[:-1], expected[:-1], strict=True):
+        assert (mine - theirs).norm() <= rtol * theirs.norm() + 1e-6
+    torch.testing.assert_close(got[-1], torch.zeros_like(got[-1]), atol=1e-3, rtol=0)  # a shift of all scores
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    if DEVICE == "cpu":
+        monkeypatch.setattr(plan, "PROGRAMS", 1)
+
+
+def test_training_with_noise_and_dropout_agrees_with_the_naive_algorithm() -> None:
+    compare(make([6, 4, 1, 2], units=72), 3, noisy=True, dropout=0.2)
+
+
+def test_evaluation_agrees_with_the_naive_algorithm() -> None:
+    compare(make([5, 3], 20, s=20), 2, noisy=False, dropout=0.0)
+
+
+def test_one_beam_is_greedy_and_gives_the_scorer_a_zero_gradient() -> None:
+    case = make([4])
+    compare(case, 1, noisy=False, dropout=0.0)
+    roots, *_ = run(case, 1, noisy=False, dropout=0.0)
+    grads = torch.autograd.grad(roots.square().sum(), case.weights[6:])
+    assert all((g == 0).all() for g in grads)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_the_shortest_sequences_need_no_choice(length: int) -> None:
+    compare(make([length]), 3, noisy=True, dropout=0.1)
+
+
+def test_a_list_in_chunks_gives_the_same_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SHORT_CHUNK", 2)
+    monkeypatch.setattr(plan, "CHUNK", 4)
+    compare(make([7]), 2, noisy=True, dropout=0.1)
+
+
+def test_a_wide_scorer_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan.Plan, "narrow", False)
+    compare(make([4, 3], s=None, hidden=None), 2, noisy=True, dropout=0.1)
+
+
+def test_the_librarys_products_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_replay, "WIDEST_FUSED", 8)
+    compare(make([5, 4]), 2, noisy=True, dropout=0.1)
+
+
+def test_a_deterministic_gradient_is_the_same_gradient() -> None:
+    case = make([5, 3])
+    torch.use_deterministic_algorithms(True)
+    try:
+        compare(case, 2, noisy=True, dropout=0.1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_equal_scores_go_to_the_lower_beam_and_position() -> None:
+    case = make([5])
+    with torch.no_grad():
+        case.scorer.out.weight.zero_()
+    _, _, _, merges = run(case, 3, noisy=False, dropout=0.0)
+    *_, expected = naive_beam_tree_recursion(case.leaves, case.lengths, case.cell, case.scorer, beam_size=3)
+    assert torch.equal(merges, expected)
+
+
+def test_nan_in_a_sequence_stays_there() -> None:
+    case = make([4, 3])
+    clean, *_ = run(case, 2, noisy=False, dropout=0.0)
+    with torch.no_grad():
+        case.leaves[0, 1] = torch.nan
+    roots, relative, *_ = run(case, 2, noisy=False, dropout=0.0)
+    assert torch.equal(roots[1], clean[1])
+    assert relative[0].softmax(0).isnan().any() or roots[0].isnan().any()
+
+
+def test_an_empty_board_is_a_step_that_does_nothing() -> None:
+    empty = torch.zeros(board.SIZE, dtype=torch.int64, device=DEVICE)
+    for rows in (1, 40):
+        steps = plan.Plan(rows, 2, 16, 8, 12, 64, 1, 128, True, True, "tf32x3", False)
+        for part in (steps.begin, steps.finish):
+            part(empty)
+        steps.step(empty, 0)
+    assert not empty.any()
+
+
+def test_a_second_derivative_is_refused() -> None:
+    case = make([3])
+    roots, *_ = run(case, 2, noisy=False, dropout=0.0)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(roots.sum(), case.leaves, create_graph=True)
+
+
+def test_the_operators_agree_with_their_descriptions() -> None:
+    case = make([3, 2])
+    arguments = (case.leaves, case.lengths, case.seed, 2, True, 0.1, torch.float32, case.weights)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    if DEVICE == "cuda":
+        tests = (*tests, "test_aot_dispatch_dynamic")
+    torch.library.opcheck(torch.ops.beamtree.fused_search, arguments, test_utils=tests)
+    roots, relative, _, _, *tape = torch.ops.beamtree.fused_search(*arguments)
+    grads = torch.autograd.grad(roots.sum() + relative[:, 0].sum(), [case.leaves, *case.weights])
+    again = run(case, 2, noisy=True, dropout=0.1)
+    expected = torch.autograd.grad(again[0].sum() + again[1][:, 0].sum(), [case.leaves, *case.weights])
+    for mine, theirs in zip(grads, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+    detached = [x.detach() for x in (roots, relative, relative, case.lengths, case.seed)]
+    arguments = (
+        *detached,
+        case.leaves.shape[1],
+        0.1,
+        torch.float32,
+        [x.detach() for x in tape],
+        [w.detach() for w in case.weights],
+    )
+    torch.library.opcheck(
+        torch.ops.beamtree.fused_replay, arguments, test_utils=("test_schema", "test_faketensor")
+    )
+
+
+@pytest.mark.parametrize(
+    ("leaves", "beam_size"),
+    [
+        (torch.zeros(2, 3, 32), 5),
+        (torch.zeros(2, 3, 32, dtype=torch.float64), 5),
+        (torch.zeros(2, 3, 32), 33),
+        (torch.zeros(2, 3, 8), 5),
+        (torch.zeros(0, 3, 32), 5),
+    ],
+)
+def test_what_the_kernels_do_not_cover_is_left_to_the_plain_engine(leaves: Tensor, beam_size: int) -> None:
+    case = make([3])
+    covered = leaves.to(DEVICE)
+    wanted = (
+        DEVICE == "cuda" and beam_size == 5 and leaves.dtype == torch.float32 and leaves.shape[::2] == (2, 32)
+    )
+    assert fused.supports(covered, case.weights, beam_size) == wanted
