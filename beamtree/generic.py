@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from beamtree.lineage import find_lineages, inner_nodes
+from beamtree.lineage import find_lineages, inner_nodes, merge_positions
 from beamtree.noise import Randomness
 from beamtree.replay import replay
 from beamtree.search import ROWS_AT_ONCE, Tape, search
@@ -119,7 +119,7 @@ def generic_recursion(
     pins: Tensor | None,
     need_nodes: bool,
 ) -> tuple[Tensor, ...]:
-    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset, lineages, links."""
+    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     # A compiler leaves this as it is; its decorator is slow to import, so it is asked for only then.
     run = torch.compiler.disable(_recurse) if torch.compiler.is_compiling() else _recurse
     options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes)
@@ -152,7 +152,10 @@ def _recurse(
         return AutogradCell(cell, cell_parameters), AutogradScore(scorer, scorer_parameters)
 
     options = {"beam_size": beam_size, "randomness": randomness, "merges": merges, "pins": pins}
-    return _Recursion.apply(leaves, lengths, parts, options, need_nodes, *cell_parameters, *scorer_parameters)
+    *found, lineages, links = _Recursion.apply(
+        leaves, lengths, parts, options, need_nodes, *cell_parameters, *scorer_parameters
+    )
+    return *found, merge_positions(links, lineages)
 
 
 def empty_results(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from beamtree.search import BEFORE, NONE
+from beamtree.search import BEFORE, NONE, POSITION
 
 
 def find_lineages(links: Tensor, roots: Tensor, lengths: Tensor, n: int) -> Tensor:
@@ -34,3 +34,8 @@ def inner_nodes(nodes: Tensor, lineages: Tensor, wanted: bool) -> Tensor:
         return nodes.new_empty(B, K, 0, nodes.shape[1])
     first = 1 + B * (steps + 1)
     return nodes[torch.where(lineages < 0, NONE, lineages + first)]
+
+
+def merge_positions(links: Tensor, lineages: Tensor) -> Tensor:
+    """The position merged at each step of each beam, (B, K, n−1), −1 where none."""
+    return torch.where(lineages < 0, -1, links[lineages, POSITION])

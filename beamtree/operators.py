@@ -2,7 +2,6 @@
 `beamtree::replay`: tensors in, tensors out, so that compilers and checkpointing see units.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,15 +9,15 @@ from torch import Tensor
 
 from beamtree.cell import GatedRecursiveCell, product_dtype
 from beamtree.generic import NO_SECOND_DERIVATIVE, empty_results
-from beamtree.lineage import find_lineages, inner_nodes
+from beamtree.lineage import find_lineages, inner_nodes, merge_positions
 from beamtree.noise import Randomness
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.ops.parent_score import ParentScore
+from beamtree.ops.registry import register
 from beamtree.replay import replay
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.search import Tape, search
 
-_LIBRARY = torch.library.Library("beamtree", "FRAGMENT")
 _CELL = 6  # the first six weights are the cell's; then four of a sliced or two of an entangled scorer
 
 
@@ -35,25 +34,25 @@ def registered_recursion(
     pins: Tensor | None,
     need_nodes: bool,
 ) -> tuple[Tensor, ...]:
-    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset, lineages, links."""
+    """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     weights = [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
     if isinstance(scorer, EntangledScorer):
         weights += [scorer.weight, scorer.bias]
     else:
         weights += [scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
-    return torch.ops.beamtree.search(
-        leaves,
-        lengths,
-        weights,
-        beam_size,
-        seed,
-        noisy,
-        dropout,
-        merges,
-        pins,
-        need_nodes,
-        product_dtype(leaves),
-    )[:6]
+    products = product_dtype(leaves)
+    if leaves.is_cuda and merges is None and pins is None and not need_nodes:
+        from beamtree.ops.fused import fused_recursion, supports
+
+        if isinstance(scorer, SlicedScorer) and supports(leaves, weights, beam_size):
+            vectors, relative, offset, found = fused_recursion(
+                leaves, lengths, weights, beam_size, seed, noisy, dropout, products
+            )
+            return vectors, relative, vectors.unsqueeze(2)[:, :, :0], offset, found
+    vectors, relative, nodes, offset, history, links, *_ = torch.ops.beamtree.search(
+        leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, need_nodes, products
+    )
+    return vectors, relative, nodes, offset, merge_positions(links, history)
 
 
 def _search(
@@ -216,20 +215,5 @@ def _refuse(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
-def _register(
-    name: str,
-    function: Callable[..., Any],
-    shapes: Callable[..., Any],
-    backward: Callable[..., Any],
-    setup_context: Callable[..., None] | None = None,
-) -> None:
-    """As `torch.library.custom_op` would, which however imports the whole compiler at the first call."""
-    _LIBRARY.define(name + torch.library.infer_schema(function, mutates_args=()))
-    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
-    full_name = f"beamtree::{name}"
-    torch.library.register_fake(full_name, shapes, lib=_LIBRARY)
-    torch.library.register_autograd(full_name, backward, setup_context=setup_context, lib=_LIBRARY)
-
-
-_register("search", _search, _search_shapes, _differentiate, _remember)
-_register("replay", _replay, _replay_shapes, _refuse)
+register("search", _search, _search_shapes, _differentiate, _remember)
+register("replay", _replay, _replay_shapes, _refuse)

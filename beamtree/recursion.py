@@ -3,12 +3,11 @@
     S_b = Σ_t log softmax(e)_chosen      w = softmax(S)      root = Σ_b w_b root_b
 
 The built-in cell and scorer go through two registered operators, so that `torch.compile` sees them as units;
-a user's own go through an autograd function.
+a user's own go through an autograd function. On a GPU the commonest case has kernels of its own.
 """
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from beamtree.cell import GatedRecursiveCell
@@ -16,7 +15,6 @@ from beamtree.generic import generic_recursion
 from beamtree.noise import draw_seed
 from beamtree.operators import registered_recursion
 from beamtree.scorer import EntangledScorer, SlicedScorer
-from beamtree.search import POSITION
 from beamtree.tree import BeamTrees
 
 
@@ -27,8 +25,7 @@ class Beams(NamedTuple):
     relative: Tensor  # (B, K) accumulated log-scores less `offset`, −inf for dead beams
     nodes: Tensor  # (B, K, n−1, d) the node made at each step, zero where none; (B, K, 0, d) if not asked for
     offset: Tensor  # (B,) float64
-    lineages: Tensor  # (B, K, n−1) rows of `links`, −1 where none
-    links: Tensor
+    merges: Tensor  # (B, K, n−1) the position merged at each step, −1 where none
     lengths: Tensor
 
     def root(self) -> Tensor:  # (B, d)
@@ -36,8 +33,7 @@ class Beams(NamedTuple):
         return (weights * self.vectors).sum(1).to(self.vectors.dtype)
 
     def trees(self) -> BeamTrees:
-        position = torch.where(self.lineages < 0, -1, self.links[self.lineages, POSITION])
-        return BeamTrees(position, self.relative, self.offset, self.lengths)
+        return BeamTrees(self.merges, self.relative, self.offset, self.lengths)
 
 
 def beam_tree_recursion(
@@ -65,5 +61,4 @@ def beam_tree_recursion(
         found = registered_recursion(leaves, lengths, cell, scorer, *options)
     else:
         found = generic_recursion(leaves, lengths, cell, scorer, *options)
-    vectors, relative, nodes, offset, lineages, links = found
-    return Beams(vectors, relative, nodes, offset, lineages, links, lengths)
+    return Beams(*found, lengths)

@@ -68,7 +68,10 @@ def rebuild(
 ) -> Tensor:
     """The roots (B, d) by plain autograd along the surviving trees, all pairs scored at every step."""
     found = []
-    merges = beams.trees().merges
+    merges = beams.merges
+    weights = [*cell.parameters(), *scorer.parameters()]
+    options = (SEED, True, cell.dropout, None, None, False, torch.float64)
+    lineages = torch.ops.beamtree.search(leaves, torch.tensor(LENGTHS), weights, K, *options)[4]
     for b, length in enumerate(LENGTHS):
         roots, scores = [], []
         for k in range(K):
@@ -84,7 +87,7 @@ def rebuild(
                     parents.append(cell(left, right, keep))
                 position = int(merges[b, k, t])
                 score = score + scorer(torch.stack(parents)).log_softmax(0)[position]
-                slot = int(beams.lineages[b, k, t]) % K
+                slot = int(lineages[b, k, t]) % K
                 state[position : position + 2] = [(parents[position], torch.tensor(2**32 + t * K + slot))]
             roots.append(state[0][0])
             scores.append(score)

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beamtree.ops.registry import register
+
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
 TAPE = 3  # tensors of the tape, after the four outputs that users see
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-# A compiler that makes CUDA graphs leaves these operators outside of them.
-_TAGS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
 
 
 def supports(leaves: Tensor, weights: list[Tensor], beam_size: int) -> bool:
@@ -157,22 +157,7 @@ class _Recursion(torch.autograd.Function):
         return grads[0], None, None, None, None, None, None, *grads[1:]
 
 
-@torch.library.custom_op("beamtree::fused_search", mutates_args=(), tags=_TAGS)
-def _search_operator(
-    leaves: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    beam_size: int,
-    noisy: bool,
-    dropout: float,
-    product_dtype: torch.dtype,
-    weights: list[Tensor],
-) -> Outputs:
-    return _search(leaves, lengths, seed, beam_size, noisy, dropout, product_dtype, weights)
-
-
-@_search_operator.register_fake
-def _(
+def _search_shapes(
     leaves: Tensor,
     lengths: Tensor,
     seed: Tensor,
@@ -197,8 +182,7 @@ def _(
     )
 
 
-@torch.library.custom_op("beamtree::fused_replay", mutates_args=(), tags=_TAGS)
-def _replay_operator(
+def _replay_apart(
     grad_roots: Tensor,
     grad_relative: Tensor,
     relative: Tensor,
@@ -210,14 +194,14 @@ def _replay_operator(
     tape: list[Tensor],
     weights: list[Tensor],
 ) -> list[Tensor]:
+    """An operator's outputs must not share memory."""
     grads = _replay(
         grad_roots, grad_relative, relative, lengths, seed, n, dropout, product_dtype, tape, weights
     )
-    return [grads[0], *(grad.clone() for grad in grads[1:])]  # an operator's outputs must not share memory
+    return [grads[0], *(grad.clone() for grad in grads[1:])]
 
 
-@_replay_operator.register_fake
-def _(
+def _replay_shapes(
     grad_roots: Tensor,
     grad_relative: Tensor,
     relative: Tensor,
@@ -256,5 +240,7 @@ def _refuse(ctx: Any, *grads: Any) -> None:
     )
 
 
-_search_operator.register_autograd(_differentiate, setup_context=_remember)
-_replay_operator.register_autograd(_refuse)
+# A compiler that makes CUDA graphs leaves these operators outside of them.
+_TAGS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
+register("fused_search", _search, _search_shapes, _differentiate, _remember, _TAGS)
+register("fused_replay", _replay_apart, _replay_shapes, _refuse, tags=_TAGS)
