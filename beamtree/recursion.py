@@ -61,4 +61,5 @@ def beam_tree_recursion(
         found = registered_recursion(leaves, lengths, cell, scorer, *options)
     else:
         found = generic_recursion(leaves, lengths, cell, scorer, *options)
-    return Beams(*found, lengths)
+    vectors, relative, nodes, offset, followed = found
+    return Beams(vectors, relative, nodes, offset, followed, lengths)
