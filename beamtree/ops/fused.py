@@ -13,6 +13,7 @@ from torch import Tensor
 
 from beamtree.ops.registry import register
 
+_HAS_TRITON = find_spec("triton") is not None
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
 TAPE = 3  # tensors of the tape, after the four outputs that users see
@@ -27,7 +28,7 @@ def supports(leaves: Tensor, weights: list[Tensor], beam_size: int) -> bool:
         and beam_size <= BEAMS_AT_MOST
         and NARROWEST <= leaves.shape[2] <= WIDEST
         and all(x.dtype == torch.float32 for x in (leaves, *weights))
-        and find_spec("triton") is not None
+        and _HAS_TRITON
         and (torch.compiler.is_compiling() or torch.cuda.get_device_capability(leaves.device) >= (8, 0))
     )
 
