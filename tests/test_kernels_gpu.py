@@ -1,4 +1,4 @@
-"""The fused engine on a GPU at full size: agreement, repeatability, streams, threads, graphs and compilers."""
+"""The fused engine on a GPU at full size: agreement, repeatability, streams, threads, graphs, compilers."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
