@@ -142,7 +142,7 @@ def _recurse(
     refuse_random_layers(cell, "cell")
     refuse_random_layers(scorer, "scorer")
     if leaves.is_meta:
-        return empty_results(leaves, lengths, beam_size if merges is None else 1, need_nodes)
+        return empty_results(leaves, lengths, beam_size if merges is None else 1, need_nodes)[:5]
     randomness = None
     if seed is not None:
         randomness = Randomness(seed, noisy, dropout, int(getattr(cell, "hidden_size", 0)))
