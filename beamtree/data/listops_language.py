@@ -5,6 +5,7 @@ An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses,
 
 from collections.abc import Callable, Sequence
 
+from beamtree.data.gold import merges_by_brackets
 from beamtree.data.task import Tokens
 from beamtree.errors import BeamtreeError
 
@@ -119,20 +120,5 @@ def brackets(tokens: Sequence[str]) -> str:
 
 
 def gold_merges(tokens: Sequence[str]) -> list[int]:
-    """The n−1 merges of the gold tree, leftmost first, as positions in the shrinking sequence.
-
-    What stands left of the next token is always a row of open operators: a digit or `]` merges into the last
-    of them, and `]` makes it a value that merges into the one before.
-    """
-    merges: list[int] = []
-    opened = 0
-    for token in tokens:
-        if token in VALUE_OF:
-            opened += 1
-        elif opened:
-            merges.append(opened - 1)
-            if token == CLOSE:
-                opened -= 1
-                if opened:
-                    merges.append(opened - 1)
-    return merges
+    """The n−1 merges of the gold tree: an operator takes in its arguments and its bracket, left to right."""
+    return merges_by_brackets(tokens, VALUE_OF, CLOSE)

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 from beamtree.data.files import find_file, read_lines, write_lines
+from beamtree.data.gold import merges_by_brackets
 from beamtree.data.task import Example, Task, Tokens
 from beamtree.errors import BeamtreeError
 
@@ -92,23 +93,18 @@ def gold_merges(tokens: Tokens) -> list[int]:
 
     The position merged at each of the n−1 steps, the leftmost possible pair first.
     """
-    merges: list[int] = []
+    _check_brackets(tokens)
+    return merges_by_brackets(tokens, "(", ")")
+
+
+def _check_brackets(tokens: Tokens) -> None:
     open_brackets = 0
     for place, token in enumerate(tokens, start=1):
         if not open_brackets and (place > 1 or token == ")"):
             raise BeamtreeError(f"unbalanced brackets: no '(' is open for {token!r} at position {place}")
-        if token == "(":
-            open_brackets += 1
-            continue
-        if open_brackets:
-            merges.append(open_brackets - 1)
-        if token == ")":
-            open_brackets -= 1
-            if open_brackets:
-                merges.append(open_brackets - 1)
+        open_brackets += (token == "(") - (token == ")")
     if open_brackets:
         raise BeamtreeError(f"unbalanced brackets: {open_brackets} '(' never closed")
-    return merges
 
 
 def read_file(path: Path) -> Iterator[Example]:
