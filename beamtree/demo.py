@@ -30,7 +30,7 @@ def run_demo(recipe: str = RECIPE, *, examples: int = 300) -> None:
         if not shipped:
             _call("train", recipe, "--out", model)
         lengths = (
-            {"near-iid": (4, 100), "200-300": (201, 299)} if shipped else {"short": (4, 20), "long": (21, 40)}
+            {"4-100": (4, 100), "200-300": (201, 299)} if shipped else {"4-9": (4, 9), "10-20": (10, 20)}
         )
         for name, (shortest, longest) in lengths.items():
             drawn = sample_expressions(examples, seed=SEED, min_length=shortest, max_length=longest)

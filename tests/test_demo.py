@@ -24,7 +24,7 @@ def test_without_a_shipped_model_one_is_trained_evaluated_and_its_trees_drawn(
     said = capsys.readouterr().out
     assert "epoch 1/1" in said
     assert "accuracy %" in said
-    assert "short" in said
+    assert "10-20" in said
     assert "[MAX" in said
     assert said.count("$ beamtree ") == 3
 

@@ -211,6 +211,7 @@ def test_a_loss_that_is_not_finite_stops_names_the_batch_and_keeps_the_last_chec
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == kept
     monkeypatch.undo()
     assert run_in(tmp_path, recipe).finished
+    assert not (tmp_path / "failure.json").exists()
 
 
 def test_a_dev_loss_that_is_not_finite_stops_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

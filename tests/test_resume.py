@@ -172,6 +172,19 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
         run_in(tmp_path, NOISY)
 
 
+def test_a_checkpoint_of_another_model_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    run_in(tmp_path, NOISY, steps=2)
+    wider = small_recipe(
+        model={"encoder": "ebt-grc", "d_model": 12, "options": {"beam_size": 2}},
+        training={"micro_batch_size": 4},
+    )
+    with pytest.raises(
+        BeamtreeError, match=r"state\.safetensors does not fit the model of recipe\.toml"
+    ) as caught:
+        run_in(tmp_path, wider)
+    assert "\n" not in str(caught.value)
+
+
 def test_other_data_than_the_run_began_with_are_refused(tmp_path: Path) -> None:
     run_in(tmp_path, NOISY, steps=2)
     other = small_recipe(
@@ -225,6 +238,19 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
     monkeypatch.setattr(Path, "mkdir", refused)
     with pytest.raises(BeamtreeError, match=rf"cannot make the folder .*run: {os.strerror(number)}"):
         RunFolder(tmp_path / "run").begin(NOISY)
+
+
+def test_a_run_that_cannot_be_emptied_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_in(tmp_path, NOISY, steps=2)
+
+    def refused(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(shutil, "rmtree", refused)
+    with pytest.raises(BeamtreeError, match=r"cannot empty .*: Read-only file system"):
+        RunFolder(tmp_path).begin(NOISY)
 
 
 def test_resuming_refuses_other_settings_and_a_folder_without_a_run(tmp_path: Path) -> None:

@@ -72,16 +72,24 @@ def load_checkpoint(
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")
         parts[kind][rest] = tensor
-    model.load_state_dict(parts["model"])
-    state: dict[int, dict[str, Any]] = {
-        int(index): dict(values) for index, values in notes["optimizer"]["numbers"].items()
-    }
-    for name, tensor in parts["optimizer"].items():
-        index, _, rest = name.partition(".")
-        state[int(index)][rest] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": notes["optimizer"]["groups"]})
+    try:
+        model.load_state_dict(parts["model"])
+        optimizer.load_state_dict(_optimizer_state(parts["optimizer"], notes["optimizer"]))
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise BeamtreeError(f"{path} does not fit the model of recipe.toml beside it: {reason}") from error
     schedule.restore(notes["schedule"])
     return Position(**notes["position"]), parts["process"]
+
+
+def _optimizer_state(tensors: dict[str, Tensor], notes: dict[str, Any]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {
+        int(index): dict(numbers) for index, numbers in notes["numbers"].items()
+    }
+    for name, tensor in tensors.items():
+        index, _, rest = name.partition(".")
+        state[int(index)][rest] = tensor
+    return {"state": state, "param_groups": notes["groups"]}
 
 
 def random_state(device: torch.device) -> Tensor:

@@ -70,6 +70,7 @@ def fit(
         main = accelerator.is_main_process
         if main:
             folder.write_metrics(run.position.history)
+            folder.failure_file.unlink(missing_ok=True)
         with _event_writer(folder, run.position.total_steps) if main else nullcontext() as writer:
             stop = None
             while (over := run.over) is None:
@@ -221,7 +222,7 @@ class _Epoch:
         run = self.run
         rows = [int(row) for micro_batch in self.plan[step] for row in micro_batch]
         epoch = run.position.epochs + 1
-        where = run.folder.path / "failure.json"
+        where = run.folder.failure_file
         if run.main:
             replace_file(where, json.dumps({"epoch": epoch, "step": step + 1, "examples": rows}) + "\n")
         few = ", ".join(map(str, rows[:8])) + (", …" if len(rows) > 8 else "")
@@ -238,7 +239,7 @@ def _arithmetic(settings: TrainingSettings) -> Iterator[None]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
-    torch.use_deterministic_algorithms(settings.deterministic)
+    torch.use_deterministic_algorithms(settings.deterministic or deterministic)
     torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
     try:
         yield

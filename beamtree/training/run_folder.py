@@ -29,6 +29,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def failure_file(self) -> Path:
+        """Which batch had a loss that was not finite, if the run ended so."""
+        return self.path / "failure.json"
+
+    @property
     def checkpoint_file(self) -> Path:
         return self.path / "checkpoint" / "state.safetensors"
 
@@ -63,9 +68,14 @@ class RunFolder:
     def begin(self, recipe: Recipe) -> None:
         """Make the folder empty but for the recipe."""
         make_folder(self.path)
-        for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard):
-            shutil.rmtree(folder, ignore_errors=True)
-        self.metrics_file.unlink(missing_ok=True)
+        try:
+            for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard):
+                if folder.exists():
+                    shutil.rmtree(folder)
+            for file in (self.metrics_file, self.failure_file):
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            raise BeamtreeError(f"cannot empty {self.path}: {error.strerror or error}") from error
         self.write_recipe(recipe)
 
     def write_recipe(self, recipe: Recipe) -> None:
