@@ -1,45 +1,85 @@
-"""The data of a recipe: drawn on the fly as it says, or read from files."""
+"""Every example runs, with few steps, and what it labels is right."""
 
+import importlib.util
+import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from beamtree.data.listops import nesting
-from beamtree.errors import BeamtreeError
-from beamtree.training.examples import load_examples
-from beamtree.training.recipe import load_recipe
+from beamtree.data.listops_language import evaluate
+from beamtree.data.listops_sampler import sample_expressions
+from beamtree.data.listops_tags import tag_tokens
 
-
-def test_the_quick_recipe_has_short_expressions_half_of_them_deep_and_none_in_both_sets() -> None:
-    settings = load_recipe("listops-quick", ["task.sampled.train=401", "task.sampled.dev=100"]).task
-    task, train, dev = load_examples(settings)
-    assert task.name == "listops"
-    assert (len(train), len(dev)) == (401, 100)
-    for examples in (train, dev):
-        lengths = [len(example.sentences[0]) for example in examples]
-        assert min(lengths) >= 4
-        assert 30 < max(lengths) <= 50
-        deep = sum(nesting(example.sentences[0]) >= 3 for example in examples)
-        assert deep == (len(examples) + 1) // 2 or deep == len(examples) // 2
-    assert len({example.sentences for example in train + dev}) == 501
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SMALL = {"label_listops": ["--expressions", "40", "--tested", "10", "--seeds", "2"]}
 
 
-def test_a_draw_is_the_same_from_run_to_run_and_another_with_another_seed() -> None:
-    def draw(seed: int) -> object:
-        changes = ["task.sampled.train=20", "task.sampled.dev=5", f"task.sampled.seed={seed}"]
-        return load_examples(load_recipe("listops-quick", changes).task)[1:]
-
-    assert draw(3) == draw(3)
-    assert draw(3) != draw(4)
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_files_are_read_from_the_folder_given(tmp_path: Path) -> None:
-    lines = [f"{i % 10}\t[MAX {i % 10} 0 ]\n" for i in range(1010)]
-    (tmp_path / "train_d20s.tsv").write_text("".join(lines))
-    _, train, dev = load_examples(load_recipe("listops").task, tmp_path)
-    assert (len(train), len(dev)) == (10, 1000)
-    with pytest.raises(BeamtreeError, match=r"has no split 'tran'; did you mean 'train'"):
-        load_examples(load_recipe("listops", ["task.train=tran"]).task, tmp_path)
-    (tmp_path / "train_d20s.tsv").unlink()
-    with pytest.raises(BeamtreeError, match=r"has no train_d20s\.tsv"):
-        load_examples(load_recipe("listops").task, tmp_path)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_reports(path, capsys):
+    score = load(path).main(["--steps", "2", "--d-model", "8", *SMALL.get(path.stem, [])])
+    assert -1.0 <= score <= 1.0
+    printed = capsys.readouterr().out
+    assert "step 0: loss" in printed
+    assert "%" in printed
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_has_a_page_with_its_command(path):
+    page = (ROOT / "docs" / "examples" / f"{path.stem}.md").read_text(encoding="utf-8")
+    command = re.search(r"python examples/.*", path.read_text(encoding="utf-8"))[0]
+    assert command in page
+
+
+def test_the_stack_without_trees_is_no_smaller_than_the_hybrid():
+    example = load(ROOT / "examples" / "label_listops.py")
+    for d in (8, 64, 128):
+        size = example.Labeller(example.STACKS["hybrid"], d, 4 * d).size()
+        width = example.widen(example.STACKS["plain"], d, size)
+        plain = example.Labeller(example.STACKS["plain"], d, width).size()
+        assert size <= plain <= 1.15 * size
+
+
+def test_tokens_are_tagged_with_their_innermost_list():
+    tokens = ["[MAX", "2", "[MIN", "4", "7", "]", "[SM", "9", "[MED", "1", "5", "]", "]", "]"]
+    values, depths = tag_tokens(tokens)
+    assert values == [4, 4, 4, 4, 4, 4, 2, 2, 3, 3, 3, 3, 2, 4]
+    assert depths == [1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 2, 1]
+    assert tag_tokens(["7"]) == ([7], [0])
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6))
+def test_tags_are_what_evaluating_each_list_alone_gives(seed):
+    for example in sample_expressions(3, seed=seed, max_length=40):
+        tokens = example.sentences[0]
+        values, depths = tag_tokens(tokens)
+        assert values[0] == int(example.label)
+        for start, token in enumerate(tokens):
+            if not token.startswith("["):
+                continue
+            end = next(
+                i for i in range(start + 1, len(tokens)) if depths[i] == depths[start] and tokens[i] == "]"
+            )
+            value = evaluate(tokens[start : end + 1])
+            own = [i for i in range(start, end + 1) if depths[i] == depths[start]]
+            assert {values[i] for i in own} == {value}
+
+
+def test_an_example_model_ignores_padding():
+    torch.manual_seed(0)
+    example = load(ROOT / "examples" / "tree_after_ssm.py")
+    model = example.FormulaReader(14, 8).double().eval()
+    ids = torch.tensor([[3, 5, 6, 4, 0, 0]])
+    torch.testing.assert_close(model(ids), model(ids[:, :4]))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from beamtree.data.files import MissingFileError
 from beamtree.data.location import data_folder
 from beamtree.data.task import Example, Task, find_task
 from beamtree.errors import BeamtreeError
@@ -25,7 +26,10 @@ def load_examples(
             f"there are no {task.name} data in {folder}: make them with "
             f"`beamtree data {task.name} --out {folder}`, or name their folder with --data"
         )
-    return task, list(task.read(folder, settings.train)), list(task.read(folder, settings.dev))
+    try:
+        return task, list(task.read(folder, settings.train)), list(task.read(folder, settings.dev))
+    except MissingFileError as error:
+        raise BeamtreeError(f"{error}; `beamtree data {task.name} --out {folder}` makes it") from error
 
 
 def _sample(settings: SampledSettings) -> tuple[list[Example], list[Example]]:
