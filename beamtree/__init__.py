@@ -1,5 +1,7 @@
 """Neural networks that find a tree in a sequence by themselves."""
 
+from typing import TYPE_CHECKING, Any
+
 from beamtree.attention import GatedAttentionUnit, ParentAttention
 from beamtree.cell import GatedRecursiveCell
 from beamtree.checks import validate
@@ -14,6 +16,9 @@ from beamtree.tagger import TaggerHead
 from beamtree.transformer_layer import TreeTransformerLayer
 from beamtree.tree import BeamTrees
 from beamtree.zoo import create_encoder
+
+if TYPE_CHECKING:
+    from beamtree.model import load_model
 
 __version__ = "0.1.0"
 
@@ -33,5 +38,15 @@ __all__ = [
     "TreeTransformerLayer",
     "beam_tree_recursion",
     "create_encoder",
+    "load_model",
     "validate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Model folders need more than torch, so what reads them is imported when it is asked for."""
+    if name == "load_model":
+        from beamtree.model import load_model
+
+        return load_model
+    raise AttributeError(f"module 'beamtree' has no attribute {name!r}")
