@@ -3,7 +3,6 @@
 A model folder holds `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import beamtree
-from beamtree.atomic import make_folder, replace_file
+from beamtree.atomic import make_folder
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, Task, find_task
 from beamtree.data.vocabulary import PAD, Vocabulary
 from beamtree.embedding import TrainableEmbedding
 from beamtree.errors import BeamtreeError
+from beamtree.folder import CONFIG, VOCABULARY, WEIGHTS, check_fit, read_config, write_config
 from beamtree.heads import ClassifierHead, class_probabilities, pair_features
 from beamtree.settings import from_table, nearest, setting
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.zoo import create_encoder
 
-FORMAT = 1
+_KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
 PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
 
@@ -142,31 +141,30 @@ def create_model(settings: ModelSettings, task: Task) -> TreeClassifier:
 def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None = None) -> None:
     """Write a model folder. Where one of the same shape stands, only its weights change, in one rename."""
     make_folder(folder)
-    config = {
-        "format": FORMAT,
-        "beamtree": beamtree.__version__,
+    content = {
         "task": model.task.name,
         "labels": list(model.task.labels),
         "model": asdict(model.settings),
     }
-    replace_file(folder / "config.json", json.dumps(config, indent=2) + "\n")
-    model.vocabulary.save(folder / "vocabulary.json")
-    save_tensors(folder / "model.safetensors", model.state_dict(), notes or {})
+    write_config(folder, content)
+    model.vocabulary.save(folder / VOCABULARY)
+    save_tensors(folder / WEIGHTS, model.state_dict(), notes or {})
 
 
 def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") -> TreeClassifier:
     """The model of a folder, of a run folder (its best) or of a name that ships with beamtree; evaluating."""
     folder = find_model(path_or_name)
-    config = _read_config(folder / "config.json")
-    source = f"{folder / 'config.json'}"
+    config = read_config(folder, _KINDS)
+    source = str(folder / CONFIG)
     task = find_task(config["task"])
     if config["labels"] != list(task.labels):
         raise BeamtreeError(f"{source} lists other labels than the task {task.name!r} has")
     settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
-    vocabulary = Vocabulary.load(folder / "vocabulary.json")
-    tensors, _ = load_tensors(folder / "model.safetensors")
+    vocabulary = Vocabulary.load(folder / VOCABULARY)
+    tensors, _ = load_tensors(folder / WEIGHTS)
     with torch.device("meta"):  # so that wrong sizes cost no memory
-        _compare(TreeClassifier(settings, task, vocabulary).state_dict(), tensors, folder)
+        wanted = TreeClassifier(settings, task, vocabulary).state_dict()
+    check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
     with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
         model = TreeClassifier(settings, task, vocabulary)
     model.load_state_dict(tensors)
@@ -177,51 +175,12 @@ def find_model(path_or_name: str | Path) -> Path:
     """The model folder that a path or a shipped name means."""
     path = Path(path_or_name)
     for folder in (path, path / "best"):
-        if (folder / "config.json").is_file():
+        if (folder / CONFIG).is_file():
             return folder
-    shipped = tuple(sorted(entry.name for entry in PRETRAINED.glob("*") if (entry / "config.json").is_file()))
+    shipped = tuple(sorted(entry.name for entry in PRETRAINED.glob("*") if (entry / CONFIG).is_file()))
     if str(path_or_name) in shipped:
         return PRETRAINED / str(path_or_name)
     if path.is_dir():
         raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
     known = nearest(str(path_or_name), shipped) if shipped else ""
     raise BeamtreeError(f"there is no model {str(path_or_name)!r}, neither a folder nor shipped{known}")
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BeamtreeError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BeamtreeError(f"{path} is not JSON: {error}") from error
-    if not isinstance(config, dict) or "format" not in config:
-        raise BeamtreeError(f"{path} is no model's config: it states no format")
-    if config["format"] != FORMAT:
-        by = config.get("beamtree", "unknown")
-        raise BeamtreeError(
-            f"{path} has model format {config['format']!r}, written by beamtree {by}; "
-            f"this is beamtree {beamtree.__version__}, which reads format {FORMAT}"
-        )
-    for key, kind, wanted in (("task", str, "text"), ("labels", list, "a list"), ("model", dict, "a table")):
-        if not isinstance(config.get(key), kind):
-            raise BeamtreeError(f"{path}: {key} must be {wanted}, got {config.get(key)!r}")
-    return config
-
-
-def _compare(wanted: dict[str, Tensor], found: dict[str, Tensor], folder: Path) -> None:
-    path = folder / "model.safetensors"
-    for name in wanted.keys() ^ found.keys():
-        problem = "lacks" if name in wanted else "has an unknown tensor"
-        raise BeamtreeError(f"{path} does not fit config.json and vocabulary.json: it {problem} {name!r}")
-    for name, tensor in wanted.items():
-        came = found[name]
-        if came.shape != tensor.shape or came.dtype != tensor.dtype:
-            raise BeamtreeError(
-                f"{path} does not fit config.json and vocabulary.json: {name!r} is {_describe(came)}, "
-                f"wanted {_describe(tensor)}"
-            )
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -1,0 +1,60 @@
+"""What all folders of weights have in common: a `config.json` that states its format, tensors that fit it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import beamtree
+from beamtree.atomic import replace_file
+from beamtree.errors import BeamtreeError
+
+FORMAT = 1
+CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocabulary.json", "README.md"
+
+
+def write_config(folder: Path, content: Mapping[str, Any]) -> None:
+    config = {"format": FORMAT, "beamtree": beamtree.__version__, **content}
+    replace_file(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+
+
+def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str, Any]:
+    """The config of this format; `kinds` says of each key that is needed its type, and how to call that."""
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BeamtreeError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BeamtreeError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict) or "format" not in config:
+        raise BeamtreeError(f"{path} is no model's config: it states no format")
+    if config["format"] != FORMAT:
+        by = config.get("beamtree", "unknown")
+        raise BeamtreeError(
+            f"{path} has model format {config['format']!r}, written by beamtree {by}; "
+            f"this is beamtree {beamtree.__version__}, which reads format {FORMAT}"
+        )
+    for key, (kind, wanted) in kinds.items():
+        if not isinstance(config.get(key), kind):
+            raise BeamtreeError(f"{path}: {key} must be {wanted}, got {config.get(key)!r}")
+    return config
+
+
+def check_fit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path, beside: str) -> None:
+    """Refuse tensors other than those wanted; `beside` names the files they disagree with."""
+    for name in wanted.keys() ^ found.keys():
+        problem = "lacks" if name in wanted else "has an unknown tensor"
+        raise BeamtreeError(f"{path} does not fit {beside}: it {problem} {name!r}")
+    for name, tensor in wanted.items():
+        came = found[name]
+        if came.shape != tensor.shape or came.dtype != tensor.dtype:
+            raise BeamtreeError(
+                f"{path} does not fit {beside}: {name!r} is {_describe(came)}, wanted {_describe(tensor)}"
+            )
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
