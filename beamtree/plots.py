@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.atomic import make_folder, replacing
+from beamtree.errors import MissingExtraError
 
 
 class Point(NamedTuple):
@@ -65,10 +66,9 @@ def draw_accuracy(
         axes.spines[["top", "right"]].set_visible(False)
         if len(series) > 1:
             figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-        try:
-            stem.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(paths[0], dpi=150)
-            figure.savefig(paths[1], metadata={"Date": None})
-        except OSError as error:
-            raise BeamtreeError(f"cannot write plots to {stem.parent}: {error.strerror or error}") from error
+        make_folder(stem.parent)
+        with replacing(paths[0]) as png:
+            figure.savefig(png, format="png", dpi=150)
+        with replacing(paths[1]) as svg:
+            figure.savefig(svg, format="svg", metadata={"Date": None})
     return paths

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from beamtree.atomic import replace_file
+from beamtree.atomic import flush_folder, replace_file, replacing
 from beamtree.data.files import read_lines
 from beamtree.errors import BeamtreeError
 from beamtree.processes import Processes
@@ -181,27 +181,28 @@ class LineJob:
 
     def _join(self) -> None:
         parts = [self.part(rank) for rank in range(self.processes.count)]
-        joined = self.out.with_name(self.out.name + ".joined") if len(parts) > 1 else parts[0]
-        if len(parts) > 1:
-            with ExitStack() as stack:
-                target = stack.enter_context(joined.open("wb"))
-                sources = [stack.enter_context(part.open("rb")) for part in parts]
-                for source in itertools.cycle(sources):
-                    chunk = list(itertools.islice(source, self.chunk_lines))
-                    target.writelines(chunk)
-                    if len(chunk) < self.chunk_lines:
-                        break
-                target.flush()
-                os.fsync(target.fileno())
-        with joined.open("rb") as file:
-            lines = sum(1 for _ in file)
+        lines = 0
+        for part in parts:
+            with part.open("rb") as file:
+                lines += sum(1 for _ in file)
         if lines != self.source.lines:
             raise BeamtreeError(
                 f"{lines} lines came out of {self.source.lines}: did {self.source.path} change meanwhile?"
             )
-        os.replace(joined, self.out)
+        if len(parts) == 1:
+            os.replace(parts[0], self.out)
+            flush_folder(self.out.parent)
+            return
+        with ExitStack() as stack:
+            target = stack.enter_context(replacing(self.out))
+            sources = [stack.enter_context(part.open("rb")) for part in parts]
+            for source in itertools.cycle(sources):
+                chunk = list(itertools.islice(source, self.chunk_lines))
+                target.writelines(chunk)
+                if len(chunk) < self.chunk_lines:
+                    break
         for part in parts:
-            part.unlink(missing_ok=True)
+            part.unlink()
 
 
 def _keep_whole_lines(path: Path) -> int:

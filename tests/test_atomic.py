@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,45 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(
         replace_file(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from beamtree.atomic import replace_file
+for turn in range(150):
+    replace_file(Path(sys.argv[1]), sys.argv[2] * 200_000)
+"""
+
+
+def test_two_processes_that_write_the_same_file_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), letter]) for letter in "ab"]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            content = path.read_text()
+            assert len(content) == 200_000
+            seen.add(content[:1] if len(set(content)) == 1 else "both")
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen == {"a", "b"}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / ".file.part").write_text("a longer leftover")
+    replace_file(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_in_place_of_the_part_is_not_followed(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.write_text("mine")
+    (tmp_path / ".file.part").symlink_to(foreign)
+    with pytest.raises(BeamtreeError, match=r"cannot write .*file: Too many levels of symbolic links"):
+        replace_file(tmp_path / "file", "new")
+    assert foreign.read_text() == "mine"
 
 
 def test_a_folder_in_a_file_is_refused_by_name(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_parse_to_a_place_that_cannot_be_written_to_says_so(
     assert (
         "there is no folder" in call("parse", models / "trees", "--file", lines, "--out", inside, rc=2).stderr
     )
-    assert "cannot write" in call("parse", models / "trees", EXPRESSION, "--out", inside, rc=2).stderr
+    assert "cannot make" in call("parse", models / "trees", EXPRESSION, "--out", inside, rc=2).stderr
 
 
 def test_parse_shows_all_beams_with_scores(models: Path) -> None:

@@ -370,6 +370,6 @@ def test_too_few_pairs_are_refused_before_anything_is_written(tmp_path: Path) ->
 
 def test_a_folder_that_cannot_be_written_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
-    with pytest.raises(BeamtreeError, match=r"cannot write .*train0"):
+    with pytest.raises(BeamtreeError, match=r"cannot make the folder .*file"):
         generate_logic(tmp_path / "file", seed=0, pairs=2500)
     assert (tmp_path / "file").read_text() == "kept"

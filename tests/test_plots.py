@@ -45,7 +45,7 @@ def test_one_series_needs_no_legend_and_many_get_colours(tmp_path: Path) -> None
 
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BeamtreeError, match=r"cannot write plots to .*file"):
+    with pytest.raises(BeamtreeError, match=r"cannot make the folder .*file"):
         draw(tmp_path / "file")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+from beamtree.atomic import replacing
 from beamtree.benchmark.measure import Measured
 from beamtree.benchmark.paper import PAPER_SAMPLES, Cell
 from beamtree.benchmark.published import label_of
@@ -101,11 +102,9 @@ def draw(lines: Sequence[Line], path: Path, title: str) -> None:
         handles = {line.get_label(): line for panel in panels.flat for line in panel.lines}
         shown = {label: handles[label] for label in (*labels, _PUBLISHED) if label in handles}
         figure.legend(shown.values(), shown, loc="outside right upper", frameon=False, fontsize=8)
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-        try:
-            figure.savefig(path, dpi=150, metadata=metadata)
-        except OSError as error:
-            raise BeamtreeError(f"cannot write the plot {path}: {error.strerror or error}") from error
+        kind = path.suffix.lower().removeprefix(".")
+        with replacing(path) as file:
+            figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
 
 
 def _draw_line(panel: Any, line: Line, quantity: str, colour: Any) -> None:

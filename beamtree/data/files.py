@@ -2,13 +2,12 @@
 
 import gzip
 import lzma
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from beamtree.atomic import make_folder, replacing
 from beamtree.errors import BeamtreeError
 
 COMPRESSIONS = ("", ".gz", ".xz")
@@ -34,11 +33,14 @@ def find_file(folder: Path, names: Sequence[str]) -> Path:
     raise MissingFileError(f"{folder} has no {wanted} (plain, .gz or .xz); it holds {shown or 'nothing'}")
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line without its end); every way a file can be unreadable is a BeamtreeError."""
+def read_lines(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end); every way a file can be unreadable is a BeamtreeError.
+
+    Bytes that are not UTF-8 are one of these, unless `wrong_bytes` is "surrogateescape".
+    """
     number = 0
     try:
-        with _open(path) as file:
+        with _open(path, wrong_bytes) as file:
             for number, line in enumerate(file, start=1):
                 yield number, line.removesuffix("\n").removesuffix("\r")
     except FileNotFoundError:
@@ -64,31 +66,12 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
     Making the lines may fail too: then nothing is left behind and an older file stays as it was.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # newline="\n": the same bytes on every platform.
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            for line in lines:
-                file.write(line)
-                file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        _discard(part)
-        raise BeamtreeError(f"cannot write {path}: {error.strerror or error}") from None
-    except BaseException:
-        _discard(part)
-        raise
+    make_folder(path.parent)
+    with replacing(path) as file:
+        file.writelines(line.encode() + b"\n" for line in lines)
 
 
-def _open(path: Path) -> TextIO:
+def _open(path: Path, wrong_bytes: str) -> TextIO:
     opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     # utf-8-sig drops a byte-order mark; newline="\n" keeps a carriage return inside a line from splitting it.
-    return opener(path, "rt", encoding="utf-8-sig", newline="\n")  # type: ignore[operator]
-
-
-def _discard(part: Path) -> None:
-    with suppress(OSError):
-        part.unlink()
+    return opener(path, "rt", encoding="utf-8-sig", errors=wrong_bytes, newline="\n")  # type: ignore[operator]
