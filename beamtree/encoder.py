@@ -1,13 +1,16 @@
 """A sentence encoder, (B, n, d) → (B, d): the roots of the K best trees, averaged by score (EBT-GRC)."""
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from beamtree.block_folder import SavedBlock
 from beamtree.cell import GatedRecursiveCell
 from beamtree.checks import lengths_from
 from beamtree.constraints import check_merges, check_pins
+from beamtree.errors import BeamtreeError
 from beamtree.exporting import roots_in_a_loop
 from beamtree.forest import Forest
 from beamtree.leaf import LeafTransform
@@ -16,7 +19,7 @@ from beamtree.scorer import SlicedScorer
 from beamtree.tree import BeamTrees
 
 
-class BeamTreeEncoder(nn.Module):
+class BeamTreeEncoder(SavedBlock):
     """Finds trees in a sequence and returns its root vector.
 
     Args:
@@ -118,7 +121,7 @@ class BeamTreeEncoder(nn.Module):
         pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
         need_nodes: bool = False,
     ) -> tuple[Tensor, Beams]:
-        leaves, lengths = self._read(x, key_padding_mask)
+        leaves, lengths = self.read(x, key_padding_mask)
         if merges is not None and pinned_spans is not None:
             raise ValueError("give merges or pinned_spans, not both: a given tree leaves nothing to pin")
         pins = None if pinned_spans is None else check_pins(pinned_spans, lengths)
@@ -137,7 +140,7 @@ class BeamTreeEncoder(nn.Module):
             need_nodes=need_nodes,
         )
 
-    def _read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The leaves (B, n, d) and the lengths (B,); what stands in padded rows has no effect."""
         weight = self.leaf.linear.weight
         lengths = lengths_from(x, key_padding_mask, input_size=self.input_size, weight=weight)
@@ -150,7 +153,7 @@ class BeamTreeEncoder(nn.Module):
             raise RuntimeError("torch.export is for inference here: call eval() on the encoder before")
         if any(option is not None and option is not False for option in refused):
             raise ValueError("need_trees, merges and pinned_spans cannot be exported: leave them out")
-        leaves, lengths = self._read(x, key_padding_mask)
+        leaves, lengths = self.read(x, key_padding_mask)
         return roots_in_a_loop(leaves, lengths, self.cell, self.scorer, beam_size=self.beam_size)
 
     def _warn_if_greedy(self) -> None:
@@ -161,6 +164,26 @@ class BeamTreeEncoder(nn.Module):
             "beam_size=1 is greedy: with one beam its weight is always 1, so the scorer gets no gradient",
             stacklevel=7,  # the call of the encoder
         )
+
+    def _options(self) -> dict[str, Any]:
+        cell, scorer = self.cell, self.scorer
+        if (
+            type(cell) is not GatedRecursiveCell
+            or type(scorer) is not SlicedScorer
+            or cell.hidden_size != 4 * self.d_model
+        ):
+            raise BeamtreeError(
+                "an encoder with a cell or scorer of your own has no folder: save its state_dict() instead"
+            )
+        return {
+            "d_model": self.d_model,
+            "input_size": self.input_size,
+            "beam_size": self.beam_size,
+            "slice_size": scorer.slice_size,
+            "scorer_hidden": scorer.hidden.out_features,
+            "dropout": cell.dropout,
+            "stochastic": self.stochastic,
+        }
 
     def extra_repr(self) -> str:
         return f"d_model={self.d_model}, beam_size={self.beam_size}, stochastic={self.stochastic}"

@@ -35,11 +35,7 @@ def registered_recursion(
     need_nodes: bool,
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
-    weights = [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
-    if isinstance(scorer, EntangledScorer):
-        weights += [scorer.weight, scorer.bias]
-    else:
-        weights += [scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
+    weights = _weights(cell, scorer)
     products = product_dtype(leaves)
     if leaves.is_cuda and merges is None and pins is None and not need_nodes:
         from beamtree.ops.fused import fused_recursion, supports
@@ -53,6 +49,20 @@ def registered_recursion(
         leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, need_nodes, products
     )
     return vectors, relative, nodes, offset, merge_positions(links, history)
+
+
+def search_parts(
+    cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer, leaves: Tensor
+) -> tuple[GatedCell, SlicedScore | ParentScore]:
+    """What `search` calls to compose and to score nodes, for those who look on while it runs."""
+    return _parts(_weights(cell, scorer), product_dtype(leaves))
+
+
+def _weights(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer) -> list[Tensor]:
+    weights = [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
+    if isinstance(scorer, EntangledScorer):
+        return [*weights, scorer.weight, scorer.bias]
+    return [*weights, scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
 
 
 def _search(
