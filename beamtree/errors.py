@@ -5,6 +5,14 @@ class BeamtreeError(ValueError):
     """The message names what was wrong and what to do; the command line prints it without a trace."""
 
 
+class UnreadableTextError(BeamtreeError):
+    """A text is not in its task's language; `token` is the first that is out of place, from 0, if one is."""
+
+    def __init__(self, message: str, token: int | None = None) -> None:
+        super().__init__(message)
+        self.token = token
+
+
 class MissingExtraError(BeamtreeError, ImportError):
     """An optional dependency is not installed; the message names the extra that brings it."""
 

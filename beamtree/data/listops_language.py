@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from beamtree.data.gold import merges_by_brackets
 from beamtree.data.task import Tokens
-from beamtree.errors import BeamtreeError
+from beamtree.errors import UnreadableTextError
 
 CLOSE = "]"
 DIGITS = tuple("0123456789")
@@ -42,20 +42,23 @@ def tokenize(text: str) -> Tokens:
 def split_tokens(text: str) -> Tokens:
     """Known tokens of an unchecked expression; round brackets are dropped, as models never see them."""
     if text.count("(") != text.count(")"):
-        raise BeamtreeError(f"unbalanced round brackets: {text.count('(')} '(' and {text.count(')')} ')'")
+        raise UnreadableTextError(
+            f"unbalanced round brackets: {text.count('(')} '(' and {text.count(')')} ')'"
+        )
     words = text.replace("(", " ").replace(")", " ").split()
     try:
         return tuple(map(_SAME.__getitem__, words))
     except KeyError:
         position, word = next((place, word) for place, word in enumerate(words, 1) if word not in _SAME)
-        raise BeamtreeError(
+        raise UnreadableTextError(
             f"unknown token {word!r} at position {position}; ListOps has {' '.join(TOKENS[:5])} and 0 to 9, "
-            "with a blank between tokens"
+            "with a blank between tokens",
+            position - 1,
         ) from None
 
 
 def evaluate(tokens: Sequence[str]) -> int:
-    """The value of an expression of known tokens; a BeamtreeError names the place of a wrong bracket."""
+    """The value of an expression of known tokens; an UnreadableTextError names the place of a wrong one."""
     operators: list[str] = []
     arguments: list[list[int]] = [[]]  # of the whole and of every open operator, innermost last
     for position, token in enumerate(tokens, 1):
@@ -66,19 +69,38 @@ def evaluate(tokens: Sequence[str]) -> int:
                 arguments.append([])
                 continue
             if not operators:
-                raise BeamtreeError(f"unbalanced brackets: the ']' at position {position} closes nothing")
+                raise UnreadableTextError(
+                    f"unbalanced brackets: the ']' at position {position} closes nothing", position - 1
+                )
             values = arguments.pop()
             if not values:
-                raise BeamtreeError(f"the {operators[-1]} closed at position {position} has no arguments")
+                raise UnreadableTextError(
+                    f"the {operators[-1]} closed at position {position} has no arguments", position - 1
+                )
             value = VALUE_OF[operators.pop()](values)
         arguments[-1].append(value)
     if operators:
-        raise BeamtreeError(
-            f"unbalanced brackets: {' '.join(operators)} not closed at the end, position {len(tokens)}"
+        raise UnreadableTextError(
+            f"unbalanced brackets: {' '.join(operators)} not closed at the end, position {len(tokens)}",
+            _out_of_place(tokens),
         )
     if len(arguments[0]) != 1:
-        raise BeamtreeError(f"one expression is wanted, {len(arguments[0])} found")
+        raise UnreadableTextError(f"one expression is wanted, {len(arguments[0])} found", _out_of_place(tokens))
     return arguments[0][0]
+
+
+def _out_of_place(tokens: Sequence[str]) -> int | None:
+    """The innermost operator that is never closed, else the beginning of a second expression."""
+    opened: list[int] = []
+    wholes: list[int] = []
+    for place, token in enumerate(tokens):
+        if not opened:
+            wholes.append(place)
+        if token in VALUE_OF:
+            opened.append(place)
+        elif token == CLOSE:
+            opened.pop()
+    return next(iter(opened[-1:] or wholes[1:]), None)
 
 
 def nesting(tokens: Sequence[str]) -> int:
