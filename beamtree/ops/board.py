@@ -51,6 +51,10 @@ ADDRESSES = (
     "scorer_b1",
     "scorer_w2",
     "scorer_b2",
+    "last_slots",  # (B, K) int32: the slot of each final beam, −1 for dead beams
+    "maps",  # (B, C, K) int32: the slots of a stretch's parents, by slots after it
+    "candidates",  # (B, n−1 + (n−1)·K·2, d) of an entangled scorer: each pair's parent
+    "new_pairs",  # (B, K, 2, 2) int32 of an entangled scorer: ids of the two pairs a survivor makes; −1: none
 )
 _NUMBERS = ("base", "batch", "n", "seed", "dropped")
 _SLOT = {name: i for i, name in enumerate(_NUMBERS + ADDRESSES)}
@@ -65,6 +69,8 @@ PARENTS, POSITIONS, LINKS, ENERGIES, HEIGHTS = (tl.constexpr(i) for i in range(2
 SLOTS, LOG_Z, ROOTS, RELATIVE, OFFSET, MERGES = (tl.constexpr(i) for i in range(27, 33))
 W1, B1, W2, B2, GAMMA, BETA = (tl.constexpr(i) for i in range(33, 39))
 SCORER_W1, SCORER_B1, SCORER_W2, SCORER_B2 = (tl.constexpr(i) for i in range(39, 43))
+LAST_SLOTS, MAPS = (tl.constexpr(i) for i in range(43, 45))
+CANDIDATES, NEW_PAIRS = (tl.constexpr(i) for i in range(45, 47))
 
 
 @triton.jit
@@ -95,7 +101,7 @@ def length_of(board, sequence, mask):
 
 def write(board: Tensor, addresses: Mapping[str, int], seed: Tensor, B: int, n: int, dropped: int) -> None:
     """Fill the board in stream order. The staging tensor is fresh, so no pending copy can be overtaken."""
-    values = [0, B, n, 0, dropped] + [addresses[name] for name in ADDRESSES]
+    values = [0, B, n, 0, dropped] + [addresses.get(name, 0) for name in ADDRESSES]
     staged = torch.tensor(values, dtype=torch.int64, pin_memory=board.is_cuda)
     board.copy_(staged, non_blocking=True)
     board[_SLOT["seed"]].copy_(seed, non_blocking=True)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from beamtree.ops import board as at
-from beamtree.ops.math_kernels import WORST, gelu, index_of, key_of, product, value_of
+from beamtree.ops.math_kernels import WORST, gelu, index_of, key_of, product, up_to_rounding, value_of
 
 NONE = tl.constexpr(float("-inf"))
 
@@ -144,13 +144,20 @@ def choose(
 
         row = node_row(board, sequence, K)
         newest = n + (t - 1) * K + beam
-        left_score = pair_score(board, row + before, row + newest, before >= 0, H, BEAMS, BLOCK_H)
-        right_score = pair_score(board, row + newest, row + behind, behind >= 0, H, BEAMS, BLOCK_H)
         here = (((t & 1) * B + sequence) * K + beam).to(tl.int64) * n + position
         pair_scores = at.floats(board, at.PAIR_SCORES) + here
-        tl.store(pair_scores - 1, left_score, mask=before >= 0)
-        tl.store(pair_scores, right_score, mask=behind >= 0)
-        left_value, right_value = left_score + left_noise, right_score + right_noise
+        if H == 0:  # an entangled scorer: the lists have the new scores already
+            left_score = tl.load(pair_scores - 1, mask=before >= 0, other=NONE)
+            right_score = tl.load(pair_scores, mask=behind >= 0, other=NONE)
+        else:
+            left_score = pair_score(board, row + before, row + newest, before >= 0, H, BEAMS, BLOCK_H)
+            right_score = pair_score(board, row + newest, row + behind, behind >= 0, H, BEAMS, BLOCK_H)
+            tl.store(pair_scores - 1, left_score, mask=before >= 0)
+            tl.store(pair_scores, right_score, mask=behind >= 0)
+        if NOISY:
+            left_value, right_value = left_score + left_noise, right_score + right_noise
+        else:
+            left_value, right_value = up_to_rounding(left_score), up_to_rounding(right_score)
         left_value = tl.where(left_value == left_value, left_value, NONE)  # NaN is never chosen
         right_value = tl.where(right_value == right_value, right_value, NONE)
 
@@ -178,17 +185,19 @@ def choose(
 
         total = energy + (score - log_z)[:, None]
         total = tl.where(pairs == 1, score[:, None], total)
-        perturbed = total
         if NOISY:
             by_rank = at.floats(board, at.SECOND_NOISE) + (((t & 1) * B + sequence) * K + beam) * K
-            perturbed += tl.load(by_rank[:, None] + rank, mask=candidate, other=0.0)
+            perturbed = total + tl.load(by_rank[:, None] + rank, mask=candidate, other=0.0)
+        else:
+            perturbed = up_to_rounding(total)
         key = tl.where(candidate, key_of(perturbed, beam[:, None] * K + rank), WORST)
         slot = final_ranks(key, K, BEAMS, WIDTH)
         survives = candidate & (slot < K)
 
         tl.store(children + 2 * slot, left, mask=survives)
         tl.store(children + 2 * slot + 1, right, mask=survives)
-        shift = tl.max(tl.max(tl.where(survives, total, NONE), 1), 0)
+        is_reference = survives if NOISY else survives & (slot == 0)  # the best, as plain search has it
+        shift = tl.max(tl.max(tl.where(is_reference, total, NONE), 1), 0)
         record = (sequence * (n - 1) + t) * K
         next_scores = scores + (((t + 1) & 1) * B + sequence) * K
         parents = at.integers(board, at.PARENTS) + record

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from beamtree.ops import board as boards
+from beamtree.ops.lineage_kernels import STRETCH
 from beamtree.ops.plan import Plan, can_chain, chunks_of
 
 LONG, SHORT = 32, 8  # steps in a graph
@@ -129,11 +130,25 @@ def search(
     precision: str,
 ) -> tuple[Found, Tape]:
     B, n, d = leaves.shape
-    K = beam_size
     H, twice_s = weights.scorer_w1.shape
     units = weights.b1.shape[0]
     chains = leaves.is_cuda and can_chain(leaves.device)
-    plan = Plan(B, K, d, twice_s // 2, H, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
+    plan = Plan(B, beam_size, d, twice_s // 2, H, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
+    return follow(plan, leaves, lengths, weights, seed, dropout)
+
+
+def follow(
+    plan: Plan,
+    leaves: Tensor,
+    lengths: Tensor,
+    weights: NamedTuple,
+    seed: Tensor,
+    dropout: float,
+    prepare: Callable[[Tensor, Mapping[str, Tensor]], None] | None = None,
+) -> tuple[Found, Tape]:
+    """Carry a plan out. `prepare` gets the node store and the parts of the scratch memory first."""
+    B, n, d = leaves.shape
+    K = plan.K
     new = leaves.new_empty
     made = B * (n - 1) * K
     tape = Tape(
@@ -145,6 +160,8 @@ def search(
     found = Found(new(B, K, d), new(B, K), new(B, dtype=torch.float64), merges)
     starts, words = _scratch(plan, n)
     scratch = new(words)  # held until the last launch, after which the stream's order protects it
+    if prepare is not None:
+        prepare(tape.nodes, {name: scratch[start:] for name, start in starts.items()})
     addresses = {name: scratch.data_ptr() + 4 * start for name, start in starts.items()}
     history, energies = tape.integers.data_ptr(), tape.floats.data_ptr()
     addresses |= {
@@ -201,6 +218,9 @@ def _scratch(plan: Plan, n: int) -> tuple[dict[str, int], int]:
         "sums": B * K * plan.d,
         "parents": B * n * K,
         "positions": B * n * K,
+        "last_slots": B * K,
+        "maps": B * ceil(n / STRETCH.value) * K,
+        **plan.more_words(n),
     }
     starts, end = {}, 0
     for name, count in words.items():

@@ -12,7 +12,7 @@ import triton.language as tl
 from beamtree.ops import board as at
 from beamtree.ops.choose_kernels import NONE, node_row
 from beamtree.ops.draw_kernels import DROPOUT, FIRST_LEVEL, SECOND_LEVEL, gumbel, kept, row_key
-from beamtree.ops.math_kernels import WORST, gelu, index_of, key_of, product, value_of
+from beamtree.ops.math_kernels import WORST, gelu, index_of, key_of, product, up_to_rounding, value_of
 
 
 @triton.jit
@@ -207,6 +207,8 @@ def rank(
         if NOISY:
             noise_row = (((t + 1) & 1) * B * K + row)[:, None].to(tl.int64)
             value += tl.load(at.floats(board, at.FIRST_NOISE) + noise_row * n + index, mask=is_old, other=0.0)
+        else:
+            value = up_to_rounding(value)
         key = tl.where(is_old & (value == value), key_of(value, index), WORST)
         place = tl.arange(0, BEAMS)[None, :]
         winners = tl.full([ROWS, BEAMS], WORST, tl.int64)

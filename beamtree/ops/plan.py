@@ -11,6 +11,7 @@ from torch import Tensor
 from triton.language.extra import cuda
 
 from beamtree.ops import step_kernels as kernels
+from beamtree.ops.lineage_kernels import lineages_kernel
 
 CHUNK = 1024  # how much of a list one program ranks
 SHORT_CHUNK = 128
@@ -97,6 +98,10 @@ class Plan:
     def block_h(self) -> int:
         return min(128, triton.next_power_of_2(self.H))
 
+    def more_words(self, n: int) -> dict[str, int]:
+        """Scratch memory that this kind of plan needs besides, or more of."""
+        return {}
+
     def hidden(self, board: Tensor, step: int) -> None:
         block_m, block_n, _ = self.tiles
         products = triton.cdiv(self.rows, block_m) * triton.cdiv(self.units, block_n)
@@ -155,10 +160,10 @@ class Plan:
 
     def finish(self, board: Tensor) -> None:
         """Sort the final beams and read their lineages."""
-        kernels.finish_kernel[(self.B,)](
-            board, D=self.d, K=self.K, BEAMS=self.beams, BLOCK_D=self.block_d, num_warps=4
+        kernels.finish_kernel[(self.B + PROGRAMS,)](
+            board, D=self.d, H=self.H, K=self.K, BEAMS=self.beams, BLOCK_D=self.block_d, num_warps=4
         )
-        kernels.read_lineages_kernel[(PROGRAMS,)](board, K=self.K, BLOCK=256, num_warps=4)
+        lineages_kernel[(PROGRAMS,)](board, K=self.K, BEAMS=self.beams, num_warps=1)
 
 
 @cache

@@ -13,7 +13,8 @@ from triton.language.extra import cuda
 
 from beamtree.ops import board as at
 from beamtree.ops.choose_kernels import NONE, choose, moments, node_row, node_vectors, pair_score, project
-from beamtree.ops.math_kernels import key_of
+from beamtree.ops.lineage_kernels import map_parents
+from beamtree.ops.math_kernels import key_of, up_to_rounding
 from beamtree.ops.merge_kernels import add_up, draw, gates, hidden, rank, splice
 
 
@@ -154,7 +155,8 @@ def leaves_kernel(
 def leaf_lists_kernel(
     board, K: tl.constexpr, H: tl.constexpr, BEAMS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr
 ):
-    """Beam 0 before the first step: the leaves' ids, the scores of their pairs; one live beam."""
+    """Beam 0 before the first step: the leaves' ids, the scores of their pairs (there already if the scorer
+    has no layer of its own, H = 0); one live beam."""
     n = at.number(board, at.LENGTH)
     blocks = (n + BLOCK - 1) // BLOCK
     for task in range(tl.program_id(0), at.number(board, at.BATCH) * blocks, tl.num_programs(0)):
@@ -162,8 +164,11 @@ def leaf_lists_kernel(
         index = task % blocks * BLOCK + tl.arange(0, BLOCK)
         length = at.length_of(board, sequence, True)
         row = node_row(board, sequence, K) + index
-        score = pair_score(board, row, row + 1, index < length - 1, H, BLOCK, BLOCK_H)
         place = sequence * K * n + index
+        if H == 0:
+            score = tl.load(at.floats(board, at.PAIR_SCORES) + place, mask=index < length - 1, other=NONE)
+        else:
+            score = pair_score(board, row, row + 1, index < length - 1, H, BLOCK, BLOCK_H)
         tl.store(at.integers(board, at.IDS) + place, index, mask=index < length)
         tl.store(at.floats(board, at.PAIR_SCORES) + place, score, mask=index < length)
         if task % blocks == 0:
@@ -177,24 +182,36 @@ def leaf_lists_kernel(
 
 
 @triton.jit
-def finish_kernel(board, D: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr):
-    if tl.program_id(0) < at.number(board, at.BATCH):
-        finish(board, tl.program_id(0), D, K, BEAMS, BLOCK_D)
+def finish_kernel(
+    board, D: tl.constexpr, H: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """The first programs each finish a sequence, the others prepare the lineages."""
+    B = at.number(board, at.BATCH)
+    if tl.program_id(0) < B:
+        finish(board, tl.program_id(0), D, H, K, BEAMS, BLOCK_D)
+    else:
+        map_parents(board, tl.program_id(0) - B, tl.num_programs(0) - B, K, BEAMS)
 
 
 @triton.jit
-def finish(board, sequence, D: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr):
-    """A sequence's final beams, best first: their roots, scores and lineages."""
+def finish(
+    board, sequence,
+    D: tl.constexpr, H: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """A sequence's final beams, best first: their roots and scores."""
     B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
     length = at.length_of(board, sequence, True)
     beam = tl.arange(0, BEAMS)
     scores = at.floats(board, at.SCORES) + (((length - 1) & 1) * B + sequence) * K
     score = tl.load(scores + beam, mask=beam < K, other=NONE)
     alive = score != NONE
-    key = key_of(score, beam)
-    best_first = tl.sum((key[:, None] > key[None, :]).to(tl.int32), 0)
-    target = sequence * K + best_first
-    tl.store(at.floats(board, at.RELATIVE) + target, score, mask=beam < K)
+    key = key_of(up_to_rounding(score), beam)
+    ahead = key[:, None] > key[None, :]
+    target = sequence * K + tl.sum(ahead.to(tl.int32), 0)
+    lowest = tl.min(tl.where(ahead, score[:, None], float("inf")), 0)  # in order to the last bit
+    tl.store(at.floats(board, at.RELATIVE) + target, tl.minimum(score, lowest), mask=beam < K)
+    last_slots = at.integers(board, at.LAST_SLOTS)
+    tl.store(last_slots + target, tl.where(alive, beam, -1), mask=beam < K)
 
     total = tl.zeros([1024], tl.float64)
     for first in range(0, length - 1, 1024):
@@ -213,36 +230,12 @@ def finish(board, sequence, D: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexp
     for first in range(0, D, BLOCK_D):
         feature = first + tl.arange(0, BLOCK_D)
         real = (feature < D)[None, :]
-        x = node_vectors(board, source, mean, scale, made, feature, D, False)
-        tl.store(node[:, None] + feature[None, :], x, mask=made[:, None] & real)
+        if H == 0:  # an entangled scorer: the node was there before it was chosen
+            x = tl.load(node[:, None] + feature[None, :], mask=made[:, None] & real, other=0.0)
+        else:
+            x = node_vectors(board, source, mean, scale, made, feature, D, False)
+            tl.store(node[:, None] + feature[None, :], x, mask=made[:, None] & real)
         is_leaf = (beam < tl.where(length == 1, 1, 0))[:, None] & real
         leaf = tl.load(nodes + row * D + feature[None, :] + beam[:, None] * 0, mask=is_leaf, other=0.0)
         roots = at.floats(board, at.ROOTS) + target[:, None].to(tl.int64) * D + feature[None, :]
         tl.store(roots, tl.where(made[:, None], x, leaf), mask=(beam < K)[:, None] & real)
-
-    slot = tl.where(alive, beam, -1)
-    slots = at.integers(board, at.SLOTS) + target.to(tl.int64) * (n - 1)
-    parents = at.integers(board, at.PARENTS) + sequence * (n - 1) * K
-    for back in range(0, n - 1):
-        t = n - 2 - back
-        running = slot >= tl.where(t < length - 1, 0, K)
-        tl.store(slots + t, tl.where(running, slot, -1), mask=beam < K)
-        slot = tl.where(running, tl.load(parents + t * K + slot, mask=running, other=-1), slot)
-
-
-@triton.jit
-def read_lineages_kernel(board, K: tl.constexpr, BLOCK: tl.constexpr):
-    """Merge positions and log Z along each lineage."""
-    T = at.number(board, at.LENGTH) - 1
-    count = at.number(board, at.BATCH).to(tl.int64) * K * T
-    merges = tl.load(board + at.MERGES).to(tl.pointer_type(tl.int64))
-    for block in range(tl.program_id(0), (count + BLOCK - 1) // BLOCK, tl.num_programs(0)):
-        entry = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-        inside = entry < count
-        slot = tl.load(at.integers(board, at.SLOTS) + entry, mask=inside, other=-1)
-        record = (entry // (T * K) * T + entry % T) * K + slot
-        real = slot >= 0
-        position = tl.load(at.integers(board, at.POSITIONS) + record, mask=real, other=-1)
-        tl.store(merges + entry, position.to(tl.int64), mask=inside)
-        log_z = tl.load(at.floats(board, at.ENERGIES) + record * 4 + 3, mask=real, other=0.0)
-        tl.store(at.floats(board, at.LOG_Z) + entry, log_z, mask=inside)
