@@ -2,15 +2,17 @@
 above it in each tree, and the trees' opinions are averaged by score (paper §4, "beyond sentence encoding").
 """
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from beamtree.attention import ParentAttention
+from beamtree.block_folder import SavedBlock
 from beamtree.cell import layer_norm_wide
 from beamtree.checks import lengths_from
 from beamtree.encoder import BeamTreeEncoder
+from beamtree.errors import BeamtreeError
 from beamtree.forest import TreeSource
 from beamtree.tree import BeamTrees
 
@@ -21,7 +23,7 @@ class Contextualized(NamedTuple):
     trees: BeamTrees
 
 
-class BeamTreeContextualizer(nn.Module):
+class BeamTreeContextualizer(SavedBlock):
     """A block that stacks with others.
 
     Args:
@@ -126,6 +128,27 @@ class BeamTreeContextualizer(nn.Module):
         if key_padding_mask is not None:
             tokens = tokens.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         return Contextualized(tokens, root, forest.trees)
+
+    def _options(self) -> dict[str, Any]:
+        if not isinstance(self.source, BeamTreeEncoder):
+            raise BeamtreeError(
+                f"a contextualizer over a {type(self.source).__name__} has no folder, only one over a "
+                "BeamTreeEncoder: save its state_dict() instead"
+            )
+        return {
+            "d_model": self.d_model,
+            "source": self.source._options(),
+            "refinements": self.refinements,
+            "residual": self.residual,
+            "attention_dropout": self.parent_gau.dropout.p,
+            "attend_self": self.parent_gau.attend_self,
+            "scalar_bias": self.parent_gau.scalar_bias,
+        }
+
+    @classmethod
+    def _make(cls, options: dict[str, Any], dtype: torch.dtype) -> Self:
+        source = BeamTreeEncoder(**options["source"], dtype=dtype)
+        return cls(**options | {"source": source}, dtype=dtype)
 
     def extra_repr(self) -> str:
         return f"d_model={self.d_model}, refinements={self.refinements}, residual={self.residual}"

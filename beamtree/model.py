@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.atomic import make_folder
+from beamtree.card import classifier_card
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, Task, find_task
 from beamtree.data.vocabulary import PAD, Vocabulary
@@ -19,6 +20,7 @@ from beamtree.embedding import TrainableEmbedding
 from beamtree.errors import BeamtreeError
 from beamtree.folder import CONFIG, VOCABULARY, WEIGHTS, check_fit, read_config, write_config
 from beamtree.heads import ClassifierHead, class_probabilities, pair_features
+from beamtree.hub import HubMixin
 from beamtree.settings import from_table, nearest, setting
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.zoo import create_encoder
@@ -47,12 +49,13 @@ class Prediction:
     probability: float
 
 
-class TreeClassifier(nn.Module):
+class TreeClassifier(HubMixin, nn.Module):
     """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example."""
 
     def __init__(self, settings: ModelSettings, task: Task, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.settings, self.task, self.vocabulary = settings, task, vocabulary
+        self.notes: dict[str, Any] = {}  # what stands beside the weights: how they were trained
         d, embedding_size = settings.d_model, settings.embedding_size
         self.embedding = TrainableEmbedding(
             len(vocabulary), embedding_size, padding_id=PAD, dropout=settings.input_dropout
@@ -121,6 +124,21 @@ class TreeClassifier(nn.Module):
             self.train(was_training)
         return [found[row] for row in range(len(examples))]
 
+    def _save_folder(self, folder: Path) -> None:
+        save_model(self, folder, self.notes)
+
+    @classmethod
+    def _load_folder(cls, folder: Path, device: torch.device | str) -> "TreeClassifier":
+        return load_model(folder, device=device)
+
+    @classmethod
+    def _find_folder(cls, path_or_name: str | Path) -> Path | None:
+        may_be_repository = str(path_or_name).count("/") == 1 and not Path(path_or_name).is_dir()
+        return None if may_be_repository else find_model(path_or_name)
+
+    def _card(self) -> str:
+        return classifier_card(self)
+
     def _sentences(self, text: Any, i: int) -> tuple[tuple[str, ...], ...]:
         parts = (text,) if self.task.sentences == 1 else text
         wanted = "a text" if self.task.sentences == 1 else "a pair of texts"
@@ -161,13 +179,14 @@ def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") 
         raise BeamtreeError(f"{source} lists other labels than the task {task.name!r} has")
     settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
     vocabulary = Vocabulary.load(folder / VOCABULARY)
-    tensors, _ = load_tensors(folder / WEIGHTS)
+    tensors, notes = load_tensors(folder / WEIGHTS)
     with torch.device("meta"):  # so that wrong sizes cost no memory
         wanted = TreeClassifier(settings, task, vocabulary).state_dict()
     check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
     with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
         model = TreeClassifier(settings, task, vocabulary)
     model.load_state_dict(tensors)
+    model.notes = notes
     return model.to(device).eval()
 
 
