@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from beamtree.cell import GatedRecursiveCell
+from beamtree.lineage import merge_positions
 from beamtree.rivals.naive import naive_beam_tree_recursion
 from beamtree.scorer import SlicedScorer
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
 
-from beamtree.ops import board, fused, fused_replay, plan  # noqa: E402
+from beamtree.ops import board, cell_replay, fused, fused_search, lineage_kernels, plan  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
 
@@ -68,17 +69,17 @@ def make(
     )
 
 
-def run(
-    case: Case, K: int, *, noisy: bool, dropout: float, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, ...]:
-    return fused.fused_recursion(case.leaves, case.lengths, case.weights, K, case.seed, noisy, dropout, dtype)
+def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = False) -> tuple[Tensor, ...]:
+    return fused.fused_recursion(
+        case.leaves, case.lengths, case.weights, K, case.seed, noisy, dropout, torch.float32, need_nodes
+    )
 
 
 def compare(
     case: Case, K: int, *, noisy: bool, dropout: float, atol: float = 2e-5, rtol: float = 1e-4
 ) -> None:
     """Trees, scores, roots and all gradients against the naive algorithm."""
-    roots, relative, offset, merges = run(case, K, noisy=noisy, dropout=dropout)
+    roots, relative, _, offset, merges = run(case, K, noisy=noisy, dropout=dropout)
     expected_roots, expected_scores, expected_merges = naive_beam_tree_recursion(
         case.leaves,
         case.lengths,
@@ -128,6 +129,44 @@ def test_evaluation_agrees_with_the_naive_algorithm() -> None:
     compare(make([5, 3], 20, s=20), 2, noisy=False, dropout=0.0)
 
 
+def plain_search(case: Case, K: int, *, noisy: bool, dropout: float) -> tuple[Tensor, ...]:
+    """Roots, relative scores, inner nodes, offset and merges of the plain engine."""
+    options = (K, case.seed, noisy, dropout, None, None, True, torch.float32)
+    *found, history, links = torch.ops.beamtree.search(case.leaves, case.lengths, case.weights, *options)[:6]
+    return *found, merge_positions(links, history)
+
+
+@pytest.mark.parametrize(("lengths", "K"), [([6, 4, 1, 2], 3), ([1], 2)])
+def test_inner_nodes_and_their_gradients_are_the_plain_engines(lengths: list[int], K: int) -> None:
+    case = make(lengths)
+    found = run(case, K, noisy=True, dropout=0.2, need_nodes=True)
+    expected = plain_search(case, K, noisy=True, dropout=0.2)
+    torch.testing.assert_close(found[2], expected[2], atol=2e-5, rtol=1e-4)
+    cotangents = [torch.randn_like(x) for x in found[:3]]
+    cotangents[1].masked_fill_(found[1] == -torch.inf, 0.0)
+    inputs = [case.leaves, *case.weights]
+    got = torch.autograd.grad(found[:3], inputs, cotangents)
+    for mine, theirs in zip(got, torch.autograd.grad(expected[:3], inputs, cotangents), strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm() + 1e-5
+
+
+def test_repeated_tokens_tie_as_on_the_cpu() -> None:
+    for seed in range(3):
+        case = make([9, 7, 4], seed=seed)
+        with torch.no_grad():
+            case.leaves.copy_(torch.randn(2, 16, device=DEVICE)[torch.randint(2, (3, 9))])
+        found = run(case, 3, noisy=False, dropout=0.0)
+        expected = plain_search(case, 3, noisy=False, dropout=0.0)
+        assert torch.equal(found[4], expected[4])
+        torch.testing.assert_close(found[1], expected[1], atol=2e-5, rtol=1e-4)
+
+
+def test_long_lineages_are_read_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (lineage_kernels, fused_search):
+        monkeypatch.setattr(module, "STRETCH", triton.language.constexpr(2))
+    compare(make([8, 6, 2, 1]), 2, noisy=True, dropout=0.0)
+
+
 def test_one_beam_is_greedy_and_gives_the_scorer_a_zero_gradient() -> None:
     case = make([4])
     compare(case, 1, noisy=False, dropout=0.0)
@@ -153,7 +192,7 @@ def test_a_wide_scorer_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_librarys_products_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_replay, "WIDEST_FUSED", 8)
+    monkeypatch.setattr(cell_replay, "WIDEST_FUSED", 8)
     compare(make([5, 4]), 2, noisy=True, dropout=0.1)
 
 
@@ -170,7 +209,7 @@ def test_equal_scores_go_to_the_lower_beam_and_position() -> None:
     case = make([5])
     with torch.no_grad():
         case.scorer.out.weight.zero_()
-    _, _, _, merges = run(case, 3, noisy=False, dropout=0.0)
+    *_, merges = run(case, 3, noisy=False, dropout=0.0)
     *_, expected = naive_beam_tree_recursion(case.leaves, case.lengths, case.cell, case.scorer, beam_size=3)
     assert torch.equal(merges, expected)
 
@@ -204,18 +243,19 @@ def test_a_second_derivative_is_refused() -> None:
 
 def test_the_operators_agree_with_their_descriptions() -> None:
     case = make([3, 2])
-    arguments = (case.leaves, case.lengths, case.seed, 2, True, 0.1, torch.float32, case.weights)
+    arguments = (case.leaves, case.lengths, case.seed, 2, True, 0.1, torch.float32, True, case.weights)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     if DEVICE == "cuda":
         tests = (*tests, "test_aot_dispatch_dynamic")
     torch.library.opcheck(torch.ops.beamtree.fused_search, arguments, test_utils=tests)
-    roots, relative, _, _, *tape = torch.ops.beamtree.fused_search(*arguments)
-    grads = torch.autograd.grad(roots.sum() + relative[:, 0].sum(), [case.leaves, *case.weights])
-    again = run(case, 2, noisy=True, dropout=0.1)
-    expected = torch.autograd.grad(again[0].sum() + again[1][:, 0].sum(), [case.leaves, *case.weights])
+    roots, relative, inner, _, _, *tape = torch.ops.beamtree.fused_search(*arguments)
+    inputs = [case.leaves, *case.weights]
+    grads = torch.autograd.grad(roots.sum() + relative[:, 0].sum() + inner.square().sum(), inputs)
+    again = run(case, 2, noisy=True, dropout=0.1, need_nodes=True)
+    expected = torch.autograd.grad(again[0].sum() + again[1][:, 0].sum() + again[2].square().sum(), inputs)
     for mine, theirs in zip(grads, expected, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
-    detached = [x.detach() for x in (roots, relative, relative, case.lengths, case.seed)]
+    detached = [x.detach() for x in (roots, relative, inner, relative, case.lengths, case.seed)]
     arguments = (
         *detached,
         case.leaves.shape[1],

@@ -16,8 +16,8 @@ from beamtree.ops.registry import register
 _HAS_TRITON = find_spec("triton") is not None
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
-TAPE = 3  # tensors of the tape, after the four outputs that users see
-Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+TAPE = 3  # tensors of the tape, after the five outputs that users see
+Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def supports(leaves: Tensor, weights: list[Tensor], beam_size: int) -> bool:
@@ -42,13 +42,15 @@ def fused_recursion(
     noisy: bool,
     dropout: float,
     product_dtype: torch.dtype,  # of the cell's products: half under autocast
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Roots (B, K, d), scores relative to the best beam (B, K), offset (B,) and merges (B, K, n−1)."""
+    need_nodes: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Roots (B, K, d), scores relative to the best beam (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,)
+    and merges (B, K, n−1)."""
     if seed is None:
         seed = torch.zeros((), dtype=torch.int64, device=leaves.device)
-    options = (beam_size, noisy, dropout, product_dtype)
+    options = (beam_size, noisy, dropout, product_dtype, need_nodes)
     if torch.compiler.is_compiling():
-        return torch.ops.beamtree.fused_search(leaves, lengths, seed, *options, weights)[:4]
+        return torch.ops.beamtree.fused_search(leaves, lengths, seed, *options, weights)[:5]
     return _Recursion.apply(leaves, lengths, seed, *options, *weights)
 
 
@@ -75,9 +77,10 @@ def _search(
     noisy: bool,
     dropout: float,
     product_dtype: torch.dtype,
+    need_nodes: bool,
     weights: list[Tensor],
 ) -> Outputs:
-    from beamtree.ops.fused_search import Weights, search
+    from beamtree.ops.fused_search import Weights, inner_nodes, search
 
     _refuse_capture(leaves)
     with torch.cuda.device_of(leaves):
@@ -91,12 +94,14 @@ def _search(
             noisy=noisy,
             precision=_precision(product_dtype),
         )
-    return *found, *tape
+        inner = inner_nodes(tape, beam_size, need_nodes)
+    return found.roots, found.relative, inner, found.offset, found.merges, *tape
 
 
 def _replay(
     grad_roots: Tensor,
     grad_relative: Tensor,
+    grad_inner: Tensor,
     relative: Tensor,
     lengths: Tensor,
     seed: Tensor,
@@ -114,6 +119,7 @@ def _replay(
         return replay(
             grad_roots.contiguous(),
             grad_relative.contiguous(),
+            grad_inner.contiguous(),
             relative,
             lengths.contiguous(),
             Tape(*tape),
@@ -135,27 +141,25 @@ def _aligned(weight: Tensor) -> Tensor:
 class _Recursion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaves: Tensor, lengths: Tensor, seed: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        beam_size, noisy, dropout, product_dtype, *weights = rest
-        outputs = _search(leaves, lengths, seed, beam_size, noisy, dropout, product_dtype, weights)
-        roots, relative, offset, merges, *tape = outputs
+        beam_size, noisy, dropout, product_dtype, need_nodes, *weights = rest
+        roots, relative, inner, offset, merges, *tape = _search(
+            leaves, lengths, seed, beam_size, noisy, dropout, product_dtype, need_nodes, weights
+        )
         ctx.mark_non_differentiable(offset, merges)
         ctx.save_for_backward(relative, lengths, seed, *tape, *weights)
         ctx.options = (leaves.shape[1], dropout, product_dtype)
-        return roots, relative, offset, merges
+        return roots, relative, inner, offset, merges
 
     @staticmethod
-    def backward(
-        ctx: Any, grad_roots: Tensor, grad_relative: Tensor, *_: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             _refuse(ctx)
         relative, lengths, seed, *saved = ctx.saved_tensors
         tape, weights = saved[:TAPE], saved[TAPE:]
-        n, dropout, product_dtype = ctx.options
-        grads = _replay(
-            grad_roots, grad_relative, relative, lengths, seed, n, dropout, product_dtype, tape, weights
+        to_leaves, *to_weights = _replay(
+            *grads[:3], relative, lengths, seed, *ctx.options, tape=tape, weights=weights
         )
-        return grads[0], None, None, None, None, None, None, *grads[1:]
+        return to_leaves, *[None] * 7, *to_weights
 
 
 def _search_shapes(
@@ -166,6 +170,7 @@ def _search_shapes(
     noisy: bool,
     dropout: float,
     product_dtype: torch.dtype,
+    need_nodes: bool,
     weights: list[Tensor],
 ) -> Outputs:
     B, n, d = leaves.shape
@@ -175,6 +180,7 @@ def _search_shapes(
     return (
         new(B, K, d),
         new(B, K),
+        new(B, K, n - 1 if need_nodes else 0, d),
         new(B, dtype=torch.float64),
         lengths.new_empty(B, K, n - 1),
         new(B, n + (n - 1) * K, d),
@@ -186,6 +192,7 @@ def _search_shapes(
 def _replay_apart(
     grad_roots: Tensor,
     grad_relative: Tensor,
+    grad_inner: Tensor,
     relative: Tensor,
     lengths: Tensor,
     seed: Tensor,
@@ -197,7 +204,17 @@ def _replay_apart(
 ) -> list[Tensor]:
     """An operator's outputs must not share memory."""
     grads = _replay(
-        grad_roots, grad_relative, relative, lengths, seed, n, dropout, product_dtype, tape, weights
+        grad_roots,
+        grad_relative,
+        grad_inner,
+        relative,
+        lengths,
+        seed,
+        n,
+        dropout,
+        product_dtype,
+        tape,
+        weights,
     )
     return [grads[0], *(grad.clone() for grad in grads[1:])]
 
@@ -205,6 +222,7 @@ def _replay_apart(
 def _replay_shapes(
     grad_roots: Tensor,
     grad_relative: Tensor,
+    grad_inner: Tensor,
     relative: Tensor,
     lengths: Tensor,
     seed: Tensor,
@@ -219,19 +237,19 @@ def _replay_shapes(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-    leaves, lengths, seed, _, _, dropout, product_dtype, weights = inputs
-    _, relative, *rest = output
+    leaves, lengths, seed, _, _, dropout, product_dtype, _, weights = inputs
+    _, relative, _, *rest = output
     ctx.mark_non_differentiable(*rest)
     ctx.save_for_backward(relative, lengths, seed, *rest[2:], *weights)
     ctx.options = (leaves.shape[1], dropout, product_dtype)
 
 
-def _differentiate(ctx: Any, grad_roots: Tensor, grad_relative: Tensor, *_: Tensor) -> tuple[Any, ...]:
+def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
     relative, lengths, seed, *saved = ctx.saved_tensors
-    grads = torch.ops.beamtree.fused_replay(
-        grad_roots, grad_relative, relative, lengths, seed, *ctx.options, saved[:TAPE], saved[TAPE:]
+    to_leaves, *to_weights = torch.ops.beamtree.fused_replay(
+        *grads[:3], relative, lengths, seed, *ctx.options, saved[:TAPE], saved[TAPE:]
     )
-    return grads[0], None, None, None, None, None, None, grads[1:]
+    return to_leaves, *[None] * 7, to_weights
 
 
 def _refuse(ctx: Any, *grads: Any) -> None:

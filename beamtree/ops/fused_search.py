@@ -7,9 +7,11 @@ from math import ceil
 from typing import NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
 from beamtree.ops import board as boards
+from beamtree.ops.inner_kernels import inner_nodes_kernel
 from beamtree.ops.lineage_kernels import STRETCH
 from beamtree.ops.plan import Plan, can_chain, chunks_of
 
@@ -29,6 +31,19 @@ class Weights(NamedTuple):
     scorer_w1: Tensor  # (H, 2·s)
     scorer_b1: Tensor
     scorer_w2: Tensor  # (1, H)
+    scorer_b2: Tensor
+
+
+class EntangledWeights(NamedTuple):
+    """The cell's parameters, then those of an entangled scorer."""
+
+    w1: Tensor  # (hidden, 2·d)
+    b1: Tensor
+    w2: Tensor  # (4·d, hidden)
+    b2: Tensor
+    gamma: Tensor  # (d,)
+    beta: Tensor
+    scorer_w2: Tensor  # (1, d)
     scorer_b2: Tensor
 
 
@@ -141,7 +156,7 @@ def follow(
     plan: Plan,
     leaves: Tensor,
     lengths: Tensor,
-    weights: NamedTuple,
+    weights: Weights | EntangledWeights,
     seed: Tensor,
     dropout: float,
     prepare: Callable[[Tensor, Mapping[str, Tensor]], None] | None = None,
@@ -191,6 +206,21 @@ def follow(
             plan.step(board, step)
         plan.finish(board)
     return found, tape
+
+
+def inner_nodes(tape: Tape, K: int, wanted: bool) -> Tensor:
+    """The node that each final beam made at each step, (B, K, n−1, d), zero where none; (B, K, 0, d) if not
+    wanted."""
+    _, slots, *_ = tape.parts(K)
+    B, total, d = tape.nodes.shape
+    n = (total + K) // (1 + K)
+    inner = tape.nodes.new_empty(B, K, n - 1 if wanted else 0, d)
+    if inner.numel():
+        inner_nodes_kernel[(triton.cdiv(B * K * (n - 1), 16),)](
+            slots, tape.nodes, inner, B, n,
+            D=d, K=K, BLOCK_M=16, BLOCK_D=min(128, triton.next_power_of_2(d)), num_warps=4,
+        )  # fmt: skip
+    return inner
 
 
 def _aligned(words: int) -> int:

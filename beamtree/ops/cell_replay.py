@@ -1,0 +1,192 @@
+"""The cell's gradient on a GPU: all survivors recomputed at once, then differentiated level by level."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from beamtree.ops import inner_kernels, level_kernels, sum_kernels, survivor_kernels
+from beamtree.ops.fused_search import EntangledWeights, Weights
+from beamtree.ops.survivors import Survivors, pieces
+
+WIDEST_FUSED = 256  # beyond, the library's products for each level are faster
+SPLITS = 16  # programs that share the rows of a sum over them
+
+
+class NodeGradients(NamedTuple):
+    """What reaches the nodes before any of it goes through the cell."""
+
+    some: Survivors
+    slots: Tensor
+    lengths: Tensor
+    relative: Tensor  # (B, K)
+    grad_roots: Tensor  # (B, K, d)
+    grad_inner: Tensor  # (B, K, n−1 or 0, d)
+    gradients: Tensor  # (B·n + N, d): from the scorer, by gradient row
+    parents: Tensor  # (B·n + N, K) int32
+    pairs: Tensor  # (N, 2·d): the survivors' children
+
+
+def through_cell(
+    nodes: NodeGradients,
+    weights: Weights | EntangledWeights,
+    activate: Callable[[Tensor], Tensor],  # h -> u = keep·GELU(h); h becomes ∂u/∂h
+    by_scorer: tuple[Tensor, Tensor, Tensor],  # activity (N, H), ∂L/∂e (N,), ∂L/∂projections (B·n + N, 2·H)
+    *,
+    n: int,
+    precision: str,
+) -> tuple[Tensor, list[Tensor], Tensor]:
+    """Gradients of the leaves, of the cell's six parameters, and the scorer's sums over rows."""
+    some, slots, lengths, relative, grad_roots, grad_inner, gradients, parents, pairs = nodes
+    B, K, d = grad_roots.shape
+    N, units, H = some.count, weights.b1.shape[0], by_scorer[0].shape[1]
+    child_grads, normed, totals, sums, scales = pieces(
+        torch.empty, lengths.device, (N, 2 * d), (N, d), (N, d), (N, d), (N,)
+    )
+    counter = torch.zeros(1, device=lengths.device)
+    block_d = min(128, triton.next_power_of_2(d))
+    survivor_kernels.roots_kernel[(B * K,)](
+        slots,
+        some.rows,
+        lengths,
+        relative,
+        grad_roots,
+        gradients,
+        B,
+        n,
+        D=d,
+        K=K,
+        BLOCK_D=block_d,
+        num_warps=1,
+    )
+
+    if N and grad_inner.shape[2]:
+        inner_kernels.inner_gradients_kernel[(triton.cdiv(N, 16),)](
+            some.order, slots, grad_inner, gradients, B * n, N, n - 1,
+            D=d, K=K, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
+        )  # fmt: skip
+
+    hidden = linear(pairs, weights.w1, weights.b1, precision)
+    activated = activate(hidden)
+    gates = linear(activated, weights.w2, weights.b2, precision)
+    all_d = triton.next_power_of_2(d)
+    row_block = max(1, 2048 // all_d)
+    if N:
+        level_kernels.open_gates_kernel[(triton.cdiv(N, row_block),)](
+            gates, pairs, child_grads, normed, scales, N, D=d, BLOCK_M=row_block, ALL_D=all_d, num_warps=4
+        )
+        descend = _descend_by_library if d > WIDEST_FUSED else _descend
+        by_node = (gradients, child_grads, parents, normed, scales, weights.gamma)
+        descend(some, by_node, gates, hidden, weights, totals, sums, counter, B * n, K, precision)
+
+    grad_leaves = torch.empty(B, n, d, device=lengths.device)
+    level_kernels.collect_kernel[(triton.cdiv(B * n, row_block),)](
+        gradients,
+        child_grads,
+        parents,
+        grad_leaves,
+        B * n,
+        D=d,
+        K=K,
+        BLOCK_M=row_block,
+        ALL_D=all_d,
+        num_warps=4,
+    )
+    block = 64  # columns of a program
+    columns = sum(triton.cdiv(size, block) for size in (4 * d, units, d, H)) + 1
+    partial = torch.empty(SPLITS, 6 * d + units + 2 * H + 1, device=lengths.device)
+    sum_kernels.close_kernel[(SPLITS, columns)](
+        gates, sums, hidden, totals, normed, *by_scorer, partial, N, B * n + N,
+        D=d, UNITS=units, H=H, BLOCK_M=32, BLOCK_N=block, num_warps=4,
+    )  # fmt: skip
+    b2, b1, gamma, beta, of_scorer = partial.sum(0).split((4 * d, units, d, d, 2 * H + 1))
+    w1, w2 = product(hidden.t(), pairs, precision), product(gates.t(), activated, precision)
+    return grad_leaves, [w1, b1, w2, b2, gamma, beta], of_scorer
+
+
+def _descend(
+    some: Survivors,
+    by_node: tuple[Tensor, ...],
+    gates: Tensor,
+    hidden: Tensor,
+    weights: Weights | EntangledWeights,
+    totals: Tensor,
+    sums: Tensor,
+    counter: Tensor,
+    first_row: int,
+    K: int,
+    precision: str,
+) -> None:
+    """The cell's gradient from the highest level down; on a GPU in one launch."""
+    d, units = weights.gamma.shape[0], hidden.shape[1]
+    arguments = (
+        *by_node,
+        gates,
+        hidden,
+        weights.w1,
+        weights.w2,
+        totals,
+        sums,
+        some.starts,
+        counter,
+        first_row,
+    )
+    options = {
+        "D": d, "K": K, "UNITS": units, "ALL_D": max(16, triton.next_power_of_2(d)), "PRECISION": precision,
+        "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": min(64, max(16, triton.next_power_of_2(units))),
+        "num_warps": 4, "num_stages": 1,
+    }  # fmt: skip
+    if totals.is_cuda:
+        programs = torch.cuda.get_device_properties(totals.device).multi_processor_count
+        level_kernels.levels_kernel[(programs,)](
+            *arguments, some.highest, 1, PHASES=3, launch_cooperative_grid=True, **options
+        )
+    else:
+        for height in range(some.highest, 0, -1):
+            for phase in (1, 2):
+                level_kernels.levels_kernel[(1,)](*arguments, height, height, PHASES=phase, **options)
+
+
+def _descend_by_library(
+    some: Survivors,
+    by_node: tuple[Tensor, ...],
+    gates: Tensor,
+    hidden: Tensor,
+    weights: Weights | EntangledWeights,
+    totals: Tensor,
+    sums: Tensor,
+    counter: Tensor,
+    first_row: int,
+    K: int,
+    precision: str,
+) -> None:
+    """The same with the library's products, a few launches a level."""
+    d = weights.gamma.shape[0]
+    all_d = triton.next_power_of_2(d)
+    block_m = max(1, 2048 // all_d)
+    by_gate, by_sum, sent = gates.view(-1, 4, d), sums.view(-1, 1, d), by_node[1].view(-1, 2 * d)
+    starts = some.starts[: some.highest + 1].tolist()
+    for height in range(some.highest, 0, -1):
+        start, end = starts[height], starts[height - 1]
+        level_kernels.node_gradient_kernel[(triton.cdiv(end - start, block_m),)](
+            *by_node, totals, sums, first_row, start, end, D=d, K=K, BLOCK_M=block_m, ALL_D=all_d, num_warps=4
+        )
+        to_gates = by_gate[start:end] * by_sum[start:end]
+        hidden[start:end].mul_(product(to_gates.flatten(1), weights.w2, precision))
+        sent[start:end] += product(hidden[start:end], weights.w1, precision)
+
+
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor, precision: str) -> Tensor:
+    if precision in _HALF:
+        return product(x, weight.t(), precision) + bias
+    return torch.addmm(bias, x, weight.t())
+
+
+def product(x: Tensor, y: Tensor, precision: str) -> Tensor:
+    half = _HALF.get(precision)
+    return x @ y if half is None else (x.to(half) @ y.to(half)).float()
