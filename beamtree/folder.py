@@ -10,6 +10,7 @@ from torch import Tensor
 import beamtree
 from beamtree.atomic import replace_file
 from beamtree.errors import BeamtreeError
+from beamtree.reading import read_json, shown
 
 FORMAT = 1
 CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocabulary.json", "README.md"
@@ -23,23 +24,18 @@ def write_config(folder: Path, content: Mapping[str, Any]) -> None:
 def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str, Any]:
     """The config of this format; `kinds` says of each key that is needed its type, and how to call that."""
     path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BeamtreeError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BeamtreeError(f"{path} is not JSON: {error}") from error
+    config = read_json(path)
     if not isinstance(config, dict) or "format" not in config:
         raise BeamtreeError(f"{path} is no model's config: it states no format")
     if config["format"] != FORMAT:
         by = config.get("beamtree", "unknown")
         raise BeamtreeError(
-            f"{path} has model format {config['format']!r}, written by beamtree {by}; "
+            f"{path} has model format {shown(config['format'])}, written by beamtree {shown(by)}; "
             f"this is beamtree {beamtree.__version__}, which reads format {FORMAT}"
         )
     for key, (kind, wanted) in kinds.items():
         if not isinstance(config.get(key), kind):
-            raise BeamtreeError(f"{path}: {key} must be {wanted}, got {config.get(key)!r}")
+            raise BeamtreeError(f"{path}: {key} must be {wanted}, got {shown(config.get(key))}")
     return config
 
 
@@ -47,7 +43,7 @@ def check_fit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], path: P
     """Refuse tensors other than those wanted; `beside` names the files they disagree with."""
     for name in wanted.keys() ^ found.keys():
         problem = "lacks" if name in wanted else "has an unknown tensor"
-        raise BeamtreeError(f"{path} does not fit {beside}: it {problem} {name!r}")
+        raise BeamtreeError(f"{path} does not fit {beside}: it {problem} {shown(name)}")
     for name, tensor in wanted.items():
         came = found[name]
         if came.shape != tensor.shape or came.dtype != tensor.dtype:

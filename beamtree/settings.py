@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from beamtree.errors import BeamtreeError
+from beamtree.reading import read_text, shown
 
 Settings = TypeVar("Settings")
 Table = dict[str, Any]
 
 _KINDS = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
+
+_LARGEST_INTEGER = 2**63 - 1  # what TOML promises
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -43,56 +46,62 @@ def from_table(kind: type[Settings], table: Mapping[str, Any], *, source: str, p
     values = {}
     for key, value in table.items():
         if key not in fields:
-            raise BeamtreeError(f"{source}: there is no setting {prefix + key!r}{nearest(key, fields)}")
+            raise BeamtreeError(f"{source}: there is no setting {shown(prefix + key)}{nearest(key, fields)}")
         values[key] = _checked(hints[key], value, fields[key].metadata, source, prefix + key)
     return kind(**values)
 
 
 def nearest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
     """How a message about an unknown name ends: the closest known one, or all of them."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word[:100], list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
 def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, key: str) -> Any:
     if dataclasses.is_dataclass(wanted):
         if not isinstance(value, Mapping):
-            raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {value!r}")
+            raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {shown(value)}")
         return from_table(wanted, value, source=source, prefix=key + ".")  # type: ignore[arg-type]
     if wanted not in _KINDS:
         return _free_options(value, source, key)
+    if type(value) is int and abs(value) > _LARGEST_INTEGER:
+        raise BeamtreeError(
+            f"{source}: {key} must be {_KINDS[wanted]} of at most 64 bits, got {shown(value)}"
+        )
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted or (wanted is float and not math.isfinite(value)):
-        raise BeamtreeError(f"{source}: {key} must be {_KINDS[wanted]}, got {value!r}")
+        raise BeamtreeError(f"{source}: {key} must be {_KINDS[wanted]}, got {shown(value)}")
     least, most, choices = metadata["least"], metadata["most"], metadata["choices"]
     if least is not None and value < least:
-        raise BeamtreeError(f"{source}: {key} must be at least {least:g}, got {value!r}")
+        raise BeamtreeError(f"{source}: {key} must be at least {least:g}, got {shown(value)}")
     if most is not None and value > most:
-        raise BeamtreeError(f"{source}: {key} must be at most {most:g}, got {value!r}")
+        raise BeamtreeError(f"{source}: {key} must be at most {most:g}, got {shown(value)}")
     if choices is not None and value not in choices:
-        raise BeamtreeError(f"{source}: {key} must be one of {', '.join(choices)}, got {value!r}")
+        raise BeamtreeError(f"{source}: {key} must be one of {', '.join(choices)}, got {shown(value)}")
     return value
 
 
 def _free_options(value: Any, source: str, key: str) -> Table:
     if not isinstance(value, Mapping):
-        raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {value!r}")
+        raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {shown(value)}")
     for name, option in value.items():
         if type(option) not in _KINDS or (type(option) is float and not math.isfinite(option)):
             raise BeamtreeError(
-                f"{source}: {key}.{name} must be a number, text or true/false, got {option!r}"
+                f"{source}: {key}.{name[:80]} must be a number, text or true/false, got {shown(option)}"
             )
+        if type(option) is int and abs(option) > _LARGEST_INTEGER:
+            raise BeamtreeError(f"{source}: {key}.{name} must have at most 64 bits, got {shown(option)}")
     return dict(value)
 
 
 def read_toml(path: Path) -> Table:
     """The tables of a TOML file; a syntax error names the file and the line."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BeamtreeError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(read_text(path))
+    except BeamtreeError:
+        raise
+    except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
         raise BeamtreeError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -115,7 +124,7 @@ def assignment(text: str) -> Table:
         raise BeamtreeError(f"--set needs section.key=value, for instance training.seed=1, got {text!r}")
     try:
         leaf = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         leaf = value.strip()
     for part in reversed(parts):
         leaf = {part: leaf}

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from beamtree.atomic import replace_file
 from beamtree.errors import BeamtreeError
+from beamtree.reading import machine_memory, parse_json, refuse_unless_file
+
+_LARGEST_HEADER = 32 << 20  # bytes; a checkpoint of a thousand epochs has one
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
@@ -27,23 +30,36 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, 
     replace_file(path, save(flat, metadata))
 
 
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors, on the CPU, and the notes; refuses a file that is damaged or not ours."""
+def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors, on the CPU, and the notes; refuses a file that is damaged or not ours.
+
+    Tensors of more than `largest` bytes are refused unread; without it, those that fill the machine's memory.
+    """
     from safetensors import SafetensorError, safe_open
 
+    refuse_unless_file(path, _LARGEST_HEADER + (machine_memory() if largest is None else largest))
     try:
+        with path.open("rb") as start:
+            if int.from_bytes(start.read(8), "little") > _LARGEST_HEADER:
+                raise BeamtreeError(
+                    f"{path} is damaged: its header would have over {_LARGEST_HEADER:,} bytes"
+                )
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {}).get("beamtree", "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except BeamtreeError:
+        raise
     except OSError as error:
         raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SafetensorError, ValueError, MemoryError) as error:
+    except (SafetensorError, ValueError, TypeError, RuntimeError, MemoryError) as error:
         raise BeamtreeError(f"{path} is damaged or not a safetensors file: {error}") from error
     match metadata:
         case {"notes": str(text), "sha256": str(checksum)}:
             if _checksum(tensors, text) != checksum:
                 raise BeamtreeError(f"{path} is damaged: its content does not match its checksum")
-            return tensors, json.loads(text)
+            notes = parse_json(text, path)
+            if isinstance(notes, dict):
+                return tensors, notes
     raise BeamtreeError(f"{path} carries no checksum: it was not written by beamtree")
 
 

@@ -121,7 +121,7 @@ def test_another_format_is_refused_with_both_versions(folder: Path) -> None:
     with pytest.raises(BeamtreeError) as caught:
         load_model(folder)
     assert str(caught.value) == (
-        f"{folder / 'config.json'} has model format 2, written by beamtree 9.1; "
+        f"{folder / 'config.json'} has model format 2, written by beamtree '9.1'; "
         f"this is beamtree {beamtree.__version__}, which reads format 1"
     )
 
@@ -166,7 +166,7 @@ def test_a_config_that_is_no_json_or_no_config_is_refused(folder: Path) -> None:
         with pytest.raises(BeamtreeError, match=message):
             load_model(folder)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(BeamtreeError, match=r"config.json is not JSON"):
+    with pytest.raises(BeamtreeError, match=r"config.json is not UTF-8 text"):
         load_model(folder)
 
 
@@ -177,7 +177,7 @@ def test_a_vocabulary_that_does_not_match_the_weights_is_refused(folder: Path) -
     ):
         load_model(folder)
     (folder / "vocabulary.json").unlink()
-    with pytest.raises(BeamtreeError, match="cannot read the vocabulary"):
+    with pytest.raises(BeamtreeError, match=r"cannot read .*vocabulary\.json"):
         load_model(folder)
 
 

@@ -128,7 +128,7 @@ def test_recipes_that_extend_each_other_in_a_circle_are_refused(tmp_path: Path) 
 def test_a_wrong_extends_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text("extends = 5\n")
-    with pytest.raises(BeamtreeError, match=r"a\.toml: extends must be text in quotes.* got 5"):
+    with pytest.raises(BeamtreeError, match=r"a\.toml: extends must be .* got 5"):
         load_recipe(path)
     path.write_text('extends = "listop"\n')
     with pytest.raises(BeamtreeError, match=r"there is no recipe 'listop'.*did you mean 'listops'"):

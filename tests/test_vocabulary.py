@@ -70,5 +70,5 @@ def test_an_unsound_file_is_refused_with_its_name(tmp_path: Path, content: str, 
 
 
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(BeamtreeError, match=r"cannot read the vocabulary .*nowhere\.json: No such file"):
+    with pytest.raises(BeamtreeError, match=r"cannot read .*nowhere\.json: No such file"):
         Vocabulary.load(tmp_path / "nowhere.json")

@@ -8,9 +8,11 @@ from pathlib import Path
 from beamtree.atomic import replace_file
 from beamtree.data.task import Tokens
 from beamtree.errors import BeamtreeError
+from beamtree.reading import read_json, shown
 
 PAD, UNK, SEP = 0, 1, 2
 _SPECIAL = ("<pad>", "<unk>", "<sep>")
+FIRST_WORD = len(_SPECIAL)
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,9 @@ class Vocabulary:
     def __post_init__(self) -> None:
         ids = {token: number for number, token in enumerate(self.tokens, start=len(_SPECIAL))}
         if len(ids) != len(self.tokens):
-            twice = next(token for token in ids if self.tokens.count(token) > 1)
-            raise BeamtreeError(f"the vocabulary lists {twice!r} twice")
+            numbered = enumerate(self.tokens, start=len(_SPECIAL))
+            twice = next(token for number, token in numbered if ids[token] != number)
+            raise BeamtreeError(f"the vocabulary lists {shown(twice)} twice")
         object.__setattr__(self, "_ids", ids)
 
     def __len__(self) -> int:
@@ -54,12 +57,10 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        try:
-            tokens = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as problem:
-            raise BeamtreeError(f"cannot read the vocabulary {path}: {problem.strerror}") from problem
-        except ValueError as problem:
-            raise BeamtreeError(f"the vocabulary {path} is not JSON: {problem}") from problem
+        tokens = read_json(path)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise BeamtreeError(f"the vocabulary {path} must be a JSON list of strings")
-        return cls(tuple(tokens))
+        try:
+            return cls(tuple(tokens))
+        except BeamtreeError as error:
+            raise BeamtreeError(f"{path}: {error}") from None

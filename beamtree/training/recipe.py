@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from beamtree.data.bad_rows import CHOICES as BAD_ROWS
 from beamtree.errors import BeamtreeError
 from beamtree.model import ModelSettings
+from beamtree.reading import is_file, shown
 from beamtree.settings import (
     Table,
     assignment,
@@ -30,12 +32,28 @@ class SampledSettings:
 
 @dataclass(frozen=True)
 class TaskSettings:
-    name: str = setting("listops", "listops or logic")
+    name: str = setting("listops", "listops, logic, sst5, imdb, snli, mnli or qqp")
     train: str = setting("train", "split to learn from")
     dev: str = setting("dev", "split that decides about learning rate, best model and early stopping")
+    bad_rows: str = setting(
+        "refuse", "what becomes of rows that cannot be read: refuse or skip", choices=BAD_ROWS
+    )
     sampled: SampledSettings = field(
         default_factory=SampledSettings,
         metadata={"help": "ListOps drawn on the fly instead of read from files"},
+    )
+
+
+@dataclass(frozen=True)
+class WordSettings:
+    vectors: str = setting(
+        "auto", "file of ready-made vectors; auto: the one in the data's folder `vectors`; none: learn all"
+    )
+    learn_missing: int = setting(
+        -1,
+        "words without a vector seen so often in training learn their own; 0: none; "
+        "-1: 5 if the vectors lack even `a` and `i`, else 0",
+        least=-1,
     )
 
 
@@ -67,6 +85,9 @@ class Recipe:
     model: ModelSettings = field(default_factory=ModelSettings, metadata={"help": "What learns it."})
     training: TrainingSettings = field(
         default_factory=TrainingSettings, metadata={"help": "How it is learnt."}
+    )
+    words: WordSettings = field(
+        default_factory=WordSettings, metadata={"help": "Where the words of a language get their vectors."}
     )
 
     def to_toml(self) -> str:
@@ -110,7 +131,9 @@ def _read_table(name: str, folder: Path, extended_by: tuple[Path, ...]) -> Table
     if base is None:
         return table
     if not isinstance(base, str):
-        raise BeamtreeError(f"{path}: extends must be text in quotes, the name of a recipe, got {base!r}")
+        raise BeamtreeError(
+            f"{path}: extends must be text in quotes, the name of a recipe, got {shown(base)}"
+        )
     return _put_on_top(_read_table(base, path.parent, (*extended_by, path)), table)
 
 
@@ -131,8 +154,8 @@ def _find(name: str, folder: Path) -> Path:
     if name in shipped_recipes():
         return SHIPPED / f"{name}.toml"
     path = folder / name
-    if path.is_file():
+    if is_file(path):
         return path.resolve()
     raise BeamtreeError(
-        f"there is no recipe {name!r}, neither shipped nor a file{nearest(name, shipped_recipes())}"
+        f"there is no recipe {shown(name)}, neither shipped nor a file{nearest(name, shipped_recipes())}"
     )
