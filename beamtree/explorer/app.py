@@ -1,0 +1,186 @@
+"""The explorer as a FastAPI app: three questions to answer, one page to serve."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Annotated, Any
+
+import beamtree
+from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.explorer.description import describe_model
+from beamtree.explorer.examples import examples_for
+from beamtree.explorer.limits import Limits
+from beamtree.explorer.reading import TooLongError, UnreadableInputError
+from beamtree.explorer.view import make_view
+from beamtree.explorer.work import BusyError, ClientLeftError, TooSlowError, Workshop
+from beamtree.model import TreeClassifier
+
+try:
+    from fastapi import FastAPI, Query, Request, Response
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException
+
+    from beamtree.explorer.api_page import STYLE, STYLE_ADDRESS, write_api_page
+    from beamtree.explorer.assets import Asset, read_assets
+    from beamtree.explorer.guard import Guard
+    from beamtree.explorer.problems import DOCUMENTED, Problem, busy, too_slow
+    from beamtree.explorer.schemas import ErrorAnswer, Examples, Models, View, ViewRequest
+except ImportError as error:
+    raise MissingExtraError("the tree explorer", "web") from error
+
+LOCAL_HOSTS = ("localhost",)
+_DESCRIPTION = (
+    "What a beam-tree network does with a text: prediction, trees, gold tree and the whole search, step by "
+    "step."
+)
+
+
+def create_app(
+    models: Mapping[str, TreeClassifier], limits: Limits | None = None, hosts: Collection[str] = LOCAL_HOSTS
+) -> FastAPI:
+    """The app for these models, the first one being the default; `hosts` may be named besides addresses."""
+    if not models:
+        raise BeamtreeError("there is no model to explore")
+    limits = limits or Limits()
+    workshop = Workshop(limits)
+    cards = [describe_model(name, model) for name, model in models.items()]
+    default = cards[0]["name"]
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        workshop.close()
+
+    app = FastAPI(
+        title="beamtree explorer",
+        version=beamtree.__version__,
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        separate_input_output_schemas=False,
+    )
+    app.add_middleware(Guard, limits=limits, hosts=hosts)
+    _handle_errors(app)
+
+    @app.get("/api/models", response_model=None, responses=_answers(Models, 429))
+    async def models_served() -> Response:
+        """The models served, the default first, and the limits on a request."""
+        public = {
+            key: getattr(limits, key)
+            for key in ("max_tokens", "max_beam_size", "max_request_bytes", "seconds")
+        }
+        return _json({"version": beamtree.__version__, "limits": public, "models": cards})
+
+    @app.get("/api/examples", response_model=None, responses=_answers(Examples, 404, 422))
+    async def examples(
+        model: Annotated[
+            str | None, Query(max_length=200, description="Name of a model; the first one if left out.")
+        ] = None,
+    ) -> Response:
+        """Texts to try with a model, short ones first."""
+        name, served = _find(models, model or default)
+        ready = examples_for(served.task.name, served.task.sentences)
+        return _json({"model": name, "examples": [example._asdict() for example in ready]})
+
+    @app.post("/api/view", response_model=None, responses=_answers(View, 404, 408, 413, 415, 422, 429, 503))
+    async def view(request: Request, wanted: ViewRequest) -> Response:
+        """Everything there is to see of one text, or of a pair of texts, under one model."""
+        name, model = _find(models, wanted.model or default)
+        if wanted.beam_size is not None and wanted.beam_size > limits.max_beam_size:
+            raise Problem(422, "invalid", f"beam_size must be at most {limits.max_beam_size} here.")
+        call = partial(
+            _make, model, wanted.texts, name=name, beam_size=wanted.beam_size, max_tokens=limits.max_tokens
+        )
+        try:
+            return Response(await workshop.do(call, request.is_disconnected), media_type="application/json")
+        except BusyError:
+            raise busy() from None
+        except TooSlowError:
+            raise too_slow(limits.seconds) from None
+        except ClientLeftError:
+            return Response(status_code=499)  # nobody reads it
+
+    _serve_pages(app)
+    for card in cards:
+        examples_for(card["task"], card["sentences"])  # drawn now, not while somebody waits
+    return app
+
+
+def _make(model: TreeClassifier, texts: list[str], **options: Any) -> bytes:
+    try:
+        return json.dumps(make_view(model, texts, **options), separators=(",", ":")).encode()
+    except TooLongError as error:
+        raise Problem(413, "too_long", str(error), error.where) from error
+    except UnreadableInputError as error:
+        raise Problem(422, "unreadable", str(error), error.where) from error
+    except BeamtreeError as error:
+        raise Problem(422, "invalid", str(error)) from error
+
+
+def _find(models: Mapping[str, TreeClassifier], name: str) -> tuple[str, TreeClassifier]:
+    if name not in models:
+        raise Problem(404, "no_such_model", f"There is no model {name!r} here; there is {', '.join(models)}.")
+    return name, models[name]
+
+
+def _serve_pages(app: FastAPI) -> None:
+    assets = read_assets()
+    pages = {f"/static/{name}": asset for name, asset in assets.items() if name != "index.html"}
+    if "index.html" in assets:
+        pages["/"] = assets["index.html"]
+    pages[STYLE_ADDRESS] = Asset("text/css; charset=utf-8", STYLE.encode())
+    pages["/api"] = Asset("text/html; charset=utf-8", write_api_page(app.openapi()).encode())
+
+    def give(asset: Asset) -> Callable[[], Any]:
+        async def answer() -> Response:
+            return Response(asset.content, media_type=asset.kind)
+
+        return answer
+
+    for address, asset in pages.items():
+        app.add_api_route(address, give(asset), methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def _handle_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def refuse(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return _say(Problem(422, "invalid", "The body is not JSON."))
+        place = ".".join(str(part) for part in first["loc"][1:])[:200]
+        return _say(Problem(422, "invalid", f"{place or 'The request'}: {first['msg']}"))
+
+    @app.exception_handler(HTTPException)
+    async def explain(_: Request, error: HTTPException) -> Response:
+        messages = {
+            404: ("not_found", "There is nothing at this address."),
+            405: ("method_not_allowed", "This address knows other methods."),
+        }
+        code, message = messages.get(error.status_code, ("bad_request", "The request could not be read."))
+        return _say(Problem(error.status_code, code, message, headers=dict(error.headers or {})))
+
+    @app.exception_handler(Problem)
+    async def tell(_: Request, problem: Problem) -> Response:
+        return _say(problem)
+
+
+def _say(problem: Problem) -> Response:
+    return Response(problem.body(), problem.status, problem.headers, "application/json")
+
+
+def _json(content: Any) -> Response:
+    return Response(json.dumps(content).encode(), media_type="application/json")
+
+
+def _answers(model: type, *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """An answer's schema and the errors that may come in its place, for the OpenAPI document."""
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {
+            "model": ErrorAnswer,
+            "description": " ".join(error.when for error in DOCUMENTED if error.status == status),
+        }
+        for status in (400, *statuses, 500)
+    }
+    return {200: {"model": model, "description": "As described."}, **errors}

@@ -1,0 +1,25 @@
+"""The models of one explorer, by names that tell nothing of the machine's folders."""
+
+import os
+from collections.abc import Iterable
+
+from beamtree.errors import BeamtreeError
+from beamtree.inference import choose_device
+from beamtree.model import TreeClassifier, find_model, load_model, shipped_models
+
+
+def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, TreeClassifier]:
+    """The models of these folders and names, or all that come with beamtree; named by their last folder."""
+    # oneDNN keeps what it compiled for the last 1024 shapes, and every length of a text is one.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    models: dict[str, TreeClassifier] = {}
+    for path in list(wanted) or shipped_models():
+        folder = find_model(path).resolve()
+        name = folder.parent.name if folder.name == "best" else folder.name
+        number, unique = 2, name
+        while unique in models:
+            unique, number = f"{name}-{number}", number + 1
+        models[unique] = load_model(path, device=choose_device(device))
+    if not models:
+        raise BeamtreeError("beamtree comes without a model here: name a model folder or a run folder")
+    return models

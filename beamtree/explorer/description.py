@@ -1,0 +1,43 @@
+"""What there is to say of a model before it is asked anything."""
+
+from dataclasses import asdict
+from typing import Any
+
+from beamtree.explorer.record import Searcher
+from beamtree.model import TreeClassifier
+
+_FIGURES = ("epoch", "train_accuracy", "dev_accuracy")
+
+
+def describe_model(name: str, model: TreeClassifier) -> dict[str, Any]:
+    """Plain JSON values; nothing of it tells where on the machine the model lies."""
+    settings = asdict(model.settings)
+    return {
+        "name": name,
+        "task": model.task.name,
+        "encoder": settings.pop("encoder"),
+        "sentences": model.task.sentences,
+        "labels": list(model.task.labels),
+        "beam_size": getattr(model.encoder, "beam_size", None),
+        "kind": kind_of(model),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "settings": settings,
+        "figures": {key: model.notes[key] for key in _FIGURES if key in model.notes},
+    }
+
+
+def kind_of(model: TreeClassifier) -> str:
+    """`search`: beams with all their steps; `tree`: one tree; `none`: a prediction only."""
+    if isinstance(model.encoder, Searcher):
+        return "search"
+    return "tree" if getattr(model.encoder, "builds_trees", True) else "none"
+
+
+def explain_kind(model: TreeClassifier) -> str | None:
+    """A sentence for people on what a view of this model lacks."""
+    kind, name = kind_of(model), model.settings.encoder
+    if kind == "none":
+        return f"The encoder {name} builds no tree: there is a prediction only."
+    if kind == "tree":
+        return f"The encoder {name} builds one tree without a beam search: there are no steps to play."
+    return None

@@ -1,0 +1,136 @@
+"""What stands between the network and the app: hosts, sizes, time for the body, headers, no naked exception.
+
+A page from elsewhere must not reach an explorer on this machine: a host name that is not known is refused (a
+foreign name can be made to point here, an address cannot), a POST must be declared as JSON, which browsers do
+not send across origins unasked, and no answer allows another origin.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from beamtree.explorer.limits import Limits
+from beamtree.explorer.problems import Problem, internal
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-cache",
+}
+log = logging.getLogger("beamtree.explorer")
+
+
+class Guard:
+    """ASGI middleware around the whole app."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, hosts: Collection[str]) -> None:
+        self.app, self.limits = app, limits
+        self.hosts = {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            headers = Headers(scope=scope)
+            self._check_host(headers.get("host", ""))
+            body = await self._read_body(headers, receive)
+            if scope["method"] == "POST":
+                _check_json(headers)
+            await self.app(scope, _replay(body, receive), send_guarded)
+        except Problem as problem:
+            await _answer(problem, send_guarded)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if not begun:
+                await _answer(internal(), send_guarded)
+
+    def _check_host(self, host: str) -> None:
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        name = name.strip("[]").lower()
+        if name not in self.hosts and not _is_address(name):
+            raise Problem(400, "bad_request", "This host name is not served here: see --allow-host.")
+
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
+        limit = self.limits.max_request_bytes
+        too_large = Problem(413, "too_large", f"The request has more than {limit:,} bytes, the limit.")
+        declared = headers.get("content-length", "0")
+        if not declared.isdecimal():
+            raise Problem(400, "bad_request", "Content-Length must be a number.")
+        if len(declared) > 15 or int(declared) > limit:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return bytes(body)
+                    body += message.get("body", b"")
+                    if len(body) > limit:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise Problem(408, "too_late", "The body of the request did not come in time.") from None
+
+
+def _check_json(headers: Headers) -> None:
+    kind = headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(415, "not_json", "Send JSON, with the header Content-Type: application/json.")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body that was read, then whatever else comes: a client that leaves."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+async def _answer(problem: Problem, send: Send) -> None:
+    body = problem.body()
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **problem.headers}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": problem.status,
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,24 @@
+"""What one request may cost, and how many may cost it at once."""
+
+import os
+from dataclasses import dataclass, field, fields
+
+from beamtree.errors import BeamtreeError
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_tokens: int = 1000  # of a sentence
+    max_beam_size: int = 20
+    max_request_bytes: int = 65536
+    seconds: float = 20.0  # for one request, waiting included
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # computations at once
+    waiting: int = 16  # requests that may wait for a worker
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            least = 0 if limit.name == "waiting" else 1 if limit.name != "seconds" else 0.001
+            if not getattr(self, limit.name) >= least:
+                raise BeamtreeError(
+                    f"the limit {limit.name} must be at least {least}, got {getattr(self, limit.name)}"
+                )

@@ -1,0 +1,163 @@
+// The page: a form or a list of texts, one or two panes, and one player for both.
+
+import { Asking } from "./asking.js";
+import { announce, byId, element } from "./dom.js";
+import { copyText } from "./download.js";
+import { readLink, writeLink } from "./link.js";
+import { Pane } from "./pane.js";
+import { Player } from "./player.js";
+import { Records } from "./records.js";
+import { askExamples, askModels, askView } from "./server.js";
+import { setUpTheme } from "./theme.js";
+import { count, percent, spanText } from "./words.js";
+
+const asked = { model: null, other: null, texts: [], record: null, sentence: 0 };
+const panes = [];
+let question = 0; // answers to earlier questions are dropped
+
+const player = new Player({
+  show: (step) => {
+    for (const pane of panes) pane.show(asked.sentence, step);
+    remember();
+  },
+  words: stepWords,
+});
+
+function newPane() {
+  return new Pane({ moved: (step) => player.stopAt(step), changed: remember });
+}
+
+// Show answers, one a pane; `wanted` is what a link asks of each.
+function present(answers, wanted = {}) {
+  while (panes.length > answers.length) panes.pop().root.remove();
+  while (panes.length < answers.length) {
+    panes.push(newPane());
+    byId("panes").append(panes.at(-1).root);
+  }
+  byId("panes").classList.toggle("side-by-side", answers.length > 1);
+  answers.forEach((answer, i) => {
+    panes[i].forget();
+    Object.assign(panes[i], wanted.panes?.[i] ?? {});
+    if (answer instanceof Error) panes[i].fail(answer.message);
+    else panes[i].take(answer);
+  });
+  const sentences = Math.max(...answers.map((answer) => answer.sentences?.length ?? 0));
+  byId("sentence-choice").hidden = sentences < 2;
+  byId("sentence").replaceChildren(...Array.from({ length: sentences }, (_, i) => element("option", { value: i }, `${i + 1}`)));
+  chooseSentence(Math.min(wanted.sentence ?? 0, Math.max(0, sentences - 1)), wanted.step);
+  announce(answers.map(answerWords).join(" "));
+}
+
+function chooseSentence(sentence, step) {
+  asked.sentence = sentence;
+  byId("sentence").value = sentence;
+  const steps = Math.max(0, ...panes.map((pane) => pane.searches?.[sentence]?.steps ?? 0));
+  player.take(steps, step ?? steps);
+}
+
+async function submit({ model, other, texts }, wanted) {
+  const own = ++question;
+  Object.assign(asked, { model, other, texts });
+  document.body.setAttribute("aria-busy", "true");
+  const names = other ? [model, other] : [model];
+  const answers = await Promise.all(names.map((name) => askView(name, texts).catch((error) => error)));
+  if (own !== question) return;
+  document.body.removeAttribute("aria-busy");
+  const refused = answers.find((answer) => answer instanceof Error);
+  if (refused && answers.every((answer) => answer instanceof Error)) {
+    asking.explain(refused);
+    return;
+  }
+  present(answers, wanted);
+}
+
+function openRecord(index, wanted) {
+  asked.record = index;
+  records.mark(index);
+  const { error, ...view } = records.read(index);
+  present([error ? new Error(error.message) : view], wanted);
+}
+
+// Many steps in a row are one entry of the browser's history.
+let writing = null;
+function remember() {
+  clearTimeout(writing);
+  writing = setTimeout(() => history.replaceState(null, "", link()), 150);
+}
+
+function link() {
+  const step = player.step === player.steps ? null : player.step;
+  return writeLink({ ...asked, step, panes });
+}
+
+function answerWords(answer) {
+  if (answer instanceof Error) return answer.message;
+  const trees = answer.sentences[0].beams.length;
+  return `${answer.model.name} says ${answer.prediction.label}, ${percent(answer.prediction.probability)}; ${count(trees, "beam")}.`;
+}
+
+function stepWords(step) {
+  const pane = panes.find(({ search, view }) => view && search);
+  if (!pane) return "";
+  const { search } = pane;
+  if (step === search.steps) return `${count(step, "merge")}: the whole tree`;
+  const { n, tokens, nodes, row } = search.board(step, pane.slot());
+  const [taken] = search.heirs(step, pane.slot());
+  if (!taken) return `Merge ${step + 1} of ${search.steps}: this beam is dropped`;
+  const words = (id) => (id < n ? tokens[id] : spanText(tokens, nodes[id - n].start, nodes[id - n].end, 18));
+  return `Merge ${step + 1} of ${search.steps}: ${words(row[taken.position])} + ${words(row[taken.position + 1])}`;
+}
+
+function chooseBeamByKey(event) {
+  if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input, textarea, select")) return;
+  const pane = panes.find(({ root }) => root.contains(event.target)) ?? panes[0];
+  const beam = pane?.view && pane.search && pane.search.living(pane.step)[Number(event.key) - 1];
+  if (beam) pane.choose(beam.slot);
+}
+
+let asking = null;
+let records = null;
+
+async function start() {
+  setUpTheme();
+  byId("sentence").addEventListener("change", (event) => chooseSentence(Number(event.target.value)));
+  document.addEventListener("keydown", chooseBeamByKey);
+  byId("copy-link").addEventListener("click", async () => {
+    history.replaceState(null, "", link());
+    await copyText(location.href);
+    announce("Copied the link");
+  });
+  const inside = [...document.querySelectorAll("script.record")];
+  const wanted = readLink(location.hash);
+  if (inside.length) {
+    byId("api-link").parentElement.remove();
+    records = new Records(inside, openRecord);
+    openRecord(Math.min(wanted.record ?? 0, inside.length - 1), wanted);
+    return;
+  }
+  await startWithServer(wanted);
+}
+
+async function startWithServer(wanted) {
+  try {
+    const { models } = await askModels();
+    asking = new Asking(models, { submit, examplesOf: async (model) => (await askExamples(model)).examples });
+  } catch (error) {
+    announce(error.message);
+    byId("panes").replaceChildren(element("p", { class: "problem" }, error.message));
+    return;
+  }
+  const follow = async (link) => {
+    asking.fill(link);
+    if (!link.texts.length) {
+      const [example] = await asking.examples;
+      asking.write(example?.texts ?? []);
+    }
+    const { boxes, model } = asking;
+    await submit({ model: model.name, other: byId("other").value || null, texts: boxes.map((box) => box.value) }, link);
+  };
+  window.addEventListener("hashchange", () => follow(readLink(location.hash)));
+  await follow(wanted);
+}
+
+start();

@@ -1,0 +1,129 @@
+// The form: models, texts, examples; what cannot be read is marked where it stands.
+
+import { byId, element } from "./dom.js";
+
+export class Asking {
+  // `submit({ model, other, texts })`; `examplesOf(model)` gives a promise of them
+  constructor(models, { submit, examplesOf }) {
+    this.models = models;
+    this.submit = submit;
+    this.examplesOf = examplesOf;
+    byId("model").replaceChildren(...models.map(({ name }) => element("option", { value: name }, name)));
+    byId("model").addEventListener("change", () => this.changeModel());
+    byId("other").addEventListener("change", () => this.send());
+    byId("ask").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.send();
+    });
+    byId("ask").hidden = false;
+  }
+
+  get model() {
+    return this.models.find(({ name }) => name === byId("model").value) ?? this.models[0];
+  }
+
+  get boxes() {
+    return [...byId("texts").querySelectorAll("textarea")];
+  }
+
+  fill({ model, other, texts }) {
+    if (this.models.some(({ name }) => name === model)) byId("model").value = model;
+    this.offer();
+    if ([...byId("other").options].some(({ value }) => value === other)) byId("other").value = other;
+    this.write(texts);
+  }
+
+  write(texts) {
+    this.boxes.forEach((box, i) => {
+      box.value = texts[i] ?? "";
+      grow(box);
+    });
+  }
+
+  async changeModel() {
+    const kept = this.task === this.model.task;
+    this.offer();
+    if (kept) this.send();
+    else {
+      const [example] = await this.examples;
+      if (example) this.write(example.texts);
+      this.send();
+    }
+  }
+
+  // What depends on the model: a box for each sentence, examples, and models of the same task to compare with.
+  offer() {
+    const { model } = this;
+    const alike = this.models.filter(({ name, task }) => task === model.task && name !== model.name);
+    const chosen = byId("other").value;
+    byId("other").replaceChildren(element("option", { value: "" }, "nothing"), ...alike.map(({ name }) => element("option", { value: name }, name)));
+    if (alike.some(({ name }) => name === chosen)) byId("other").value = chosen;
+    byId("other").disabled = alike.length === 0;
+    byId("other").title = alike.length ? "" : "Start the server with a second model of the same task to compare: beamtree serve MODEL MODEL";
+    if (this.task !== model.task) {
+      this.task = model.task;
+      byId("texts").replaceChildren(...Array.from({ length: model.sentences }, (_, i) => this.box(i, model.sentences)));
+      this.examples = this.examplesOf(model.name).catch(() => []);
+      this.examples.then((examples) => byId("examples").replaceChildren(...examples.map((one) => this.example(one))));
+    }
+  }
+
+  box(i, sentences) {
+    const label = sentences === 1 ? "Text" : `Sentence ${i + 1}`;
+    const seen = sentences === 1 ? "hidden-text" : null;
+    const box = element("textarea", {
+      id: `text-${i}`, rows: 1, spellcheck: "false", autocapitalize: "off", autocomplete: "off", "aria-describedby": "problem",
+      input: () => {
+        grow(box);
+        this.clear();
+      },
+      keydown: (event) => {
+        if (event.key !== "Enter" || event.isComposing) return;
+        event.preventDefault();
+        this.send();
+      },
+    });
+    return element("div", { class: "field" }, element("label", { for: `text-${i}`, class: seen }, label),
+      element("div", { class: "paper" }, element("div", { class: "backdrop", "aria-hidden": "true" }), box));
+  }
+
+  example({ title, texts }) {
+    return element("button", { type: "button", title: texts.join("  ·  ").slice(0, 200), click: () => {
+      this.write(texts);
+      this.send();
+    } }, title);
+  }
+
+  send() {
+    this.clear();
+    this.submit({ model: this.model.name, other: byId("other").value || null, texts: this.boxes.map((box) => box.value) });
+  }
+
+  clear() {
+    byId("problem").hidden = true;
+    for (const box of this.boxes) {
+      box.removeAttribute("aria-invalid");
+      box.previousSibling.replaceChildren();
+    }
+  }
+
+  // The server counts characters as code points, JavaScript as UTF-16 units.
+  explain({ message, where }) {
+    byId("problem").textContent = message;
+    byId("problem").hidden = false;
+    const box = where && this.boxes[where.text];
+    if (!box) return;
+    const letters = Array.from(box.value);
+    const bad = letters.slice(where.start, where.end).join("");
+    box.setAttribute("aria-invalid", "true");
+    box.previousSibling.replaceChildren(letters.slice(0, where.start).join(""), element("mark", {}, bad || " "), letters.slice(where.end).join(""));
+    const start = letters.slice(0, where.start).join("").length;
+    box.focus();
+    box.setSelectionRange(start, start + bad.length);
+  }
+}
+
+function grow(box) {
+  box.style.height = "auto";
+  box.style.height = `${box.scrollHeight + 2}px`; // with its border
+}

@@ -1,0 +1,80 @@
+// What can be taken away: the picture as SVG or PNG, the answer as JSON, the tree as brackets.
+
+const LARGEST_SIDE = 12000; // pixels a canvas surely holds
+const DENSITY = 2;
+const LOOK = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "opacity", "font-family", "font-size", "font-weight"];
+
+export function downloadJson(view, name) {
+  save(new Blob([JSON.stringify(view, null, 1)], { type: "application/json" }), `${name}.json`);
+}
+
+export function downloadSvg(svg, name) {
+  save(new Blob([standalone(svg).text], { type: "image/svg+xml" }), `${name}.svg`);
+}
+
+export async function downloadPng(svg, name) {
+  const { text, width, height } = standalone(svg);
+  const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  const image = new Image();
+  image.src = address;
+  await image.decode();
+  const scale = Math.min(DENSITY, LARGEST_SIDE / Math.max(width, height));
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.ceil(width * scale);
+  canvas.height = Math.ceil(height * scale);
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(address);
+  canvas.toBlob((blob) => save(blob, `${name}.png`), "image/png");
+}
+
+// A copy that needs no stylesheet: the look that each element has now is written onto it.
+function standalone(svg) {
+  const copy = svg.cloneNode(true);
+  const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+  const originals = svg.querySelectorAll("*");
+  copy.querySelectorAll("*").forEach((element, i) => {
+    const style = getComputedStyle(originals[i]);
+    if (element.tagName !== "g") for (const name of LOOK) element.setAttribute(name, style.getPropertyValue(name));
+    else if (style.opacity !== "1") element.setAttribute("opacity", style.opacity);
+    for (const name of ["class", "style", "tabindex", "role", "aria-level", "aria-expanded", "data-id", "data-start", "data-end"]) element.removeAttribute(name);
+  });
+  copy.querySelectorAll("[aria-label]").forEach((element) => {
+    const title = document.createElementNS(svg.namespaceURI, "title");
+    title.textContent = element.getAttribute("aria-label");
+    element.prepend(title);
+    element.removeAttribute("aria-label");
+  });
+  const paper = document.createElementNS(svg.namespaceURI, "rect");
+  paper.setAttribute("width", "100%");
+  paper.setAttribute("height", "100%");
+  paper.setAttribute("fill", getComputedStyle(svg.parentElement).backgroundColor);
+  copy.prepend(paper);
+  for (const name of ["class", "style"]) copy.removeAttribute(name);
+  copy.setAttribute("role", "img");
+  copy.setAttribute("xmlns", svg.namespaceURI);
+  copy.setAttribute("width", width);
+  copy.setAttribute("height", height);
+  return { text: new XMLSerializer().serializeToString(copy), width, height };
+}
+
+function save(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+// The clipboard needs a secure address or a permission; the old way works everywhere else.
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const box = document.createElement("textarea");
+    box.value = text;
+    document.body.append(box);
+    box.select();
+    document.execCommand("copy");
+    box.remove();
+  }
+}

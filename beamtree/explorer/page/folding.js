@@ -1,0 +1,55 @@
+// Which parts of a forest are shown: a folded node stands as one leaf in the place of all its tokens.
+
+const SHOWN_UNASKED = 120; // tokens; longer sequences begin partly folded
+const SHOWN_LEAVES = 36;
+
+export const keyOf = (node) => `${node.start}:${node.end}`;
+
+// Leaves in a row (tokens and folded nodes) and the open nodes above them, children first, with the height
+// that each has in the picture.
+export function visiblePart(forest, folded) {
+  const { n, nodes, row } = forest;
+  const leaves = [];
+  const open = [];
+  const heights = new Map();
+  const parents = new Map();
+  // An explicit stack: trees of sequences can be as deep as they are long.
+  const stack = [...row].reverse().map((id) => ({ id, parent: null }));
+  while (stack.length) {
+    const { id, parent, done } = stack.pop();
+    if (parent !== null) parents.set(id, parent);
+    const node = id < n ? null : nodes[id - n];
+    if (node && !folded.has(keyOf(node))) {
+      if (done) {
+        heights.set(id, 1 + Math.max(heights.get(node.left), heights.get(node.right)));
+        open.push(node);
+      } else {
+        stack.push({ id, parent, done: true });
+        stack.push({ id: node.right, parent: id }, { id: node.left, parent: id });
+      }
+    } else {
+      heights.set(id, 0);
+      leaves.push(node ?? { id, start: id, end: id + 1, height: 0 });
+    }
+  }
+  return { leaves, open, heights, parents };
+}
+
+// What to fold in a long tree so that its upper part fits a screen: the largest parts stay open longest.
+export function foldByDefault(forest) {
+  const { n, nodes, row } = forest;
+  if (n <= SHOWN_UNASKED || row.length > 1) return new Set();
+  return foldBelow(forest, SHOWN_LEAVES);
+}
+
+export function foldBelow({ n, nodes, row }, leaves) {
+  const size = (id) => (id < n ? 1 : nodes[id - n].end - nodes[id - n].start);
+  const shown = [...row];
+  while (shown.length < leaves) {
+    const largest = shown.reduce((best, id, i) => (size(id) > size(shown[best]) ? i : best), 0);
+    if (shown[largest] < n) break;
+    const { left, right } = nodes[shown[largest] - n];
+    shown.splice(largest, 1, left, right);
+  }
+  return new Set(shown.filter((id) => id >= n).map((id) => keyOf(nodes[id - n])));
+}

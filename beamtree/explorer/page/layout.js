@@ -1,0 +1,93 @@
+// Where leaves and nodes stand: tokens in a row with the root above (upright), or one a line with the root
+// at the left (sideways). Both are one layout of places (along the tokens) by levels (from the leaves).
+
+import { clip } from "./words.js";
+
+const FONT = "14px ui-monospace, SF Mono, Menlo, Consolas, DejaVu Sans Mono, monospace";
+const LONGEST_LABEL = 26;
+const TOKEN_GAP = 20;
+const LINE = 24;
+const LEVEL = { upright: 38, sideways: 26 };
+const DEEPEST = { upright: 620, sideways: 520 };
+const MARGIN = 26;
+const LABEL_GAP = 12;
+const CORNER = 10;
+
+export function placeForest(forest, { leaves, open, heights }, { upright, top }) {
+  const labels = leaves.map((leaf) => labelOf(forest, leaf));
+  const lengths = labels.map(measure);
+  const longest = Math.max(...lengths);
+  const levels = Math.max(1, top);
+  const unit = Math.min(LEVEL[upright ? "upright" : "sideways"], DEEPEST[upright ? "upright" : "sideways"] / levels);
+  const depth = unit * levels;
+
+  let along = MARGIN;
+  const places = new Map();
+  leaves.forEach((leaf, i) => {
+    const room = upright ? lengths[i] : LINE - TOKEN_GAP;
+    places.set(leaf.id, along + room / 2);
+    along += room + TOKEN_GAP;
+  });
+  const extent = along - TOKEN_GAP + MARGIN;
+  for (const { id, left, right } of open) places.set(id, (places.get(left) + places.get(right)) / 2);
+
+  const width = upright ? extent : MARGIN + depth + LABEL_GAP + longest + MARGIN;
+  const height = upright ? MARGIN + depth + LINE + MARGIN : extent;
+  const point = (place, level) => {
+    const across = MARGIN + depth - level * unit;
+    return upright ? [place, across] : [across, place];
+  };
+
+  const bracket = (left, right, level) => bracketPath(point,
+    [places.get(left), heights.get(left)], [places.get(right), heights.get(right)], level, unit);
+  return {
+    width, height, upright,
+    leaves: leaves.map((leaf, i) => {
+      const [x, y] = point(places.get(leaf.id), 0);
+      const text = upright ? [x - lengths[i] / 2, y + LINE - 4] : [x + LABEL_GAP, y + 5];
+      return { leaf, label: labels[i], length: lengths[i], text, folded: leaf.id >= forest.n };
+    }),
+    nodes: open.map((node) => {
+      const [x, y] = point(places.get(node.id), heights.get(node.id));
+      return { node, x, y, path: bracket(node.left, node.right, heights.get(node.id)) };
+    }),
+    // A bracket over two neighbours that could be merged next.
+    candidate(left, right) {
+      const level = 1 + Math.max(heights.get(left), heights.get(right));
+      const [x, y] = point((places.get(left) + places.get(right)) / 2, level);
+      return { x, y, path: bracket(left, right, level), room: Math.abs(places.get(right) - places.get(left)) };
+    },
+  };
+}
+
+// Upright if the tokens fit the width at a size that can still be read.
+export function chooseUpright(forest, leaves, room) {
+  const length = leaves.reduce((sum, leaf) => sum + measure(labelOf(forest, leaf)) + TOKEN_GAP, 2 * MARGIN);
+  return length * 0.72 <= room;
+}
+
+function labelOf({ n, tokens }, leaf) {
+  if (leaf.id < n) return clip(printable(tokens[leaf.id]), LONGEST_LABEL);
+  return `${clip(printable(tokens[leaf.start]), 12)} … ${leaf.end - leaf.start}`;
+}
+
+const printable = (token) => token.replace(/\p{C}/gu, "·") || "·";
+
+const ruler = document.createElement("canvas").getContext("2d");
+const measured = new Map();
+
+function measure(label) {
+  if (!measured.has(label)) {
+    ruler.font = FONT;
+    measured.set(label, Math.max(9, ruler.measureText(label).width));
+  }
+  return measured.get(label);
+}
+
+function bracketPath(point, [from, fromLevel], [to, toLevel], level, unit) {
+  const reach = (below) => Math.min(CORNER, (to - from) / 2, (level - below) * unit) || 0;
+  const [a, b] = [reach(fromLevel), reach(toLevel)];
+  const at = (place, levels) => point(place, levels).map((one) => Math.round(10 * one) / 10).join(" ");
+  return `M${at(from, fromLevel)}L${at(from, level - a / unit)}Q${at(from, level)} ${at(from + a, level)}`
+    + `L${at(to - b, level)}Q${at(to, level)} ${at(to, level - b / unit)}L${at(to, toLevel)}`;
+}

@@ -1,0 +1,19 @@
+// The shown forest as a table: the same facts as the picture, for reading line by line.
+
+import { element } from "./dom.js";
+import { figure, percent, spanPlace, spanText } from "./words.js";
+
+export function mergeTable({ tokens, nodes }) {
+  if (!nodes.length) return element("p", { class: "quiet" }, "No merge yet.");
+  const scored = nodes[0].score !== undefined;
+  const judged = typeof nodes[0].inGold === "boolean";
+  const heads = ["Merge", "Text", "Where", "Height", ...(scored ? ["Score", "Share"] : []), ...(judged ? ["In gold tree"] : [])];
+  const cells = (node) => [
+    node.step + 1, element("code", {}, spanText(tokens, node.start, node.end, 60)), spanPlace(node.start, node.end), node.height,
+    ...(scored ? [figure(node.score), percent(node.probability)] : []),
+    ...(judged ? [node.inGold ? "yes" : "no"] : []),
+  ];
+  return element("table", {},
+    element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
+    element("tbody", {}, ...nodes.map((node) => element("tr", {}, ...cells(node).map((cell) => element("td", {}, cell))))));
+}

@@ -1,0 +1,223 @@
+// One model's view of one text: prediction, tree, beams and search. Two of them stand side by side.
+
+import { beamList } from "./beams.js";
+import { Candidates } from "./candidates.js";
+import { announce, byId } from "./dom.js";
+import { copyText, downloadJson, downloadPng, downloadSvg } from "./download.js";
+import { foldBelow, foldByDefault, keyOf } from "./folding.js";
+import { mergeTable } from "./listing.js";
+import { Picture, describe } from "./picture.js";
+import { predictionPanel } from "./prediction.js";
+import { River } from "./river.js";
+import { Search, forestOf } from "./search.js";
+import { Walking } from "./walking.js";
+import { count } from "./words.js";
+import { Zoom } from "./zoom.js";
+
+const NOTHING = new Set();
+
+export class Pane {
+  // `moved(step)`: the pane asks for another step; `changed()`: something a link should hold has changed
+  constructor({ moved, changed }) {
+    this.root = byId("pane-template").content.firstElementChild.cloneNode(true);
+    this.moved = moved;
+    this.changed = changed;
+    this.forget();
+    const stage = this.part("stage");
+    this.picture = new Picture(stage);
+    this.zoom = new Zoom(stage, this.picture.svg);
+    this.walking = new Walking(this.picture, { tell: (id) => this.tell(id), fold: (id) => this.fold(id) });
+    this.river = new River(this.part("river"), (at) => this.jump(at));
+    this.candidates = new Candidates(this.part("candidates"));
+    this.wire(stage);
+  }
+
+  part(name) {
+    return this.root.querySelector(`.${name}`);
+  }
+
+  // What a person chose for the text before does not apply to the next.
+  forget() {
+    this.anchor = null; // the beam followed through the search: { step, slot }
+    this.gold = false;
+    this.folded = null; // spans, or null for what suits the length
+    this.orientation = "auto";
+    if (this.zoom) this.zoom.asked = false;
+  }
+
+  wire(stage) {
+    const on = (name, act) => this.part(name).addEventListener("click", act);
+    on("zoom-out", () => this.zoom.by(1 / 1.3));
+    on("zoom-in", () => this.zoom.by(1.3));
+    on("fit", () => this.zoom.fit());
+    on("turn", () => this.turn());
+    on("fold", () => this.foldAll());
+    on("project", () => this.part("drawing").requestFullscreen?.());
+    on("copy", () => this.copy());
+    on("svg", () => downloadSvg(this.picture.svg, this.fileName()));
+    on("png", () => downloadPng(this.picture.svg, this.fileName()));
+    on("json", () => downloadJson(this.view, this.fileName()));
+    stage.addEventListener("keydown", (event) => {
+      const act = { "+": () => this.zoom.by(1.3), "-": () => this.zoom.by(1 / 1.3), 0: () => this.zoom.fit() }[event.key];
+      if (!act || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      act();
+    });
+    this.part("listing").addEventListener("toggle", () => this.list());
+    new ResizeObserver(() => this.forest && this.draw()).observe(stage);
+  }
+
+  fail(message) {
+    this.view = this.forest = null;
+    this.part("problem").textContent = message;
+    this.part("problem").hidden = false;
+    this.root.classList.add("empty");
+  }
+
+  // Another text or model: `view` is what the server says of it.
+  take(view) {
+    this.view = view;
+    this.part("problem").hidden = true;
+    const { name, encoder, beam_size: beams } = view.model;
+    this.part("pane-title").textContent = name;
+    this.part("pane-note").textContent = [encoder, beams && count(beams, "beam"), view.note].filter(Boolean).join(" · ");
+    this.part("prediction").replaceChildren(...predictionPanel(view));
+    this.searches = view.sentences.map((sentence) => (sentence.beams.length ? new Search(sentence) : null));
+    this.root.classList.toggle("empty", this.searches.every((search) => search === null));
+  }
+
+  get steps() {
+    return this.view ? Math.max(0, ...this.searches.map((search) => search?.steps ?? 0)) : 0;
+  }
+
+  show(sentence, step) {
+    if (!this.view || !this.searches[sentence]) return;
+    if (this.search !== this.searches[sentence]) {
+      this.search = this.searches[sentence];
+      this.river.take(this.search);
+    }
+    this.sentence = this.view.sentences[sentence];
+    this.step = Math.min(step, this.search.steps);
+    this.draw();
+  }
+
+  draw() {
+    const { search, step, sentence } = this;
+    const slot = this.slot();
+    const done = step === search.steps;
+    const board = search.board(step, slot);
+    const heirs = search.heirs(step, slot);
+    const taken = new Map();
+    for (const { position, slot: heir } of heirs) taken.set(position, [...(taken.get(position) ?? []), heir]);
+    this.forest = this.gold ? this.goldForest() : board;
+    const whole = this.gold || done;
+    const layout = this.picture.draw(this.forest, {
+      folded: whole ? this.folded ?? foldByDefault(this.forest) : NOTHING,
+      orientation: this.orientation,
+      taken: whole ? null : taken,
+      top: search.board(search.steps, search.final[0]).nodes.at(-1)?.height ?? 1,
+      title: this.gold ? "Gold tree" : `Tree of beam ${slot + 1}${done ? "" : `, ${step} of ${search.steps} merges`}`,
+    });
+    this.zoom.take(layout);
+    if (!whole && heirs.length) this.zoom.reveal(this.picture.middleOf(heirs[0].position));
+    this.part("search-view").hidden = search.steps === 0;
+    this.river.show(step, slot);
+    this.candidates.show(done ? null : board, taken, `What beam ${slot + 1} can merge next`);
+    this.part("beams").replaceChildren(...beamList({ search, sentence, step, chosen: this.gold ? "gold" : slot, choose: (one) => this.choose(one) }));
+    this.part("fold").textContent = this.hidesSome() ? "Open all" : "Fold";
+    this.root.classList.toggle("judged", this.forest.nodes.some((node) => typeof node.inGold === "boolean"));
+    this.tell(null);
+    this.list();
+  }
+
+  // The beam a person chose, wherever it stands at this step; the best one if it was dropped.
+  slot() {
+    const { search, step } = this;
+    const anchor = this.anchor && this.anchor.step <= search.steps ? this.anchor : { step: search.steps, slot: search.final[0] };
+    return search.follow(anchor, step) ?? search.living(step)[0].slot;
+  }
+
+  goldForest() {
+    const forest = forestOf(this.sentence.tokens, this.sentence.gold.nodes);
+    const found = new Set(this.search.board(this.search.steps, this.search.final[0]).nodes.map(keyOf));
+    for (const node of forest.nodes) node.inGold = found.has(keyOf(node));
+    return forest;
+  }
+
+  hidesSome() {
+    return this.picture.layout.leaves.some(({ folded }) => folded);
+  }
+
+  choose(one) {
+    const index = [...this.part("beams").querySelectorAll("button")].indexOf(document.activeElement);
+    this.gold = one === "gold";
+    if (!this.gold) this.anchor = { step: this.step, slot: one };
+    this.draw();
+    if (index >= 0) this.part("beams").querySelectorAll("button")[index]?.focus();
+    announce(this.gold ? "Gold tree" : `Beam ${one + 1} of ${this.search.living(this.step).length}`);
+    this.changed();
+  }
+
+  jump({ step, slot }) {
+    this.anchor = { step, slot };
+    this.gold = false;
+    this.moved(step);
+  }
+
+  turn() {
+    this.orientation = this.picture.layout.upright ? "sideways" : "upright";
+    this.zoom.asked = false;
+    this.draw();
+    this.changed();
+  }
+
+  fold(id) {
+    const whole = this.forest.row.length === 1;
+    if (!whole) return;
+    const key = keyOf(this.forest.nodes[id - this.forest.n]);
+    const folded = new Set(this.folded ?? foldByDefault(this.forest));
+    if (!folded.delete(key)) folded.add(key);
+    this.folded = folded;
+    this.draw();
+    this.changed();
+  }
+
+  foldAll() {
+    this.folded = this.hidesSome() ? new Set() : foldBelow(this.forest, Math.max(4, Math.min(36, Math.round(this.forest.n / 4))));
+    this.zoom.asked = false;
+    this.draw();
+    this.changed();
+  }
+
+  tell(id) {
+    const { forest } = this;
+    const words = id === null ? "Point at a node for its span, height and score."
+      : describe(forest, id < forest.n ? { id, start: id, end: id + 1 } : forest.nodes[id - forest.n]);
+    this.part("readout").textContent = words;
+  }
+
+  list() {
+    const listing = this.part("listing");
+    if (listing.open && this.forest) this.part("table").replaceChildren(mergeTable(this.forest));
+  }
+
+  async copy() {
+    const { search, sentence, step } = this;
+    const index = search.final.indexOf(search.follow({ step, slot: this.slot() }, search.steps) ?? search.final[0]);
+    await copyText(this.gold ? sentence.gold.brackets : sentence.beams[index].brackets);
+    announce("Copied the tree as brackets");
+    this.flash("copy", "Copied");
+  }
+
+  flash(name, words) {
+    const button = this.part(name);
+    const before = button.textContent;
+    button.textContent = words;
+    setTimeout(() => (button.textContent = before), 1200);
+  }
+
+  fileName() {
+    const what = this.gold ? "gold" : `beam${this.slot() + 1}`;
+    return `beamtree-${this.view.model.name.replace(/[^\w.-]+/g, "-")}-${what}`;
+  }
+}

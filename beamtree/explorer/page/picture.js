@@ -1,0 +1,165 @@
+// A forest drawn as SVG that is also an ARIA tree: every node and token is an item with its words.
+//
+// Elements are kept between drawings by what they cover, so that a step of the player adds one node and
+// focus stays where it was.
+
+import { shape } from "./dom.js";
+import { visiblePart } from "./folding.js";
+import { chooseUpright, placeForest } from "./layout.js";
+import { count, figure, percent, spanPlace, spanText } from "./words.js";
+
+export class Picture {
+  constructor(stage) {
+    this.stage = stage;
+    this.candidates = shape("g", { class: "options", "aria-hidden": "true" });
+    this.items = shape("g", { class: "items", role: "none" });
+    this.svg = shape("svg", { class: "tree", role: "tree" }, this.candidates, this.items);
+    this.drawn = new Map();
+    stage.append(this.svg);
+  }
+
+  // `top` levels of room, `taken`: position -> the slots that merge there next, `orientation`: auto, upright, sideways
+  draw(forest, { folded, orientation, taken, top, title }) {
+    const part = visiblePart(forest, folded);
+    const wide = this.stage.clientWidth || 800;
+    const upright = orientation === "auto" ? chooseUpright(forest, part.leaves, wide) : orientation === "upright";
+    const tallest = Math.max(0, ...forest.row.map((id) => part.heights.get(id)));
+    const layout = placeForest(forest, part, { upright, top: folded.size ? tallest : Math.max(top, tallest) });
+    this.forest = forest;
+    this.layout = layout;
+    this.part = part;
+    this.svg.setAttribute("viewBox", `0 0 ${layout.width} ${layout.height}`);
+    this.svg.setAttribute("aria-label", title);
+    this.drawItems();
+    this.drawCandidates(taken);
+    return layout;
+  }
+
+  drawItems() {
+    const { layout, forest, part } = this;
+    const depth = this.depths();
+    const wanted = new Map();
+    for (const { node, x, y, path } of layout.nodes) {
+      wanted.set(`${node.start}:${node.end}:${path}`, { of: node, x, y, path });
+    }
+    for (const place of layout.leaves) {
+      wanted.set(`${place.leaf.start}:${place.leaf.end}:${place.text}`, { of: place.leaf, place });
+    }
+    for (const [key, item] of this.drawn) {
+      if (!wanted.has(key)) {
+        item.remove();
+        this.drawn.delete(key);
+      }
+    }
+    this.itemOf = new Map();
+    for (const [key, { of, x, y, path, place }] of wanted) {
+      if (!this.drawn.has(key)) this.drawn.set(key, path ? drawNode(x, y, path) : drawLeaf(place));
+      const item = this.drawn.get(key);
+      const opens = of.id >= forest.n;
+      set(item, {
+        "data-id": of.id,
+        "data-start": of.start,
+        "data-end": of.end,
+        "aria-label": describe(forest, of),
+        "aria-level": 1 + depth.get(of.id),
+        "aria-expanded": opens ? String(Boolean(path)) : null,
+        tabindex: -1,
+      });
+      item.classList.toggle("agrees", of.inGold === true);
+      item.classList.toggle("differs", of.inGold === false);
+      this.itemOf.set(of.id, item);
+    }
+    this.order = preorder(forest, part);
+    this.items.append(...this.order.map((id) => this.itemOf.get(id)).filter((item, i) => item !== this.items.children[i]));
+    const first = this.itemOf.get(this.focused) ?? this.itemOf.get(forest.row[0]) ?? this.items.firstElementChild;
+    first?.setAttribute("tabindex", 0);
+  }
+
+  drawCandidates(taken) {
+    const { row, shares } = this.forest;
+    const made = [];
+    if (taken) {
+      for (let at = 0; at + 1 < row.length; at++) {
+        const { x, y, path, room } = this.layout.candidate(row[at], row[at + 1]);
+        const chosen = taken.has(at);
+        const first = chosen && at === taken.keys().next().value;
+        const share = shares ? shares[at] : chosen ? 1 : 0;
+        const group = shape("g", { class: `candidate${chosen ? " taken" : ""}${first ? " first" : ""}`, vars: { share: 0.18 + 0.82 * Math.sqrt(share) } },
+          shape("path", { d: path }));
+        if (shares && (chosen || share >= 0.02) && (room > 34 || chosen)) {
+          const [dx, dy] = this.layout.upright ? [0, -7] : [-6, 4];
+          group.append(shape("text", { x: x + dx, y: y + dy, "text-anchor": this.layout.upright ? "middle" : "end" }, percent(share)));
+        }
+        made.push(group);
+      }
+    }
+    this.candidates.replaceChildren(...made.sort((a, b) => a.classList.contains("taken") - b.classList.contains("taken")));
+  }
+
+  // Where the next merge happens, in the picture's own units.
+  middleOf(at) {
+    const { row } = this.forest;
+    return this.layout.candidate(row[at], row[at + 1]);
+  }
+
+  depths() {
+    const depth = new Map();
+    for (const id of this.forest.row) depth.set(id, 0);
+    for (const { id, left, right } of [...this.part.open].reverse()) {
+      depth.set(left, depth.get(id) + 1).set(right, depth.get(id) + 1);
+    }
+    return depth;
+  }
+
+  point(id) {
+    const item = id === null ? null : this.itemOf.get(id);
+    const [start, end] = item ? [Number(item.dataset.start), Number(item.dataset.end)] : [0, 0];
+    for (const other of this.items.children) {
+      const inside = Number(other.dataset.start) >= start && Number(other.dataset.end) <= end;
+      other.classList.toggle("covered", inside);
+      other.classList.toggle("pointed", other === item);
+    }
+  }
+}
+
+export function describe(forest, part) {
+  const words = spanText(forest.tokens, part.start, part.end, 60);
+  if (part.id < forest.n) return `${words}, ${spanPlace(part.start, part.end)}`;
+  const facts = [words, spanPlace(part.start, part.end), `merge ${part.step + 1}`, `height ${part.height}`];
+  if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with ${percent(part.probability)}`);
+  if (part.inGold !== undefined && part.inGold !== null) facts.push(part.inGold ? "also in the gold tree" : "not in the gold tree");
+  return facts.join(", ");
+}
+
+function preorder(forest, { open }) {
+  const openIds = new Map(open.map((node) => [node.id, node]));
+  const order = [];
+  const stack = [...forest.row].reverse();
+  while (stack.length) {
+    const id = stack.pop();
+    order.push(id);
+    const node = openIds.get(id);
+    if (node) stack.push(node.right, node.left);
+  }
+  return order;
+}
+
+function drawNode(x, y, path) {
+  return shape("g", { class: "node", role: "treeitem" },
+    shape("path", { d: path }),
+    shape("circle", { class: "reach", cx: x, cy: y, r: 13 }),
+    shape("circle", { class: "dot", cx: x, cy: y, r: 4.5 }));
+}
+
+function drawLeaf({ label, length, text: [x, y], folded }) {
+  return shape("g", { class: folded ? "leaf folded" : "leaf", role: "treeitem" },
+    shape("rect", { x: x - 6, y: y - 15, width: length + 12, height: 21, rx: 6 }),
+    shape("text", { x, y }, label));
+}
+
+function set(item, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null) item.removeAttribute(name);
+    else if (item.getAttribute(name) !== String(value)) item.setAttribute(name, value);
+  }
+}

@@ -1,0 +1,24 @@
+// What the model says: its label, how sure it is, and every other label as a bar.
+
+import { element } from "./dom.js";
+import { percent } from "./words.js";
+
+const SHOWN = 12;
+
+export function predictionPanel({ prediction, answer }) {
+  const { label, probability, probabilities } = prediction;
+  const ranked = probabilities.length <= SHOWN ? probabilities
+    : [...probabilities].sort((a, b) => b.probability - a.probability).slice(0, SHOWN);
+  const right = answer === null || answer === undefined ? null : answer === label;
+  return [
+    element("p", { class: "verdict" },
+      element("strong", {}, label),
+      element("span", {}, percent(probability)),
+      right === null ? null : element("span", { class: right ? "right" : "wrong" }, right ? "✓ right" : `✗ it is ${answer}`)),
+    element("ul", { class: "bars", "aria-label": "Probability of each label" }, ...ranked.map((one) =>
+      element("li", { class: one.label === label ? "best" : null, vars: { share: one.probability } },
+        element("span", { class: "label" }, one.label),
+        element("span", { class: "bar", "aria-hidden": "true" }),
+        element("span", { class: "share" }, percent(one.probability))))),
+  ];
+}

@@ -1,0 +1,126 @@
+// A search played back: which beams live after each merge, what they could merge next, what they took.
+//
+// After s merges (0 ≤ s ≤ n − 1) beams stand in slots, best first. The server sends one number a slot and
+// step; everything else follows by replaying merges (see the API page for the format).
+
+export class Search {
+  constructor(sentence) {
+    this.tokens = sentence.tokens;
+    this.steps = sentence.tokens.length - 1;
+    this.beams = sentence.beams;
+    const told = sentence.search;
+    // A single tree that was not searched for is a search with one slot and no scores.
+    this.scored = Boolean(told);
+    this.data = told ?? singleSlot(sentence.beams[0]);
+    this.final = this.data.final;
+    this.gold = sentence.gold ? new Set(spanKeys(sentence.gold.nodes)) : null;
+    this.replayed = new Map();
+  }
+
+  // Living beams after s merges: slot, the slot it came from, and its share of the weight.
+  living(s) {
+    if (s === 0) return [{ slot: 0, parent: null, logScore: 0, weight: 1 }];
+    const { parent, log_score: scores } = this.data;
+    const alive = parent[s - 1].flatMap((from, slot) => (from < 0 ? [] : [{ slot, parent: from }]));
+    if (!this.scored) return alive.map((beam) => ({ ...beam, logScore: null, weight: 1 }));
+    const best = scores[s - 1][alive[0].slot];
+    const shares = alive.map(({ slot }) => Math.exp(scores[s - 1][slot] - best));
+    const total = shares.reduce((sum, share) => sum + share, 0);
+    return alive.map((beam, i) => ({ ...beam, logScore: scores[s - 1][beam.slot], weight: shares[i] / total }));
+  }
+
+  // What becomes of a beam in the next merge: the slots that extend it, none if it is dropped.
+  heirs(s, slot) {
+    if (s >= this.steps) return [];
+    return this.data.parent[s].flatMap((from, heir) =>
+      from === slot ? [{ slot: heir, position: this.data.position[s][heir] }] : []);
+  }
+
+  // The slot at which a beam stood after `wanted` merges, or stands later by its best heirs; null if dropped.
+  follow({ step, slot }, wanted) {
+    for (; step > wanted; step--) slot = step === 1 ? 0 : this.data.parent[step - 1][slot];
+    for (; step < wanted; step++) {
+      const [heir] = this.heirs(step, slot);
+      if (!heir) return null;
+      slot = heir.slot;
+    }
+    return slot;
+  }
+
+  // The slots a beam passed through, one for each of its s merges.
+  path(s, slot) {
+    const slots = new Array(s);
+    for (let t = s - 1; t >= 0; t--) {
+      slots[t] = slot;
+      slot = this.data.parent[t][slot];
+    }
+    return slots;
+  }
+
+  // The forest of a beam after s merges: its nodes, those alive in a row, and the scores of neighbours.
+  board(s, slot) {
+    const key = `${s}:${slot}`;
+    if (!this.replayed.has(key)) {
+      if (this.replayed.size > 64) this.replayed.clear();
+      this.replayed.set(key, this.replay(this.path(s, slot)));
+    }
+    return this.replayed.get(key);
+  }
+
+  replay(slots) {
+    const { data, tokens } = this;
+    const n = tokens.length;
+    const nodes = [];
+    const row = tokens.map((_, i) => i);
+    const pairs = this.scored ? [...data.leaf_scores] : null;
+    slots.forEach((slot, t) => {
+      const at = data.position[t][slot];
+      const [left, right] = row.splice(at, 2, n + t);
+      const made = join(nodes, n, left, right);
+      if (pairs) {
+        made.score = pairs[at];
+        made.probability = Math.exp(pairs[at] - data.log_z[t][slot]);
+        pairs.splice(at, 1);
+        if (at > 0) pairs[at - 1] = data.left_score[t][slot];
+        if (at < pairs.length) pairs[at] = data.right_score[t][slot];
+      }
+      this.mark(made);
+      nodes.push(made);
+    });
+    return { n, tokens, nodes, row, pairs, shares: pairs && shares(pairs) };
+  }
+
+  mark(node) {
+    node.inGold = this.gold && this.gold.has(`${node.start}:${node.end}`);
+  }
+}
+
+// The forest of a given tree, such as the gold one: children as ids, leaf i is i and node t is n + t.
+export function forestOf(tokens, { left, right }) {
+  const nodes = [];
+  left.forEach((one, t) => nodes.push(join(nodes, tokens.length, one, right[t])));
+  const last = nodes.length ? tokens.length + nodes.length - 1 : 0;
+  return { n: tokens.length, tokens, nodes, row: [last], pairs: null, shares: null };
+}
+
+export const spanKeys = ({ start, end }) => start.map((from, i) => `${from}:${end[i]}`);
+
+function join(nodes, n, left, right) {
+  const part = (id) => (id < n ? { start: id, end: id + 1, height: 0 } : nodes[id - n]);
+  const [a, b] = [part(left), part(right)];
+  const step = nodes.length;
+  return { id: n + step, left, right, start: a.start, end: b.end, height: 1 + Math.max(a.height, b.height), step };
+}
+
+// softmax
+function shares(scores) {
+  const top = Math.max(...scores);
+  const raised = scores.map((score) => Math.exp(score - top));
+  const total = raised.reduce((sum, one) => sum + one, 0);
+  return raised.map((one) => one / total);
+}
+
+function singleSlot(beam) {
+  const every = (value) => beam.merges.map(() => [value]);
+  return { beam_size: 1, parent: every(0), position: beam.merges.map((at) => [at]), log_score: every(null), final: [0] };
+}

@@ -1,0 +1,32 @@
+// Light, dark, or as the system has it; remembered where the browser allows.
+
+import { byId } from "./dom.js";
+
+const NAMES = { auto: "as the system", light: "light", dark: "dark" };
+
+export function setUpTheme() {
+  let theme = "auto";
+  try {
+    theme = localStorage.getItem("beamtree-theme") ?? "auto";
+  } catch {
+    // A file or a private window may have no storage: the choice then lasts as long as the page.
+  }
+  apply(theme in NAMES ? theme : "auto");
+  byId("theme").addEventListener("click", () => {
+    const order = Object.keys(NAMES);
+    apply(order[(order.indexOf(document.documentElement.dataset.theme) + 1) % order.length]);
+  });
+}
+
+function apply(theme) {
+  document.documentElement.dataset.theme = theme;
+  const button = byId("theme");
+  button.textContent = theme[0].toUpperCase() + theme.slice(1);
+  button.setAttribute("aria-label", `Colours: ${NAMES[theme]}`);
+  button.title = `Colours: ${NAMES[theme]}`;
+  try {
+    localStorage.setItem("beamtree-theme", theme);
+  } catch {
+    // See above.
+  }
+}

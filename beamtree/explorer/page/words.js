@@ -1,0 +1,26 @@
+// Numbers and spans in words and figures.
+
+export function percent(share) {
+  if (share === null || share === undefined) return "–";
+  if (share === 0 || share === 1) return `${100 * share} %`;
+  if (share > 0 && share < 0.0005) return "< 0.1 %";
+  if (share < 1 && share > 0.9995) return "> 99.9 %";
+  return `${(100 * share).toFixed(share < 0.0995 || share > 0.9949 ? 1 : 0)} %`;
+}
+
+export const figure = (number) => (number === null || number === undefined ? "–" : number.toFixed(2));
+
+export function clip(text, longest) {
+  const letters = Array.from(text);
+  return letters.length <= longest ? text : letters.slice(0, longest - 1).join("") + "…";
+}
+
+export function spanText(tokens, start, end, longest = 40) {
+  const part = end - start > longest ? [...tokens.slice(start, start + longest), "…"] : tokens.slice(start, end);
+  return clip(part.join(" "), longest);
+}
+
+export const spanPlace = (start, end) =>
+  end - start === 1 ? `token ${start + 1}` : `tokens ${start + 1}–${end}`;
+
+export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;

@@ -1,0 +1,81 @@
+"""Texts as sentences whose tokens know where they stand; what cannot be read is explained at its place."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from beamtree.data.task import Task, Tokens
+from beamtree.errors import BeamtreeError, UnreadableTextError
+
+Range = tuple[int, int]  # half-open, in code points
+_LOOK_AHEAD = 8  # characters that may stand between two tokens of a normalised text
+
+
+class Where(NamedTuple):
+    text: int  # which of the texts, from 0
+    token: int | None  # from 0; None where no single one is to blame
+    start: int
+    end: int
+
+
+class Reading(NamedTuple):
+    text: str
+    tokens: Tokens
+    ranges: list[Range]
+
+
+class UnreadableInputError(BeamtreeError):
+    def __init__(self, message: str, where: Where | None = None) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class TooLongError(UnreadableInputError):
+    """More tokens than are allowed; `where` is the first that is too many."""
+
+
+def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) -> list[Reading]:
+    """The sentences of one input, as many as the task wants."""
+    if len(texts) != task.sentences:
+        wanted = "one text" if task.sentences == 1 else f"{task.sentences} texts, one for each sentence"
+        raise UnreadableInputError(f"the task {task.name!r} wants {wanted}, {len(texts)} came")
+    return [_read(task, number, text, max_tokens) for number, text in enumerate(texts)]
+
+
+def _read(task: Task, number: int, text: str, max_tokens: int | None) -> Reading:
+    ranges = [match.span() for match in re.finditer(task.token_pattern, text)]
+    whole = Where(number, None, 0, len(text))
+
+    def place(token: int | None) -> Where:
+        known = token is not None and token < len(ranges)
+        return Where(number, token, *ranges[token]) if known else whole  # type: ignore[index]
+
+    if not ranges:
+        raise UnreadableInputError("there is nothing to read: the text is empty", whole)
+    if max_tokens is not None and len(ranges) > max_tokens:
+        raise TooLongError(
+            f"{len(ranges):,} tokens are more than the {max_tokens:,} that are read here", place(max_tokens)
+        )
+    try:
+        tokens = task.tokenize(text)
+    except UnreadableTextError as error:
+        raise UnreadableInputError(str(error), place(error.token)) from error
+    except BeamtreeError as error:
+        raise UnreadableInputError(str(error), whole) from error
+    if not tokens:
+        raise UnreadableInputError("there is no token in the text", whole)
+    return Reading(text, tokens, _find_tokens(text, tokens, ranges))
+
+
+def _find_tokens(text: str, tokens: Tokens, words: list[Range]) -> list[Range]:
+    """Where each token stands: its word, or what of a word looks like it; [p, p) if nothing does."""
+    if len(words) == len(tokens):
+        return words
+    lowered = text.lower() if len(text.lower()) == len(text) else text
+    ranges, place = [], 0
+    for token in tokens:
+        start = lowered.find(token, place, place + len(token) + _LOOK_AHEAD)
+        found = (start, start + len(token)) if start >= 0 else (place, place)
+        ranges.append(found)
+        place = found[1]
+    return ranges

@@ -1,0 +1,34 @@
+"""uvicorn around the app: quiet, and gone soon after Ctrl-C."""
+
+import logging
+import socket
+from typing import Any
+
+import torch
+
+from beamtree.errors import MissingExtraError
+
+_SECONDS_TO_FINISH = 3
+_CONNECTIONS = 1000
+
+
+def run(app: Any, listener: socket.socket) -> None:
+    """Serve until it is interrupted."""
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError("the tree explorer", "web") from error
+    torch.set_num_threads(1)  # a request is a thread already, and its steps are small
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=_SECONDS_TO_FINISH,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,212 @@
+"""All there is to see of one input under one model, as plain JSON values: prediction, trees, gold, search.
+
+Its size is linear in the tokens: docs/explorer.md says how every candidate of every step follows from it.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beamtree.brackets import write_brackets
+from beamtree.data.task import Example, Tokens
+from beamtree.errors import BeamtreeError
+from beamtree.explorer.description import describe_model, explain_kind
+from beamtree.explorer.reading import Reading, read_texts
+from beamtree.explorer.record import Searcher, SearchRecord, record_search
+from beamtree.heads import class_probabilities, pair_features
+from beamtree.inference import run_in_batches
+from beamtree.model import TreeClassifier
+from beamtree.training.agreement import Agreement
+from beamtree.tree import BeamTrees
+
+FORMAT = 1
+_DIGITS = 6  # of scores and probabilities, after the point
+
+
+def make_view(
+    model: TreeClassifier,
+    texts: Sequence[str],
+    *,
+    name: str,
+    beam_size: int | None = None,
+    max_tokens: int | None = None,
+) -> dict[str, Any]:
+    """What a model makes of one text, or of two for a task on pairs.
+
+    Raises UnreadableInputError, which says where, for a text that is not in the task's language.
+    """
+    begun = time.perf_counter()
+    readings = read_texts(model.task, texts, max_tokens)
+    sentences = tuple(reading.tokens for reading in readings)
+    encoder = model.encoder
+    records: list[SearchRecord] = []
+    with torch.no_grad():
+        if isinstance(encoder, Searcher):
+            records = [_search(model, tokens, beam_size) for tokens in sentences]
+            logits = _classify(model, records)
+            trees: list[BeamTrees | None] = [record.beams.trees() for record in records]
+        elif beam_size is not None:
+            raise BeamtreeError(
+                f"beam_size does not apply: the encoder {model.settings.encoder!r} has no beams"
+            )
+        else:
+            logits, trees = _run(model, sentences)
+        probabilities = class_probabilities(logits)[0].tolist()
+    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    labels = model.task.labels
+    sentence_views = [_view_sentence(model, *parts) for parts in zip_longest(readings, trees, records)]
+    card = describe_model(name, model)
+    return {
+        "format": FORMAT,
+        "model": card if beam_size is None else card | {"beam_size": beam_size},
+        "seconds": round(time.perf_counter() - begun, 3),
+        "prediction": {
+            "label": labels[best],
+            "probability": _round(probabilities[best]),
+            "probabilities": [
+                {"label": label, "probability": _round(probability)}
+                for label, probability in zip(labels, probabilities, strict=True)
+            ],
+        },
+        "answer": model.task.answer(sentences) if model.task.answer is not None else None,
+        "note": explain_kind(model),
+        "sentences": sentence_views,
+    }
+
+
+def _search(model: TreeClassifier, tokens: Tokens, beam_size: int | None) -> SearchRecord:
+    encoder: Any = model.encoder
+    ids = torch.tensor([model.vocabulary.encode(tokens)], device=next(model.parameters()).device)
+    return record_search(encoder, model.embedding(ids), beam_size or encoder.beam_size)
+
+
+def _classify(model: TreeClassifier, records: Sequence[SearchRecord]) -> Tensor:
+    roots = [record.beams.root() for record in records]
+    logits: Tensor = model.head(roots[0] if len(roots) == 1 else pair_features(*roots))
+    return logits
+
+
+def _run(model: TreeClassifier, sentences: tuple[Tokens, ...]) -> tuple[Tensor, list[BeamTrees | None]]:
+    encoded = model.encode([Example(sentences, "")], labelled=False)
+    ((_, logits, trees),) = run_in_batches(model, encoded, need_trees=True)
+    return logits, [None if trees is None else trees[s] for s in range(len(sentences))]
+
+
+def _view_sentence(
+    model: TreeClassifier, reading: Reading, trees: BeamTrees | None, record: SearchRecord | None
+) -> dict[str, Any]:
+    gold_merges = model.task.gold_merges
+    gold = None if gold_merges is None else BeamTrees.from_merges([gold_merges(reading.tokens)])
+    living = 0 if trees is None else int(trees.alive[0].sum())
+    found: dict[str, Any] = {
+        "text": reading.text,
+        "tokens": list(reading.tokens),
+        "ranges": reading.ranges,
+        "unknown": [i for i, token in enumerate(reading.tokens) if token not in model.vocabulary],
+        "beams": [] if trees is None else _view_beams(reading.tokens, trees, gold, record),
+        "gold": None,
+        "search": None if record is None else _view_search(record, living),
+    }
+    if gold is not None:
+        own = gold.k_best()[0].merges
+        found["gold"] = {
+            "brackets": write_brackets(reading.tokens, gold.span_sets()),
+            "nodes": _nodes(gold, 0),
+            "agreement": [_agree(beam["merges"], own) for beam in found["beams"]],
+        }
+    return found
+
+
+def _view_beams(
+    tokens: Tokens, trees: BeamTrees, gold: BeamTrees | None, record: SearchRecord | None
+) -> list[dict[str, Any]]:
+    gold_spans = None if gold is None else gold.span_sets()
+    seen: dict[frozenset[tuple[int, int]], int] = {}
+    beams = []
+    for k, tree in enumerate(trees.k_best()):
+        spans = trees.span_sets(0, k)
+        nodes = _nodes(trees, k) | {"score": None, "probability": None, "in_gold": None}
+        if record is not None:
+            nodes["score"] = _numbers(record.chosen_score[k])
+            nodes["probability"] = _numbers(record.chosen_log_probability[k].exp())
+        if gold_spans is not None:
+            nodes["in_gold"] = [span in gold_spans for span in zip(nodes["start"], nodes["end"], strict=True)]
+        beams.append(
+            {
+                "weight": _round(tree.weight),
+                "log_score": None if record is None else _round(tree.log_score),
+                "brackets": write_brackets(tokens, spans),
+                "merges": tree.merges,
+                "same_tree_as": seen.get(frozenset(spans)),
+                "nodes": nodes,
+            }
+        )
+        seen.setdefault(frozenset(spans), k)
+    return beams
+
+
+def _nodes(trees: BeamTrees, beam: int) -> dict[str, Any]:
+    left, right = trees.children[0, beam].T.tolist()
+    start, end = trees.spans[0, beam].T.tolist()
+    return {
+        "left": left,
+        "right": right,
+        "start": start,
+        "end": end,
+        "height": trees.heights[0, beam].tolist(),
+    }
+
+
+def _agree(merges: list[int], gold: list[int]) -> dict[str, Any]:
+    agreement = Agreement()
+    agreement.add(merges, gold)
+    return {
+        "shared": agreement.shared,
+        "spans": agreement.spans,
+        "f1": None if agreement.f1 is None else _round(agreement.f1),
+        "exact": agreement.shared == agreement.spans,
+    }
+
+
+def _view_search(record: SearchRecord, living: int) -> dict[str, Any]:
+    steps, K = record.parent.shape
+    empty = record.parent < 0
+
+    def table(values: Tensor) -> list[list[Any]]:
+        rows = _numbers(values.masked_fill(empty, 0))
+        for step, slot in empty.nonzero().tolist():
+            rows[step][slot] = None
+        return rows
+
+    return {
+        "beam_size": K,
+        "steps": steps,
+        "leaf_scores": _numbers(record.leaf_scores),
+        "parent": record.parent.tolist(),
+        "position": table(record.position),
+        "log_score": table(record.log_score),
+        "left_score": table(record.new_scores[..., 0]),
+        "right_score": table(record.new_scores[..., 1]),
+        "log_z": table(record.log_z),
+        "final": record.final[:living].tolist(),
+    }
+
+
+def _numbers(values: Tensor) -> list[Any]:
+    """Nested lists, rounded; None for what is not finite, as JSON has no infinity."""
+    rows = values.tolist()
+    return [_row(row) if isinstance(row, list) else _round(row) for row in rows]
+
+
+def _row(row: Iterable[Any]) -> list[Any]:
+    return [_round(value) for value in row]
+
+
+def _round(value: float) -> float | None:
+    if isinstance(value, int):
+        return value
+    return round(value, _DIGITS) if abs(value) < float("inf") else None

@@ -1,0 +1,139 @@
+"""Computations in threads of their own: few at a time, none longer than allowed, none for a client that left.
+
+A computation that is no longer wanted is stopped as Ctrl-C stops a program: an exception is raised between
+two of its bytecodes. It reaches every encoder, whatever its loop, within one of its tensor operations.
+"""
+
+import asyncio
+import ctypes
+import threading
+from collections.abc import Awaitable, Callable
+
+from beamtree.explorer.limits import Limits
+
+_LOOK_EVERY = 0.1  # seconds between two looks whether the client is still there
+
+
+class BusyError(Exception):
+    """No worker became free in time, or too many wait for one already."""
+
+
+class TooSlowError(Exception):
+    """The computation was stopped at the time limit."""
+
+
+class ClientLeftError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class _Stopped(BaseException):
+    """Raised inside a computation; no `except Exception` of the libraries it calls may hold it up."""
+
+
+class Computation:
+    """One call in one thread. `done` is called in that thread at its end, whatever that end was."""
+
+    def __init__(self, call: Callable[[], bytes], done: Callable[[], object]) -> None:
+        self.result: bytes | None = None
+        self.error: Exception | None = None
+        self._call, self._done = call, done
+        self._lock = threading.Lock()
+        self._running = True
+        self._thread = threading.Thread(target=self._run, daemon=True, name="beamtree-explorer")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it soon; what it would have returned is lost."""
+        with self._lock:
+            if self._running and self._thread.ident is not None:
+                self._running = False
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread.ident), ctypes.py_object(_Stopped)
+                )
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        try:
+            self._compute()
+        except _Stopped:
+            pass
+        finally:
+            self._done()
+
+    def _compute(self) -> None:
+        try:
+            self.result = self._call()
+        except Exception as error:
+            self.error = error
+        with self._lock:
+            self._running = False
+
+
+class Workshop:
+    """Hands calls to threads and answers with what they return."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._free = asyncio.Semaphore(limits.workers)
+        self._waiting = 0
+        self._running: set[Computation] = set()
+
+    async def do(self, call: Callable[[], bytes], client_left: Callable[[], Awaitable[bool]]) -> bytes:
+        """The call's result, or its exception; BusyError, TooSlowError or ClientLeftError without either."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.limits.seconds
+        await self._wait_for_worker(deadline - loop.time())
+        ended = asyncio.Event()
+        computation = Computation(call, lambda: loop.call_soon_threadsafe(self._end, computation, ended))
+        self._running.add(computation)
+        computation.start()
+        try:
+            while not ended.is_set():
+                if await client_left():
+                    raise ClientLeftError
+                remaining = deadline - loop.time()
+                if remaining <= 0:
+                    raise TooSlowError
+                await _wait(ended, min(remaining, _LOOK_EVERY))
+        finally:
+            computation.stop()
+        if computation.error is not None:
+            raise computation.error
+        if computation.result is None:  # stopped by `close`
+            raise TooSlowError
+        return computation.result
+
+    def close(self) -> None:
+        """Stop all that runs, and wait for it a little: a thread may not outlive the interpreter."""
+        running = list(self._running)
+        for computation in running:
+            computation.stop()
+        for computation in running:
+            computation.join(2.0)
+
+    async def _wait_for_worker(self, seconds: float) -> None:
+        if self._free.locked() and self._waiting >= self.limits.waiting:
+            raise BusyError
+        self._waiting += 1
+        try:
+            await asyncio.wait_for(self._free.acquire(), seconds)
+        except TimeoutError:
+            raise BusyError from None
+        finally:
+            self._waiting -= 1
+
+    def _end(self, computation: Computation, ended: asyncio.Event) -> None:
+        self._running.discard(computation)
+        self._free.release()
+        ended.set()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return
