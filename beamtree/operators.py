@@ -37,14 +37,13 @@ def registered_recursion(
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     weights = _weights(cell, scorer)
     products = product_dtype(leaves)
-    if leaves.is_cuda and merges is None and pins is None and not need_nodes:
+    if leaves.is_cuda and merges is None and pins is None:
         from beamtree.ops.fused import fused_recursion, supports
 
-        if isinstance(scorer, SlicedScorer) and supports(leaves, weights, beam_size):
-            vectors, relative, offset, found = fused_recursion(
-                leaves, lengths, weights, beam_size, seed, noisy, dropout, products
+        if supports(leaves, weights, beam_size):
+            return fused_recursion(
+                leaves, lengths, weights, beam_size, seed, noisy, dropout, products, need_nodes
             )
-            return vectors, relative, vectors.unsqueeze(2)[:, :, :0], offset, found
     vectors, relative, nodes, offset, history, links, *_ = torch.ops.beamtree.search(
         leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, need_nodes, products
     )

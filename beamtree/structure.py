@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from beamtree.ops.registry import HAS_TRITON, register
+
 
 class Structure(NamedTuple):
     spans: Tensor  # (R, n-1, 2) half-open [start, end)
@@ -19,6 +21,8 @@ class Structure(NamedTuple):
 @torch.no_grad()
 def find_structure(merges: Tensor) -> Structure:
     """Decode merges (R, n-1), -1 where there is none. Stays on the device and never synchronises with it."""
+    if merges.is_cuda and HAS_TRITON:
+        return Structure(*torch.ops.beamtree.structure(merges))
     R, steps = merges.shape
     n = steps + 1
     exists = merges.T >= 0  # (n-1, R)
@@ -61,3 +65,19 @@ def _fallen_boundaries(merges: Tensor) -> Tensor:
         later = fallen[step + 1 :]
         later += later >= fallen[step]
     return fallen.long()
+
+
+def _by_kernel(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    from beamtree.ops.structure_kernels import find_structure
+
+    with torch.cuda.device_of(merges):
+        return find_structure(merges)
+
+
+def _shapes(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    R, steps = merges.shape
+    spans = merges.new_empty(R, steps, 2)
+    return spans, torch.empty_like(merges), torch.empty_like(spans)
+
+
+register("structure", _by_kernel, _shapes)

@@ -136,7 +136,7 @@ def plain_search(case: Case, K: int, *, noisy: bool, dropout: float) -> tuple[Te
     return *found, merge_positions(links, history)
 
 
-@pytest.mark.parametrize(("lengths", "K"), [([6, 4, 1, 2], 3), ([1], 2)])
+@pytest.mark.parametrize(("lengths", "K"), [([5, 3, 1], 3), ([1], 2)])
 def test_inner_nodes_and_their_gradients_are_the_plain_engines(lengths: list[int], K: int) -> None:
     case = make(lengths)
     found = run(case, K, noisy=True, dropout=0.2, need_nodes=True)
@@ -151,20 +151,19 @@ def test_inner_nodes_and_their_gradients_are_the_plain_engines(lengths: list[int
 
 
 def test_repeated_tokens_tie_as_on_the_cpu() -> None:
-    for seed in range(3):
-        case = make([9, 7, 4], seed=seed)
-        with torch.no_grad():
-            case.leaves.copy_(torch.randn(2, 16, device=DEVICE)[torch.randint(2, (3, 9))])
-        found = run(case, 3, noisy=False, dropout=0.0)
-        expected = plain_search(case, 3, noisy=False, dropout=0.0)
-        assert torch.equal(found[4], expected[4])
-        torch.testing.assert_close(found[1], expected[1], atol=2e-5, rtol=1e-4)
+    case = make([7, 6])
+    with torch.no_grad():
+        case.leaves.copy_(torch.randn(2, 16, device=DEVICE)[torch.randint(2, (2, 7))])
+    found = run(case, 3, noisy=False, dropout=0.0)
+    expected = plain_search(case, 3, noisy=False, dropout=0.0)
+    assert torch.equal(found[4], expected[4])
+    torch.testing.assert_close(found[1], expected[1], atol=2e-5, rtol=1e-4)
 
 
 def test_long_lineages_are_read_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (lineage_kernels, fused_search):
         monkeypatch.setattr(module, "STRETCH", triton.language.constexpr(2))
-    compare(make([8, 6, 2, 1]), 2, noisy=True, dropout=0.0)
+    compare(make([6, 4, 1]), 2, noisy=True, dropout=0.0)
 
 
 def test_one_beam_is_greedy_and_gives_the_scorer_a_zero_gradient() -> None:

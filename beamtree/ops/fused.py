@@ -5,17 +5,17 @@ tensors out. Eager code calls the same two functions through an autograd functio
 less. The Triton kernels are imported when the first search runs.
 """
 
-from importlib.util import find_spec
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from beamtree.ops.registry import register
+from beamtree.ops.registry import HAS_TRITON, register
 
-_HAS_TRITON = find_spec("triton") is not None
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
+ENTANGLED = 8  # weights with an entangled scorer; ten with a sliced one
 TAPE = 3  # tensors of the tape, after the five outputs that users see
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -28,7 +28,7 @@ def supports(leaves: Tensor, weights: list[Tensor], beam_size: int) -> bool:
         and beam_size <= BEAMS_AT_MOST
         and NARROWEST <= leaves.shape[2] <= WIDEST
         and all(x.dtype == torch.float32 for x in (leaves, *weights))
-        and _HAS_TRITON
+        and HAS_TRITON
         and (torch.compiler.is_compiling() or torch.cuda.get_device_capability(leaves.device) >= (8, 0))
     )
 
@@ -80,21 +80,24 @@ def _search(
     need_nodes: bool,
     weights: list[Tensor],
 ) -> Outputs:
-    from beamtree.ops.fused_search import Weights, inner_nodes, search
+    from beamtree.ops import entangled_search, fused_search
 
+    entangled = len(weights) == ENTANGLED
+    search: Callable[..., Any] = entangled_search.search if entangled else fused_search.search
+    named = fused_search.EntangledWeights if entangled else fused_search.Weights
     _refuse_capture(leaves)
-    with torch.cuda.device_of(leaves):
+    with torch.cuda.device_of(leaves), torch.autocast(leaves.device.type, enabled=False):
         found, tape = search(
             leaves.contiguous(),
             lengths.contiguous(),
-            Weights(*(_aligned(w) for w in weights)),
+            named(*(_aligned(w) for w in weights)),
             seed,
             beam_size=beam_size,
             dropout=dropout,
             noisy=noisy,
             precision=_precision(product_dtype),
         )
-        inner = inner_nodes(tape, beam_size, need_nodes)
+        inner = fused_search.inner_nodes(tape, beam_size, need_nodes)
     return found.roots, found.relative, inner, found.offset, found.merges, *tape
 
 
@@ -111,9 +114,11 @@ def _replay(
     tape: list[Tensor],
     weights: list[Tensor],
 ) -> list[Tensor]:
-    from beamtree.ops.fused_replay import replay
-    from beamtree.ops.fused_search import Tape, Weights
+    from beamtree.ops import entangled_replay, fused_replay, fused_search
 
+    entangled = len(weights) == ENTANGLED
+    replay: Callable[..., list[Tensor]] = entangled_replay.replay if entangled else fused_replay.replay
+    named = fused_search.EntangledWeights if entangled else fused_search.Weights
     _refuse_capture(grad_roots)
     with torch.cuda.device_of(grad_roots), torch.autocast(grad_roots.device.type, enabled=False):
         return replay(
@@ -122,8 +127,8 @@ def _replay(
             grad_inner.contiguous(),
             relative,
             lengths.contiguous(),
-            Tape(*tape),
-            Weights(*(_aligned(w) for w in weights)),
+            fused_search.Tape(*tape),
+            named(*(_aligned(w) for w in weights)),
             seed,
             n=n,
             dropout=dropout,
@@ -151,13 +156,15 @@ class _Recursion(torch.autograd.Function):
         return roots, relative, inner, offset, merges
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_roots: Tensor, grad_relative: Tensor, grad_inner: Tensor, *_: Tensor
+    ) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             _refuse(ctx)
         relative, lengths, seed, *saved = ctx.saved_tensors
-        tape, weights = saved[:TAPE], saved[TAPE:]
+        grads = (grad_roots, grad_relative, grad_inner)
         to_leaves, *to_weights = _replay(
-            *grads[:3], relative, lengths, seed, *ctx.options, tape=tape, weights=weights
+            *grads, relative, lengths, seed, *ctx.options, tape=saved[:TAPE], weights=saved[TAPE:]
         )
         return to_leaves, *[None] * 7, *to_weights
 

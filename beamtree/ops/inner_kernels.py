@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""Inner nodes of the final beams: their vectors out of the node store, their gradients into the survivors'."""
+"""Inner nodes of the final beams: vectors out of the node store, gradients into the survivors' rows."""
 
 import triton
 import triton.language as tl

@@ -1,10 +1,12 @@
 """How the package registers its operators."""
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
+HAS_TRITON = find_spec("triton") is not None
 _LIBRARY = torch.library.Library("beamtree", "FRAGMENT")
 
 
@@ -12,7 +14,7 @@ def register(
     name: str,
     function: Callable[..., Any],
     shapes: Callable[..., Any],
-    backward: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
     setup_context: Callable[..., None] | None = None,
     tags: Sequence[torch.Tag] = (),
 ) -> None:
@@ -21,4 +23,5 @@ def register(
     _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
     full_name = f"beamtree::{name}"
     torch.library.register_fake(full_name, shapes, lib=_LIBRARY)
-    torch.library.register_autograd(full_name, backward, setup_context=setup_context, lib=_LIBRARY)
+    if backward is not None:
+        torch.library.register_autograd(full_name, backward, setup_context=setup_context, lib=_LIBRARY)
