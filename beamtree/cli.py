@@ -16,7 +16,9 @@ COMMANDS = {
     "eval": ("beamtree.commands.eval", "evaluate"),
     "parse": ("beamtree.commands.parse", "parse"),
     "bench": ("beamtree.commands.bench", "bench"),
+    "export": ("beamtree.commands.export", "export"),
     "report": ("beamtree.commands.report", "report"),
+    "serve": ("beamtree.commands.serve", "serve"),
 }
 
 

@@ -18,3 +18,8 @@ class MissingExtraError(BeamtreeError, ImportError):
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs an optional dependency: pip install 'beamtree[{extra}]'")
+
+
+def first_line(error: Exception) -> str:
+    """What another library says of its error, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 
 from beamtree.atomic import make_folder, replace_file
-from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.errors import BeamtreeError, MissingExtraError, first_line
 from beamtree.folder import CARD
 
 _FILES = ["*.json", "*.safetensors", CARD]  # nothing in a folder is code
@@ -108,7 +108,7 @@ class HubMixin:
         except BeamtreeError:
             raise
         except Exception as error:  # those of the HTTP library come through as they are
-            raise BeamtreeError(f"cannot push to {repo_id!r}: {_first_line(error)}") from error
+            raise BeamtreeError(f"cannot push to {repo_id!r}: {first_line(error)}") from error
 
 
 def _download(repo_id: str, **options: Any) -> Path:
@@ -123,9 +123,5 @@ def _download(repo_id: str, **options: Any) -> Path:
         return Path(snapshot_download(repo_id, allow_patterns=_FILES, **options))
     except Exception as error:  # those of the HTTP library come through as they are
         raise BeamtreeError(
-            f"there is no folder {repo_id!r}, and the hub did not give it: {_first_line(error)}"
+            f"there is no folder {repo_id!r}, and the hub did not give it: {first_line(error)}"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,53 @@
+"""`beamtree export MODEL --onnx FILE`: a trained model for runtimes that know nothing of beamtree."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beamtree.errors import BeamtreeError
+
+
+def export(
+    model: Annotated[
+        str, typer.Argument(help="A model folder, a run folder or the name of a shipped model.")
+    ],
+    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file, checked in onnxruntime.")] = None,
+    exported_program: Annotated[
+        Path | None, typer.Option(help="Write a file for torch.export.load (.pt2).")
+    ] = None,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Beams to search with.", show_default="as in training")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+) -> None:
+    """Write a trained model as a file that runs without beamtree: token ids in, probabilities out.
+
+    Batch size and length are free. The file reads ids (batch, length) as 64-bit integers, 0 where a sentence
+    is padded on the right, and gives probabilities (batch, classes). For a task on pairs the first half of
+    the rows are the first sentences. An ONNX file names its labels and tokens in its metadata; the first
+    token has id 3, and 1 stands for an unknown one.
+
+    Models with the encoders ebt-grc and ebt-grc-noslice can be exported.
+    """
+    from beamtree.inference import set_beam_size
+    from beamtree.model import load_model
+    from beamtree.portable import compare_with_onnx, export_program, save_onnx, save_program
+
+    wanted = [path for path in (onnx, exported_program) if path is not None]
+    if not wanted:
+        raise BeamtreeError("say what to write: --onnx FILE, --exported-program FILE or both")
+    for path in wanted:
+        if path.exists() and not overwrite:
+            raise BeamtreeError(f"{path} exists: --overwrite replaces it")
+
+    classifier = load_model(model)
+    set_beam_size(classifier, beam)
+    program = export_program(classifier)
+    if exported_program is not None:
+        save_program(program, exported_program)
+        typer.echo(f"wrote {exported_program}, for batches of any size and lengths from 2 on")
+    if onnx is not None:
+        save_onnx(program, classifier, onnx)
+        difference = compare_with_onnx(classifier, onnx)
+        typer.echo(f"wrote {onnx}; in onnxruntime it differs from the model by {difference:.1e} at the most")

@@ -1,0 +1,179 @@
+"""An exported classifier is one file that gives the model's probabilities at any batch size and length."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from beamtree import BeamTreeEncoder, portable
+from beamtree.cli import app
+from beamtree.data.task import find_task
+from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.model import ModelSettings, TreeClassifier, create_model
+
+Run = Callable[[Tensor], Tensor]
+SIZES = [(1, 1), (3, 1), (1, 2), (2, 2), (5, 3), (1, 7), (4, 19), (2, 41)]
+
+
+def classifier(task: str = "listops", encoder: str = "ebt-grc") -> TreeClassifier:
+    torch.manual_seed(0)
+    settings = ModelSettings(encoder, d_model=8, embedding_size=6, classifier_hidden=8)
+    return create_model(settings, find_task(task)).eval()
+
+
+def predict(model: TreeClassifier, ids: Tensor) -> Tensor:
+    with torch.no_grad():
+        return portable.Predictor(model)(ids)
+
+
+def write(model: TreeClassifier, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    portable.save_onnx(portable.export_program(model), model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved classifier, and what the command makes of it."""
+    place = tmp_path_factory.mktemp("portable")
+    classifier().save_pretrained(place / "model")
+    words = ["export", str(place / "model"), "--onnx", str(place / "a.onnx")]
+    done = CliRunner().invoke(app, [*words, "--exported-program", str(place / "a.pt2")])
+    assert done.exit_code == 0, done.output
+    assert "a.pt2, for batches of any size" in done.output
+    assert "a.onnx; in onnxruntime it differs from the model by " in done.output
+    return place
+
+
+@pytest.fixture(scope="module")
+def session(folder: Path) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(str(folder / "a.onnx"))
+
+
+def run(session: onnxruntime.InferenceSession, ids: Tensor) -> Tensor:
+    return torch.from_numpy(session.run(["probabilities"], {"ids": ids.numpy()})[0])
+
+
+@pytest.mark.parametrize(("B", "n"), SIZES)
+def test_onnxruntime_finds_what_the_model_finds(session: Any, B: int, n: int) -> None:
+    model = classifier()
+    ids = portable.random_ids(model, B, n, torch.Generator().manual_seed(B * 100 + n))
+    torch.testing.assert_close(run(session, ids), predict(model, ids), rtol=0, atol=2e-6)
+
+
+def test_ties_are_broken_as_the_model_breaks_them(session: Any) -> None:
+    ids = torch.tensor([3, 8])[torch.randint(0, 2, (16, 11), generator=torch.Generator().manual_seed(1))]
+    torch.testing.assert_close(run(session, ids), predict(classifier(), ids), rtol=0, atol=2e-6)
+
+
+def test_padding_changes_nothing(session: Any) -> None:
+    ids = torch.tensor([[5, 9, 10, 7]])
+    padded = nn.functional.pad(ids, (0, 5))
+    torch.testing.assert_close(run(session, padded), run(session, ids), rtol=0, atol=1e-6)
+
+
+def test_the_file_is_valid_onnx_and_says_what_it_reads(folder: Path, session: Any) -> None:
+    proto = onnx.load(folder / "a.onnx")
+    onnx.checker.check_model(proto, full_check=True)
+    assert "Loop" in {node.op_type for node in proto.graph.node}
+    assert {entry.domain for entry in proto.opset_import} == {""}  # no operator of anybody's own
+    task = find_task("listops")
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["labels"]) == list(task.labels)
+    assert json.loads(facts["tokens"]) == list(task.tokens)
+    assert session.get_inputs()[0].shape == ["batch", "length"]
+    assert session.get_outputs()[0].shape == ["batch", 10]
+
+
+def test_the_exported_program_agrees_too(folder: Path) -> None:
+    program, model = torch.export.load(folder / "a.pt2").module(), classifier()
+    for B, n in [(1, 2), (4, 9)]:
+        ids = portable.random_ids(model, B, n, torch.Generator().manual_seed(n))
+        torch.testing.assert_close(program(ids), predict(model, ids), rtol=0, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_a_classifier_of_pairs_is_exported_too(tmp_path: Path) -> None:
+    model = classifier("logic", "ebt-grc-noslice")
+    path = write(model, tmp_path)
+    session = onnxruntime.InferenceSession(str(path))
+    for B, n in [(1, 1), (1, 2), (3, 8)]:
+        ids = portable.random_ids(model, B, n, torch.Generator().manual_seed(n))
+        found = run(session, ids)
+        assert found.shape == (B, 7)
+        torch.testing.assert_close(found, predict(model, ids), rtol=0, atol=2e-6)
+    assert portable.compare_with_onnx(model, path) < 2e-6
+
+
+@pytest.mark.slow
+def test_a_model_with_the_block_inside_goes_to_onnx_with_the_same_table(tmp_path: Path) -> None:
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.out = BeamTreeEncoder(6, beam_size=2), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
+            return self.out(self.encoder(x, key_padding_mask=is_padding))
+
+    torch.manual_seed(0)
+    model = Mine().eval()
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2)}
+    is_padding = torch.arange(5) >= torch.tensor([[5], [2], [3]])
+    torch.onnx.export(
+        model,
+        (torch.randn(3, 5, 6), is_padding),
+        tmp_path / "mine.onnx",
+        dynamo=True,
+        verbose=False,
+        dynamic_shapes=(sizes, sizes),
+        custom_translation_table=portable.translate_sorting(),
+    )
+    session = onnxruntime.InferenceSession(str(tmp_path / "mine.onnx"))
+    x, is_padding = torch.randn(2, 9, 6), torch.arange(9) >= torch.tensor([[9], [4]])
+    names = [entry.name for entry in session.get_inputs()]
+    (found,) = session.run(None, dict(zip(names, (x.numpy(), is_padding.numpy()), strict=True)))
+    torch.testing.assert_close(torch.from_numpy(found), model(x, is_padding).detach(), rtol=0, atol=2e-6)
+
+
+def test_an_encoder_that_cannot_go_is_refused_by_name() -> None:
+    with pytest.raises(BeamtreeError, match=r"encoder 'om' cannot be exported .*ebt-grc-noslice can$"):
+        portable.export_program(classifier(encoder="om"))
+
+
+def test_what_torch_stumbles_over_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumble(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a stone\nand its colour")
+
+    monkeypatch.setattr(torch.export, "export", stumble)
+    with pytest.raises(BeamtreeError, match=r"cannot export this model: a stone$"):
+        portable.export_program(classifier())
+    monkeypatch.setattr(torch.onnx, "export", stumble)
+    with pytest.raises(BeamtreeError, match=r"cannot write this model as ONNX \(2\.13 can\): a stone$"):
+        portable.save_onnx(None, classifier(), tmp_path / "x.onnx")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("onnxscript", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=r"beamtree\[onnx\]"):
+        portable.translate_sorting()
+    with pytest.raises(MissingExtraError, match=r"beamtree\[onnx\]"):
+        portable.compare_with_onnx(classifier(), tmp_path / "x.onnx")
+
+
+def test_the_command_wants_a_file_and_replaces_none(folder: Path) -> None:
+    nothing = CliRunner().invoke(app, ["export", str(folder / "model")])
+    assert nothing.exit_code == 2
+    assert "--onnx FILE, --exported-program FILE or both" in nothing.output
+    there = CliRunner().invoke(app, ["export", str(folder / "model"), "--onnx", str(folder / "a.onnx")])
+    assert there.exit_code == 2
+    assert "a.onnx exists: --overwrite replaces it" in there.output
