@@ -41,17 +41,18 @@ function present(answers, wanted = {}) {
     if (answer instanceof Error) panes[i].fail(answer.message);
     else panes[i].take(answer);
   });
-  const sentences = Math.max(...answers.map((answer) => answer.sentences?.length ?? 0));
+  if (panes.length === 2) panes[1].compare(panes[0]);
+  const sentences = Math.max(0, ...answers.map((answer) => answer.sentences?.length ?? 0));
   byId("sentence-choice").hidden = sentences < 2;
   byId("sentence").replaceChildren(...Array.from({ length: sentences }, (_, i) => element("option", { value: i }, `${i + 1}`)));
   chooseSentence(Math.min(wanted.sentence ?? 0, Math.max(0, sentences - 1)), wanted.step);
-  announce(answers.map(answerWords).join(" "));
+  if (answers.length) announce(answers.map(answerWords).join(" "));
 }
 
 function chooseSentence(sentence, step) {
   asked.sentence = sentence;
   byId("sentence").value = sentence;
-  const steps = Math.max(0, ...panes.map((pane) => pane.searches?.[sentence]?.steps ?? 0));
+  const steps = Math.max(0, ...panes.map((pane) => pane.stepsOf(sentence)));
   player.take(steps, step ?? steps);
 }
 
@@ -65,6 +66,7 @@ async function submit({ model, other, texts }, wanted) {
   document.body.removeAttribute("aria-busy");
   const refused = answers.find((answer) => answer instanceof Error);
   if (refused && answers.every((answer) => answer instanceof Error)) {
+    present([]);
     asking.explain(refused);
     return;
   }
@@ -97,12 +99,12 @@ function answerWords(answer) {
 }
 
 function stepWords(step) {
-  const pane = panes.find(({ search, view }) => view && search);
+  const pane = panes.find((one) => one.stepsOf(asked.sentence));
   if (!pane) return "";
   const { search } = pane;
   if (step === search.steps) return `${count(step, "merge")}: the whole tree`;
   const { n, tokens, nodes, row } = search.board(step, pane.slot());
-  const [taken] = search.heirs(step, pane.slot());
+  const [taken] = pane.heirs();
   if (!taken) return `Merge ${step + 1} of ${search.steps}: this beam is dropped`;
   const words = (id) => (id < n ? tokens[id] : spanText(tokens, nodes[id - n].start, nodes[id - n].end, 18));
   return `Merge ${step + 1} of ${search.steps}: ${words(row[taken.position])} + ${words(row[taken.position + 1])}`;

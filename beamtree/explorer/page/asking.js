@@ -119,7 +119,7 @@ export class Asking {
     box.previousSibling.replaceChildren(letters.slice(0, where.start).join(""), element("mark", {}, bad || " "), letters.slice(where.end).join(""));
     const start = letters.slice(0, where.start).join("").length;
     box.focus();
-    box.setSelectionRange(start, start + bad.length);
+    box.setSelectionRange(start + bad.length, start + bad.length);
   }
 }
 

@@ -10,7 +10,7 @@ export function beamList({ search, sentence, step, chosen, choose }) {
   const rows = search.living(step).map((beam) => {
     const heirs = search.heirs(step, beam.slot);
     return row({
-      name: `Beam ${beam.slot + 1}`, weight: search.scored ? beam.weight : null, pressed: chosen === beam.slot, choose: () => choose(beam.slot),
+      name: search.scored ? `Beam ${beam.slot + 1}` : "Its tree", weight: search.scored ? beam.weight : null, pressed: chosen === beam.slot, choose: () => choose(beam.slot),
       dies: !done && heirs.length === 0,
       fate: done ? finalWords(search, sentence, beam.slot) : fateWords(heirs),
       strip: done || !search.scored ? null : columns(search.board(step, beam.slot).shares, new Map(heirs.map(({ position }) => [position, true]))),
@@ -43,14 +43,13 @@ function fateWords(heirs) {
 function finalWords(search, sentence, slot) {
   const index = search.final.indexOf(slot);
   const same = sentence.beams[index]?.same_tree_as ?? null;
-  const words = same === null ? [] : [`tree of beam ${search.final[same] + 1}, another order`];
+  if (same !== null) return `tree of beam ${search.final[same] + 1}, another order`;
   const agreement = sentence.gold?.agreement[index];
-  if (agreement?.exact) words.push("the gold tree");
-  else if (agreement && agreement.f1 !== null && same === null) words.push(`${agreement.shared} of ${agreement.spans} gold spans`);
-  return words.join("; ");
+  if (!agreement || agreement.f1 === null) return "";
+  return agreement.exact ? "the gold tree" : `${agreement.shared} of ${agreement.spans} gold spans`;
 }
 
 function goldWords(agreement) {
   if (!agreement || agreement.f1 === null) return "";
-  return agreement.exact ? "found by the best beam" : `best beam finds ${agreement.shared} of ${agreement.spans} spans`;
+  return agreement.exact ? "found by the model" : `the model finds ${agreement.shared} of ${agreement.spans} spans`;
 }

@@ -37,9 +37,13 @@ export function visiblePart(forest, folded) {
 
 // What to fold in a long tree so that its upper part fits a screen: the largest parts stay open longest.
 export function foldByDefault(forest) {
-  const { n, nodes, row } = forest;
-  if (n <= SHOWN_UNASKED || row.length > 1) return new Set();
-  return foldBelow(forest, SHOWN_LEAVES);
+  return forest.n <= SHOWN_UNASKED ? new Set() : foldBelow(forest, SHOWN_LEAVES);
+}
+
+// While a long sequence is merged: what is done stands as one leaf each, so that the place of work can be seen.
+export function foldFinished({ n, nodes, row }) {
+  if (n <= SHOWN_UNASKED) return new Set();
+  return new Set(row.filter((id) => id >= n && nodes[id - n].height > 2).map((id) => keyOf(nodes[id - n])));
 }
 
 export function foldBelow({ n, nodes, row }, leaves) {

@@ -10,6 +10,7 @@ const LINE = 24;
 const LEVEL = { upright: 38, sideways: 26 };
 const DEEPEST = { upright: 620, sideways: 520 };
 const MARGIN = 26;
+const ROOT_SIDE = 62; // left of a sideways tree, for the share of a pair
 const LABEL_GAP = 12;
 const CORNER = 10;
 
@@ -31,10 +32,10 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top })
   const extent = along - TOKEN_GAP + MARGIN;
   for (const { id, left, right } of open) places.set(id, (places.get(left) + places.get(right)) / 2);
 
-  const width = upright ? extent : MARGIN + depth + LABEL_GAP + longest + MARGIN;
+  const width = upright ? extent : ROOT_SIDE + depth + LABEL_GAP + longest + MARGIN;
   const height = upright ? MARGIN + depth + LINE + MARGIN : extent;
   const point = (place, level) => {
-    const across = MARGIN + depth - level * unit;
+    const across = (upright ? MARGIN : ROOT_SIDE) + depth - level * unit;
     return upright ? [place, across] : [across, place];
   };
 

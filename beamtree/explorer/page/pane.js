@@ -4,7 +4,7 @@ import { beamList } from "./beams.js";
 import { Candidates } from "./candidates.js";
 import { announce, byId } from "./dom.js";
 import { copyText, downloadJson, downloadPng, downloadSvg } from "./download.js";
-import { foldBelow, foldByDefault, keyOf } from "./folding.js";
+import { foldBelow, foldByDefault, foldFinished, keyOf } from "./folding.js";
 import { mergeTable } from "./listing.js";
 import { Picture, describe } from "./picture.js";
 import { predictionPanel } from "./prediction.js";
@@ -13,8 +13,6 @@ import { Search, forestOf } from "./search.js";
 import { Walking } from "./walking.js";
 import { count } from "./words.js";
 import { Zoom } from "./zoom.js";
-
-const NOTHING = new Set();
 
 export class Pane {
   // `moved(step)`: the pane asks for another step; `changed()`: something a link should hold has changed
@@ -86,8 +84,20 @@ export class Pane {
     this.root.classList.toggle("empty", this.searches.every((search) => search === null));
   }
 
-  get steps() {
-    return this.view ? Math.max(0, ...this.searches.map((search) => search?.steps ?? 0)) : 0;
+  // How far the best trees of two models agree, told in the second pane.
+  compare(other) {
+    if (!this.view || !other.view) return;
+    const spans = (pane) => pane.searches.flatMap((search, i) => search ? search.bestSpans().map((key) => `${i}:${key}`) : []);
+    const [own, theirs] = [spans(this), new Set(spans(other))];
+    if (!own.length || !theirs.size) return;
+    const shared = own.filter((key) => theirs.has(key)).length;
+    this.part("pane-note").append(` · shares ${shared} of ${count(own.length, "span")} with ${other.view.model.name}`);
+  }
+
+  // How many merges can be played: none where the tree was not searched for.
+  stepsOf(sentence) {
+    const search = this.view && this.searches[sentence];
+    return search?.scored ? search.steps : 0;
   }
 
   show(sentence, step) {
@@ -97,7 +107,7 @@ export class Pane {
       this.river.take(this.search);
     }
     this.sentence = this.view.sentences[sentence];
-    this.step = Math.min(step, this.search.steps);
+    this.step = this.search.scored ? Math.min(step, this.search.steps) : this.search.steps;
     this.draw();
   }
 
@@ -106,21 +116,21 @@ export class Pane {
     const slot = this.slot();
     const done = step === search.steps;
     const board = search.board(step, slot);
-    const heirs = search.heirs(step, slot);
+    const heirs = this.heirs();
     const taken = new Map();
     for (const { position, slot: heir } of heirs) taken.set(position, [...(taken.get(position) ?? []), heir]);
     this.forest = this.gold ? this.goldForest() : board;
     const whole = this.gold || done;
     const layout = this.picture.draw(this.forest, {
-      folded: whole ? this.folded ?? foldByDefault(this.forest) : NOTHING,
+      folded: whole ? this.folded ?? foldByDefault(this.forest) : foldFinished(this.forest),
       orientation: this.orientation,
       taken: whole ? null : taken,
-      top: search.board(search.steps, search.final[0]).nodes.at(-1)?.height ?? 1,
+      top: search.best().nodes.at(-1)?.height ?? 1,
       title: this.gold ? "Gold tree" : `Tree of beam ${slot + 1}${done ? "" : `, ${step} of ${search.steps} merges`}`,
     });
     this.zoom.take(layout);
     if (!whole && heirs.length) this.zoom.reveal(this.picture.middleOf(heirs[0].position));
-    this.part("search-view").hidden = search.steps === 0;
+    this.part("search-view").hidden = search.steps === 0 || !search.scored;
     this.river.show(step, slot);
     this.candidates.show(done ? null : board, taken, `What beam ${slot + 1} can merge next`);
     this.part("beams").replaceChildren(...beamList({ search, sentence, step, chosen: this.gold ? "gold" : slot, choose: (one) => this.choose(one) }));
@@ -131,16 +141,23 @@ export class Pane {
   }
 
   // The beam a person chose, wherever it stands at this step; the best one if it was dropped.
-  slot() {
-    const { search, step } = this;
-    const anchor = this.anchor && this.anchor.step <= search.steps ? this.anchor : { step: search.steps, slot: search.final[0] };
+  slot(step = this.step) {
+    const { search } = this;
+    const anchor = search.holds(this.anchor) ? this.anchor : { step: search.steps, slot: search.final[0] };
     return search.follow(anchor, step) ?? search.living(step)[0].slot;
+  }
+
+  // What the shown beam becomes, the heir that is followed first.
+  heirs() {
+    const heirs = this.search.heirs(this.step, this.slot());
+    const next = heirs.length ? this.slot(this.step + 1) : null;
+    return heirs.sort((a, b) => (b.slot === next) - (a.slot === next));
   }
 
   goldForest() {
     const forest = forestOf(this.sentence.tokens, this.sentence.gold.nodes);
-    const found = new Set(this.search.board(this.search.steps, this.search.final[0]).nodes.map(keyOf));
-    for (const node of forest.nodes) node.inGold = found.has(keyOf(node));
+    const found = new Set(this.search.bestSpans());
+    for (const node of forest.nodes.slice(0, -1)) node.inGold = found.has(keyOf(node));
     return forest;
   }
 

@@ -20,6 +20,7 @@ export class River {
     this.ranks = Math.min(slots, Math.max(1, ...search.data.parent.map((row) => row.filter((from) => from >= 0).length)));
     this.svg.setAttribute("viewBox", `0 -0.5 ${Math.max(1, steps)} ${this.ranks}`);
     this.svg.style.setProperty("--ranks", this.ranks);
+    this.svg.classList.toggle("dense", steps > 150);
     const kept = new Set();
     for (const slot of search.final) search.path(steps, slot).forEach((one, t) => kept.add(`${t}:${one}`));
     const lines = { dropped: "", kept: "", ends: "" };

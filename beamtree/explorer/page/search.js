@@ -36,6 +36,11 @@ export class Search {
       from === slot ? [{ slot: heir, position: this.data.position[s][heir] }] : []);
   }
 
+  // Whether there is such a beam: a link may ask for one of another text.
+  holds(at) {
+    return at !== null && at.step <= this.steps && this.living(at.step).some(({ slot }) => slot === at.slot);
+  }
+
   // The slot at which a beam stood after `wanted` merges, or stands later by its best heirs; null if dropped.
   follow({ step, slot }, wanted) {
     for (; step > wanted; step--) slot = step === 1 ? 0 : this.data.parent[step - 1][slot];
@@ -67,6 +72,15 @@ export class Search {
     return this.replayed.get(key);
   }
 
+  best() {
+    return this.board(this.steps, this.final[0]);
+  }
+
+  // Without the span of the whole, which every tree has.
+  bestSpans() {
+    return this.best().nodes.slice(0, -1).map(({ start, end }) => `${start}:${end}`);
+  }
+
   replay(slots) {
     const { data, tokens } = this;
     const n = tokens.length;
@@ -91,7 +105,8 @@ export class Search {
   }
 
   mark(node) {
-    node.inGold = this.gold && this.gold.has(`${node.start}:${node.end}`);
+    const whole = node.end - node.start === this.tokens.length; // every tree has that span
+    node.inGold = this.gold && !whole ? this.gold.has(`${node.start}:${node.end}`) : null;
   }
 }
 
