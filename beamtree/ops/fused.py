@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beamtree.ops.products import float32_precision
 from beamtree.ops.registry import HAS_TRITON, register
 
 BEAMS_AT_MOST = 32
@@ -57,7 +58,7 @@ def fused_recursion(
 def _precision(product_dtype: torch.dtype) -> str:
     """How products are rounded: as autocast says, else as PyTorch's setting for float32 does."""
     if product_dtype == torch.float32:
-        return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        return float32_precision()
     return "bf16" if product_dtype == torch.bfloat16 else "fp16"
 
 
@@ -164,7 +165,7 @@ class _Recursion(torch.autograd.Function):
         relative, lengths, seed, *saved = ctx.saved_tensors
         grads = (grad_roots, grad_relative, grad_inner)
         to_leaves, *to_weights = _replay(
-            *grads, relative, lengths, seed, *ctx.options, tape=saved[:TAPE], weights=saved[TAPE:]
+            *grads, relative, lengths, seed, *ctx.options, saved[:TAPE], saved[TAPE:]
         )
         return to_leaves, *[None] * 7, *to_weights
 

@@ -153,6 +153,24 @@ def roots_kernel(
             tl.store(target, tl.load(target, mask=feature < D, other=0.0) + grad, mask=feature < D)
 
 
+@triton.jit
+def slope_of_score(
+    lineage, energy, left, right, t, n, CHOSEN: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
+):
+    """∂S/∂e of a pair that step t ended: [chosen] − Σ_life exp(e − log Z)."""
+    youngest = tl.maximum(left, right)
+    birth = tl.where(youngest < n, 0, (youngest - n) // K + 1)
+    mass = tl.zeros([BLOCK], tl.float32)
+    for first in range(birth, t + 1, BLOCK):
+        step = first + tl.arange(0, BLOCK)
+        z = tl.load(lineage + step, mask=step <= t, other=float("inf"))
+        mass += tl.exp(energy - z)
+    slope = -tl.sum(mass, 0)
+    if CHOSEN:
+        slope += 1.0
+    return slope
+
+
 @triton.jit(do_not_specialize=["B", "n"])
 def pair_kernel(
     order, slots, rows, links, energies, log_z, weights, projections, scorer_b1, scorer_w2,
@@ -177,17 +195,7 @@ def pair_kernel(
         right = tl.load(links + record.to(tl.int64) * 4 + which + 1)
         if (left >= 0) & (right >= 0):
             energy = tl.load(energies + record.to(tl.int64) * 4 + which)
-            youngest = tl.maximum(left, right)
-            birth = tl.where(youngest < n, 0, (youngest - n) // K + 1)
-            mass = tl.zeros([BLOCK], tl.float32)
-            for first in range(birth, t + 1, BLOCK):
-                step = first + tl.arange(0, BLOCK)
-                z = tl.load(lineage + step, mask=step <= t, other=float("inf"))
-                mass += tl.exp(energy - z)
-            grad = -tl.sum(mass, 0)
-            if which == 1:
-                grad += 1.0
-            grad *= weight
+            grad = weight * slope_of_score(lineage, energy, left, right, t, n, which == 1, K, BLOCK)
             sum_of_grads += grad
             left_row = gradient_row(rows, sequence, left, True, B, n, K).to(tl.int64)
             right_row = gradient_row(rows, sequence, right, True, B, n, K).to(tl.int64)

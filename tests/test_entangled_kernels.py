@@ -1,0 +1,212 @@
+"""BT-GRC's kernels against the plain engine and the published algorithm; without a GPU in the interpreter."""
+
+import os
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from beamtree.cell import GatedRecursiveCell
+from beamtree.lineage import merge_positions
+from beamtree.rivals.naive import naive_beam_tree_recursion
+from beamtree.scorer import EntangledScorer
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
+
+from beamtree.ops import board, entangled_replay, entangled_search, fused, plan  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
+
+
+class Case(NamedTuple):
+    leaves: Tensor
+    lengths: Tensor
+    cell: GatedRecursiveCell
+    scorer: EntangledScorer
+    seed: Tensor
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return [*self.cell.parameters(), *self.scorer.parameters()]
+
+
+def make(lengths: list[int], d: int = 16, *, units: int = 16, scale: float = 8.0) -> Case:
+    torch.manual_seed(0)
+    cell = GatedRecursiveCell(d, hidden_size=units, device=DEVICE)
+    scorer = EntangledScorer(d, device=DEVICE)
+    with torch.no_grad():
+        scorer.weight *= scale  # choices well apart
+        cell.norm.weight.uniform_(0.5, 1.5)
+        cell.norm.bias.uniform_(-0.5, 0.5)
+    leaves = torch.randn(len(lengths), max(lengths), d, device=DEVICE).requires_grad_()
+    return Case(
+        leaves, torch.tensor(lengths, device=DEVICE), cell, scorer, torch.tensor(2**61, device=DEVICE)
+    )
+
+
+def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = False) -> tuple[Tensor, ...]:
+    """Roots, relative scores, inner nodes, offset and merges."""
+    options = (K, case.seed, noisy, dropout, torch.float32, need_nodes)
+    return fused.fused_recursion(case.leaves, case.lengths, case.weights, *options)
+
+
+def plainly(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool) -> tuple[Tensor, ...]:
+    """The same by the plain engine, which tests/test_entangled_recursion.py holds to autograd."""
+    options = (K, case.seed, noisy, dropout, None, None, need_nodes, torch.float32)
+    roots, relative, inner, offset, history, links, *_ = torch.ops.beamtree.search(
+        case.leaves, case.lengths, case.weights, *options
+    )
+    return roots, relative, inner, offset, merge_positions(links, history)
+
+
+def assert_gradients_agree(case: Case, mine: Tensor, theirs: Tensor, rtol: float) -> None:
+    inputs = [case.leaves, *case.weights]
+    got = torch.autograd.grad(mine, inputs)
+    expected = torch.autograd.grad(theirs, inputs, allow_unused=True, materialize_grads=True)
+    for a, b in zip(got[:-1], expected[:-1], strict=True):
+        assert (a - b).norm() <= rtol * b.norm() + 1e-6
+    torch.testing.assert_close(got[-1], torch.zeros_like(got[-1]), atol=1e-3, rtol=0)  # a shift of all scores
+
+
+def compare(
+    case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = False, rtol: float = 1e-4
+) -> None:
+    """Trees, scores, roots, inner nodes and all gradients."""
+    got = run(case, K, noisy=noisy, dropout=dropout, need_nodes=need_nodes)
+    expected = plainly(case, K, noisy=noisy, dropout=dropout, need_nodes=need_nodes)
+    alive = expected[1] > -torch.inf
+    assert torch.equal(got[1] > -torch.inf, alive)
+    assert torch.equal(got[4], expected[4])
+    for part in (0, 2):
+        torch.testing.assert_close(got[part], expected[part], atol=2e-5, rtol=rtol)
+    scores, expected_scores = ((x[1] + x[3].unsqueeze(1))[alive] for x in (got, expected))
+    torch.testing.assert_close(scores, expected_scores, atol=2e-5, rtol=rtol)
+
+    to_roots, to_scores, to_inner = (torch.randn_like(x) for x in got[:3])
+    mine, theirs = (
+        (x[0] * to_roots).sum() + x[1][alive] @ to_scores[alive] + (x[2] * to_inner).sum()
+        for x in (got, expected)
+    )
+    assert_gradients_agree(case, mine, theirs, rtol)
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    if DEVICE == "cpu":
+        monkeypatch.setattr(plan, "PROGRAMS", 1)
+
+
+def test_training_with_noise_and_dropout_agrees_with_the_plain_engine() -> None:
+    compare(make([5, 3, 1, 2], 20, units=72), 3, noisy=True, dropout=0.2)
+
+
+def test_inner_nodes_and_their_gradients_agree_with_the_plain_engine() -> None:
+    compare(make([4, 3]), 2, noisy=True, dropout=0.2, need_nodes=True)
+
+
+class ThroughTheCell(nn.Module):
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.cell, self.scorer = case.cell, case.scorer
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.scorer(self.cell(left, right))
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_without_dropout_it_is_the_published_algorithm(noisy: bool) -> None:
+    case = make([5, 3])
+    roots, relative, _, offset, merges = run(case, 2, noisy=noisy, dropout=0.0)
+    expected_roots, scores, expected_merges = naive_beam_tree_recursion(
+        case.leaves, case.lengths, case.cell, ThroughTheCell(case), beam_size=2, seed=case.seed, noisy=noisy
+    )
+    assert torch.equal(merges, expected_merges)
+    torch.testing.assert_close((relative + offset.unsqueeze(1)).float(), scores, atol=2e-5, rtol=1e-4)
+    mine = (relative.softmax(1).unsqueeze(-1) * roots).sum(1)
+    theirs = (scores.softmax(1).unsqueeze(-1) * expected_roots).sum(1)
+    torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-4)
+    cotangent = torch.randn_like(mine)
+    assert_gradients_agree(case, (mine * cotangent).sum(), (theirs * cotangent).sum(), 1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_the_shortest_sequences_need_no_choice(length: int) -> None:
+    compare(make([length]), 3, noisy=True, dropout=0.1)
+
+
+def test_large_logits_agree_with_the_plain_engine() -> None:
+    compare(make([5], scale=300.0), 2, noisy=False, dropout=0.1)
+
+
+def test_one_beam_gives_the_scorer_a_zero_gradient() -> None:
+    case = make([4])
+    roots, *_ = run(case, 1, noisy=False, dropout=0.0)
+    grads = torch.autograd.grad(roots.square().sum(), case.weights[6:])
+    assert all((g == 0).all() for g in grads)
+
+
+def test_rows_a_few_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entangled_search, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(entangled_replay, "ROWS_AT_ONCE", 5)
+    compare(make([4, 3]), 2, noisy=False, dropout=0.2)
+
+
+def test_a_list_in_chunks_gives_the_same_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SHORT_CHUNK", 2)
+    monkeypatch.setattr(plan, "CHUNK", 4)
+    compare(make([7]), 2, noisy=True, dropout=0.1)
+
+
+def test_deepest_trees_agree_with_the_plain_engine() -> None:
+    case = make([6, 5])
+    with torch.no_grad():  # the score grows with how much of the first leaf is in a node
+        case.leaves[:, :, 0] = 0
+        case.leaves[:, 0, 0] = 30
+        case.scorer.weight.zero_()
+        case.scorer.weight[0, 0] = 10
+        case.cell.norm.weight.fill_(1)
+        case.cell.w2.bias.zero_()
+    *_, merges = run(case, 2, noisy=False, dropout=0.0)
+    assert (merges[:, 0][merges[:, 0] >= 0] == 0).all()
+    compare(case, 2, noisy=False, dropout=0.0)
+
+
+def test_equal_scores_go_to_the_lower_beam_and_position() -> None:
+    case = make([5, 4])
+    with torch.no_grad():
+        case.leaves[:] = case.leaves[:, :1]
+    *_, merges = run(case, 3, noisy=False, dropout=0.0)
+    *_, expected = plainly(case, 3, noisy=False, dropout=0.0, need_nodes=False)
+    assert torch.equal(merges, expected)
+
+
+def test_nan_in_a_sequence_stays_there() -> None:
+    case = make([4, 3])
+    clean, *_ = run(case, 2, noisy=False, dropout=0.0)
+    with torch.no_grad():
+        case.leaves[0, 1] = torch.nan
+    roots, relative, *_ = run(case, 2, noisy=False, dropout=0.0)
+    assert torch.equal(roots[1], clean[1])
+    assert relative[0].softmax(0).isnan().any() or roots[0].isnan().any()
+    (grad,) = torch.autograd.grad(roots[1].sum() + relative[1].softmax(0)[0], case.leaves)
+    assert grad[1].isfinite().all()
+
+
+def test_an_empty_board_is_a_step_that_does_nothing() -> None:
+    empty = torch.zeros(board.SIZE, dtype=torch.int64, device=DEVICE)
+    steps = entangled_search.EntangledPlan(40, 2, 16, 0, 0, 64, 1, 128, True, True, "tf32x3", False)
+    for part in (steps.begin, steps.finish):
+        part(empty)
+    steps.step(empty, 0)
+    assert not empty.any()
+
+
+def test_the_operators_agree_with_their_descriptions() -> None:
+    case = make([3, 2])
+    arguments = (case.leaves, case.lengths, case.seed, 2, True, 0.1, torch.float32, False, case.weights)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.beamtree.fused_search, arguments, test_utils=tests)
