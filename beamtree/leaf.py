@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.cell import layer_norm_wide
+from beamtree.ops.products import linear
 
 
 class LeafTransform(nn.Module):
@@ -20,4 +21,4 @@ class LeafTransform(nn.Module):
         self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return layer_norm_wide(self.linear(x), self.norm)
+        return layer_norm_wide(linear(x, self.linear), self.norm)

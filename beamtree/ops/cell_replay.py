@@ -9,6 +9,8 @@ from torch import Tensor
 
 from beamtree.ops import inner_kernels, level_kernels, sum_kernels, survivor_kernels
 from beamtree.ops.fused_search import EntangledWeights, Weights
+from beamtree.ops.launch import launch
+from beamtree.ops.products import product
 from beamtree.ops.survivors import Survivors, pieces
 
 WIDEST_FUSED = 256  # beyond, the library's products for each level are faster
@@ -47,7 +49,9 @@ def through_cell(
     )
     counter = torch.zeros(1, device=lengths.device)
     block_d = min(128, triton.next_power_of_2(d))
-    survivor_kernels.roots_kernel[(B * K,)](
+    launch(
+        survivor_kernels.roots_kernel,
+        (B * K,),
         slots,
         some.rows,
         lengths,
@@ -63,26 +67,39 @@ def through_cell(
     )
 
     if N and grad_inner.shape[2]:
-        inner_kernels.inner_gradients_kernel[(triton.cdiv(N, 16),)](
+        launch(inner_kernels.inner_gradients_kernel, (triton.cdiv(N, 16),),
             some.order, slots, grad_inner, gradients, B * n, N, n - 1,
             D=d, K=K, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
         )  # fmt: skip
 
-    hidden = linear(pairs, weights.w1, weights.b1, precision)
+    hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
     activated = activate(hidden)
-    gates = linear(activated, weights.w2, weights.b2, precision)
+    gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
     all_d = triton.next_power_of_2(d)
     row_block = max(1, 2048 // all_d)
     if N:
-        level_kernels.open_gates_kernel[(triton.cdiv(N, row_block),)](
-            gates, pairs, child_grads, normed, scales, N, D=d, BLOCK_M=row_block, ALL_D=all_d, num_warps=4
+        launch(
+            level_kernels.open_gates_kernel,
+            (triton.cdiv(N, row_block),),
+            gates,
+            pairs,
+            child_grads,
+            normed,
+            scales,
+            N,
+            D=d,
+            BLOCK_M=row_block,
+            ALL_D=all_d,
+            num_warps=4,
         )
         descend = _descend_by_library if d > WIDEST_FUSED else _descend
         by_node = (gradients, child_grads, parents, normed, scales, weights.gamma)
         descend(some, by_node, gates, hidden, weights, totals, sums, counter, B * n, K, precision)
 
     grad_leaves = torch.empty(B, n, d, device=lengths.device)
-    level_kernels.collect_kernel[(triton.cdiv(B * n, row_block),)](
+    launch(
+        level_kernels.collect_kernel,
+        (triton.cdiv(B * n, row_block),),
         gradients,
         child_grads,
         parents,
@@ -97,7 +114,7 @@ def through_cell(
     block = 64  # columns of a program
     columns = sum(triton.cdiv(size, block) for size in (4 * d, units, d, H)) + 1
     partial = torch.empty(SPLITS, 6 * d + units + 2 * H + 1, device=lengths.device)
-    sum_kernels.close_kernel[(SPLITS, columns)](
+    launch(sum_kernels.close_kernel, (SPLITS, columns),
         gates, sums, hidden, totals, normed, *by_scorer, partial, N, B * n + N,
         D=d, UNITS=units, H=H, BLOCK_M=32, BLOCK_N=block, num_warps=4,
     )  # fmt: skip
@@ -140,13 +157,20 @@ def _descend(
     }  # fmt: skip
     if totals.is_cuda:
         programs = torch.cuda.get_device_properties(totals.device).multi_processor_count
-        level_kernels.levels_kernel[(programs,)](
-            *arguments, some.highest, 1, PHASES=3, launch_cooperative_grid=True, **options
+        launch(
+            level_kernels.levels_kernel,
+            (programs,),
+            *arguments,
+            some.highest,
+            1,
+            PHASES=3,
+            launch_cooperative_grid=True,
+            **options,
         )
     else:
         for height in range(some.highest, 0, -1):
             for phase in (1, 2):
-                level_kernels.levels_kernel[(1,)](*arguments, height, height, PHASES=phase, **options)
+                launch(level_kernels.levels_kernel, (1,), *arguments, height, height, PHASES=phase, **options)
 
 
 def _descend_by_library(
@@ -170,23 +194,21 @@ def _descend_by_library(
     starts = some.starts[: some.highest + 1].tolist()
     for height in range(some.highest, 0, -1):
         start, end = starts[height], starts[height - 1]
-        level_kernels.node_gradient_kernel[(triton.cdiv(end - start, block_m),)](
-            *by_node, totals, sums, first_row, start, end, D=d, K=K, BLOCK_M=block_m, ALL_D=all_d, num_warps=4
+        launch(
+            level_kernels.node_gradient_kernel,
+            (triton.cdiv(end - start, block_m),),
+            *by_node,
+            totals,
+            sums,
+            first_row,
+            start,
+            end,
+            D=d,
+            K=K,
+            BLOCK_M=block_m,
+            ALL_D=all_d,
+            num_warps=4,
         )
         to_gates = by_gate[start:end] * by_sum[start:end]
         hidden[start:end].mul_(product(to_gates.flatten(1), weights.w2, precision))
         sent[start:end] += product(hidden[start:end], weights.w1, precision)
-
-
-_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor, precision: str) -> Tensor:
-    if precision in _HALF:
-        return product(x, weight.t(), precision) + bias
-    return torch.addmm(bias, x, weight.t())
-
-
-def product(x: Tensor, y: Tensor, precision: str) -> Tensor:
-    half = _HALF.get(precision)
-    return x @ y if half is None else (x.to(half) @ y.to(half)).float()

@@ -163,9 +163,19 @@ class _Recursion(torch.autograd.Function):
         if torch.is_grad_enabled():
             _refuse(ctx)
         relative, lengths, seed, *saved = ctx.saved_tensors
-        grads = (grad_roots, grad_relative, grad_inner)
+        n, dropout, product_dtype = ctx.options
         to_leaves, *to_weights = _replay(
-            *grads, relative, lengths, seed, *ctx.options, saved[:TAPE], saved[TAPE:]
+            grad_roots,
+            grad_relative,
+            grad_inner,
+            relative,
+            lengths,
+            seed,
+            n,
+            dropout,
+            product_dtype,
+            saved[:TAPE],
+            saved[TAPE:],
         )
         return to_leaves, *[None] * 7, *to_weights
 

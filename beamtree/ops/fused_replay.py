@@ -7,6 +7,8 @@ from torch import Tensor
 from beamtree.ops import level_kernels, survivor_kernels
 from beamtree.ops.cell_replay import NodeGradients, through_cell
 from beamtree.ops.fused_search import Tape, Weights
+from beamtree.ops.launch import launch
+from beamtree.ops.products import HALF, float32_precision, product
 from beamtree.ops.survivors import find_survivors, pieces
 
 
@@ -42,19 +44,20 @@ def replay(
         torch.empty, lengths.device, (N, 2 * d), (rows, s), (N, H), (N,)
     )
     block_d = min(128, triton.next_power_of_2(d))
-    survivor_kernels.link_kernel[(triton.cdiv(N, 16) + triton.cdiv(B * n, 16),)](
+    launch(survivor_kernels.link_kernel, (triton.cdiv(N, 16) + triton.cdiv(B * n, 16),),
         some.order, slots, some.rows, links, tape.nodes, parents, pairs, slices, N, B, n,
         D=d, K=K, S=s, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
     )  # fmt: skip
 
     by_role = torch.cat((weights.scorer_w1[:, :s], weights.scorer_w1[:, s:]))  # (2·H, s)
-    projections = slices @ by_role.t()
+    exactness = float32_precision() if precision in HALF else precision  # a scorer is never rounded to half
+    projections = product(slices, by_role.t(), exactness)
     pair_grads = torch.zeros(N, 3, H, device=lengths.device) if deterministic else activity
     pair_rows = (
         torch.zeros(N, 3, 2, dtype=torch.int64, device=lengths.device) if deterministic else some.order
     )
     if N:
-        survivor_kernels.pair_kernel[(N,)](
+        launch(survivor_kernels.pair_kernel, (N,),
             some.order, slots, some.rows, links, energies, log_z, some.weights,
             projections, weights.scorer_b1, weights.scorer_w2,
             grad_projections, pair_rows, pair_grads, activity, grad_energies, B, n,
@@ -66,13 +69,13 @@ def replay(
             grad_projections[:, role * H : (role + 1) * H].index_put_(
                 index, pair_grads.view(-1, H), accumulate=True
             )
-    torch.mm(grad_projections, by_role, out=gradients[:, :s])
-    to_scorer = grad_projections.t() @ slices  # (2·H, s)
+    product(grad_projections, by_role, exactness, out=gradients[:, :s])
+    to_scorer = product(grad_projections.t(), slices, exactness)  # (2·H, s)
 
     def activate(hidden: Tensor) -> Tensor:
         activated = torch.empty_like(hidden)
         if N:
-            level_kernels.activate_kernel[(triton.cdiv(N, 16), triton.cdiv(units, 128))](
+            launch(level_kernels.activate_kernel, (triton.cdiv(N, 16), triton.cdiv(units, 128)),
                 some.order, slots, hidden, activated, seed, N, n - 1, round(dropout * 65536),
                 K=K, UNITS=units, DROPS=dropout > 0, BLOCK_M=16, BLOCK_N=128, num_warps=4,
             )  # fmt: skip

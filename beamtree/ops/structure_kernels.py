@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from beamtree.ops.launch import launch
+
 WIDEST = 1024  # places of a list that a program moves at once
 
 
@@ -21,8 +23,17 @@ def find_structure(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     live = merges.new_empty(R, steps + 1, dtype=torch.int32)
     if merges.numel():
         block = min(WIDEST, triton.next_power_of_2(steps + 1))
-        structure_kernel[(R,)](
-            merges, live, spans, heights, children, steps + 1, BLOCK=block, num_warps=max(1, block // 256)
+        launch(
+            structure_kernel,
+            (R,),
+            merges,
+            live,
+            spans,
+            heights,
+            children,
+            steps + 1,
+            BLOCK=block,
+            num_warps=max(1, block // 256),
         )
     return spans, heights, children
 

@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 
 from beamtree.ops import survivor_kernels
+from beamtree.ops.launch import launch
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,18 @@ def find_survivors(
     if T == 0:
         return Survivors(slots, weights, rows, starts, 0, 0)
     beams = max(2, triton.next_power_of_2(K))
-    survivor_kernels.mark_kernel[(B, triton.cdiv(T, 16))](
+    launch(survivor_kernels.mark_kernel, (B, triton.cdiv(T, 16)),
         slots, heights, relative, grad_relative, levels, weights, counts, T,
         K=K, BEAMS=beams, BLOCK=16, num_warps=4,
     )  # fmt: skip
-    survivor_kernels.scan_kernel[(1,)](counts, starts, totals, T, BLOCK=1024, num_warps=4)
+    launch(survivor_kernels.scan_kernel, (1,), counts, starts, totals, T, BLOCK=1024, num_warps=4)
     if deterministic:
         order = levels.sort(descending=True, stable=True).indices
     else:
         order = torch.empty(count, dtype=torch.int64, device=slots.device)
-    survivor_kernels.place_kernel[(triton.cdiv(count, 256),)](
+    launch(
+        survivor_kernels.place_kernel,
+        (triton.cdiv(count, 256),),
         levels,
         slots,
         starts,

@@ -1,0 +1,28 @@
+"""Launching kernels: Triton's own way works out anew at each call what it compiled before, some 50 µs of host
+time; a compiled kernel can be launched directly, in a few.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+_compiled: dict[tuple[Any, ...], Any] = {}
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    """`kernel[grid](*arguments, **options)`; options are the kernel's constants, in order, then Triton's.
+
+    A kernel compiled once serves every call with the same options: integers among the arguments must not be
+    specialised (`do_not_specialize`), and tensors start at multiples of 16 bytes, or take the slow way.
+    """
+    device = arguments[0].device
+    if device.type != "cuda" or any(x.data_ptr() % 16 for x in arguments if isinstance(x, Tensor)):
+        kernel[grid](*arguments, **options)
+        return
+    key = (kernel, device.index, *options.values())
+    compiled = _compiled.get(key)
+    if compiled is None:
+        _compiled[key] = kernel[grid](*arguments, **options)
+        return
+    constants = [options[name] for name in kernel.arg_names[len(arguments) :]]
+    compiled[(*grid, 1, 1)[:3]](*arguments, *constants)

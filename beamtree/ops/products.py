@@ -1,0 +1,73 @@
+"""Matrix products on a GPU: small ones by a kernel of ours, the others by the library.
+
+The library holds 32 MiB of workspace for each thread that calls it (on an H100 or H200), several times what a
+training step on one sequence needs otherwise.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from beamtree.cell import autocasts
+from beamtree.ops.registry import HAS_TRITON
+
+SMALL = 2**30  # multiplications
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def float32_precision() -> str:
+    """How products of float32 are rounded, by PyTorch's setting."""
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def product(
+    x: Tensor, y: Tensor, precision: str, *, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """x (M, R) · y (R, N) + bias (N,), in float32; `precision` rounds the factors."""
+    if x.is_cuda and x.numel() * y.shape[1] <= SMALL:
+        from beamtree.ops.product_kernels import matrix_product
+
+        return matrix_product(_dense(x), _dense(y), precision, bias=bias, out=out)
+    if precision in HALF:
+        x, y = x.to(HALF[precision]), y.to(HALF[precision])
+        found = (x @ y).float()
+        return found if bias is None else found + bias
+    return torch.mm(x, y, out=out) if bias is None else torch.addmm(bias, x, y)
+
+
+def linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """`layer(x)`, whose gradients of any order are such products too."""
+    weight = layer.weight
+    if (
+        x.is_cuda
+        and HAS_TRITON
+        and x.dtype == weight.dtype == torch.float32
+        and x.numel() * weight.shape[0] <= SMALL
+        and not torch.compiler.is_compiling()
+        and not autocasts(x)
+        and torch.cuda.get_device_capability(x.device) >= (8, 0)
+    ):
+        y: Tensor = _Product.apply(x.reshape(-1, x.shape[-1]), weight.t())
+        return y.view(*x.shape[:-1], -1) + layer.bias
+    return F.linear(x, weight, layer.bias)
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        with torch.cuda.device_of(x):
+            return product(x, y, float32_precision())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, y = ctx.saved_tensors
+        to_x = _Product.apply(grad, y.t()) if ctx.needs_input_grad[0] else None
+        return to_x, _Product.apply(x.t(), grad) if ctx.needs_input_grad[1] else None
+
+
+def _dense(x: Tensor) -> Tensor:
+    """One axis must be dense."""
+    return x if 1 in x.stride() else x.contiguous()
