@@ -15,15 +15,16 @@ from beamtree.atomic import make_folder
 from beamtree.card import classifier_card
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, Task, find_task
-from beamtree.data.vocabulary import PAD, Vocabulary
-from beamtree.embedding import TrainableEmbedding
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.data.words import Words, saved_words
+from beamtree.embedding import create_embedding
 from beamtree.errors import BeamtreeError
 from beamtree.folder import CONFIG, VOCABULARY, WEIGHTS, check_fit, read_config, write_config
 from beamtree.heads import ClassifierHead, class_probabilities, pair_features
 from beamtree.hub import HubMixin
 from beamtree.settings import from_table, nearest, setting
 from beamtree.tensorfile import load_tensors, save_tensors
-from beamtree.zoo import create_encoder
+from beamtree.zoo import create_encoder, pair_encoder_names
 
 _KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
 PRETRAINED = Path(__file__).resolve().parent / "pretrained"
@@ -33,7 +34,10 @@ PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 class ModelSettings:
     encoder: str = setting("ebt-grc", "a row of the paper's tables, by its name in beamtree.zoo")
     d_model: int = setting(128, "features of a node", least=1, most=65536)
-    embedding_size: int = setting(128, "features of a token", least=1, most=65536)
+    embedding_size: int = setting(
+        128, "features of a token; ready-made vectors bring their own", least=1, most=65536
+    )
+    project_tokens: bool = setting(False, "a learnt linear map to d_model after the embedding")
     classifier_hidden: int = setting(128, "hidden features of the classifier", least=1, most=65536)
     input_dropout: float = setting(0.1, "on token vectors", least=0, most=0.99)
     dropout: float = setting(0.1, "inside the encoder", least=0, most=0.99)
@@ -52,15 +56,21 @@ class Prediction:
 class TreeClassifier(HubMixin, nn.Module):
     """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example."""
 
-    def __init__(self, settings: ModelSettings, task: Task, vocabulary: Vocabulary) -> None:
+    def __init__(self, settings: ModelSettings, task: Task, words: Words) -> None:
         super().__init__()
-        self.settings, self.task, self.vocabulary = settings, task, vocabulary
+        self.settings, self.task, self.words = settings, task, words
         self.notes: dict[str, Any] = {}  # what stands beside the weights: how they were trained
-        d, embedding_size = settings.d_model, settings.embedding_size
-        self.embedding = TrainableEmbedding(
-            len(vocabulary), embedding_size, padding_id=PAD, dropout=settings.input_dropout
+        d = settings.d_model
+        self.embedding = embedding = create_embedding(
+            words,
+            settings.embedding_size,
+            projected_to=d if settings.project_tokens else None,
+            dropout=settings.input_dropout,
         )
-        input_size = None if embedding_size == d else embedding_size
+        self.meets = settings.encoder in pair_encoder_names()  # both sentences give one vector
+        if self.meets and task.sentences != 2:
+            raise BeamtreeError(f"the encoder {settings.encoder!r} reads pairs, task {task.name!r} has none")
+        input_size = None if embedding.output_size == d else embedding.output_size
         try:
             self.encoder = create_encoder(
                 settings.encoder, d, input_size=input_size, dropout=settings.dropout, **settings.options
@@ -69,10 +79,14 @@ class TreeClassifier(HubMixin, nn.Module):
             raise
         except (TypeError, ValueError, RuntimeError) as error:
             raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {error}") from error
-        features = d if task.sentences == 1 else 4 * d
+        features = d if task.sentences == 1 or self.meets else 4 * d
         self.head = ClassifierHead(
             features, settings.classifier_hidden, len(task.labels), dropout=settings.output_dropout
         )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.words.vocabulary
 
     @property
     def needs_merges(self) -> bool:
@@ -88,12 +102,16 @@ class TreeClassifier(HubMixin, nn.Module):
         need_trees: bool = False,
     ) -> Any:
         """The logits, and with `need_trees` the encoder's trees beside them."""
-        merges = {"merges": gold_merges} if self.needs_merges else {}
-        found = self.encoder(
-            self.embedding(ids), key_padding_mask=key_padding_mask, need_trees=need_trees, **merges
-        )
-        root, trees = found if need_trees else (found, None)  # (S·B, d)
-        logits = self.head(root if self.task.sentences == 1 else pair_features(*root.chunk(2)))
+        trees_too = {"need_trees": True} if need_trees else {}
+        x = self.embedding(ids)
+        if self.meets:
+            found = self.encoder(*x.chunk(2), *key_padding_mask.chunk(2), **trees_too)
+        else:
+            merges = {"merges": gold_merges} if self.needs_merges else {}
+            found = self.encoder(x, key_padding_mask=key_padding_mask, **trees_too, **merges)
+        root, trees = found if need_trees else (found, None)  # (S·B, d), of pairs that meet (B, d)
+        apart = self.task.sentences == 2 and not self.meets
+        logits = self.head(pair_features(*root.unflatten(0, (2, -1))) if apart else root)
         return (logits, trees) if need_trees else logits
 
     def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
@@ -151,19 +169,23 @@ class TreeClassifier(HubMixin, nn.Module):
         return tuple(self.task.tokenize(part) for part in parts)
 
 
-def create_model(settings: ModelSettings, task: Task) -> TreeClassifier:
-    """A fresh model for a task."""
-    return TreeClassifier(settings, task, Vocabulary(task.tokens))
+def create_model(settings: ModelSettings, task: Task, words: Words | None = None) -> TreeClassifier:
+    """A fresh model for a task; `words` are those counted in its text, if it is one on language."""
+    if words is None and not task.tokens:
+        raise BeamtreeError(f"task {task.name!r} has no words of its own: they are counted in its text")
+    return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
 
 
 def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None = None) -> None:
     """Write a model folder. Where one of the same shape stands, only its weights change, in one rename."""
     make_folder(folder)
-    content = {
+    content: dict[str, Any] = {
         "task": model.task.name,
         "labels": list(model.task.labels),
         "model": asdict(model.settings),
     }
+    if model.words.vectors is not None:
+        content["vectors"] = model.words.describe_vectors()
     write_config(folder, content)
     model.vocabulary.save(folder / VOCABULARY)
     save_tensors(folder / WEIGHTS, model.state_dict(), notes or {})
@@ -180,14 +202,20 @@ def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") 
     settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     tensors, notes = load_tensors(folder / WEIGHTS)
+    vectors = config.get("vectors")
     with torch.device("meta"):  # so that wrong sizes cost no memory
-        wanted = TreeClassifier(settings, task, vocabulary).state_dict()
+        wanted = TreeClassifier(settings, task, saved_words(vocabulary, vectors, source)).state_dict()
     check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
     with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
-        model = TreeClassifier(settings, task, vocabulary)
+        model = TreeClassifier(settings, task, saved_words(vocabulary, vectors, source))
     model.load_state_dict(tensors)
     model.notes = notes
     return model.to(device).eval()
+
+
+def shipped_models() -> tuple[str, ...]:
+    """The names of the models that come with beamtree."""
+    return tuple(sorted(entry.name for entry in PRETRAINED.glob("*") if (entry / CONFIG).is_file()))
 
 
 def find_model(path_or_name: str | Path) -> Path:
@@ -196,7 +224,7 @@ def find_model(path_or_name: str | Path) -> Path:
     for folder in (path, path / "best"):
         if (folder / CONFIG).is_file():
             return folder
-    shipped = tuple(sorted(entry.name for entry in PRETRAINED.glob("*") if (entry / CONFIG).is_file()))
+    shipped = shipped_models()
     if str(path_or_name) in shipped:
         return PRETRAINED / str(path_or_name)
     if path.is_dir():

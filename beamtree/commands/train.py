@@ -11,7 +11,7 @@ from beamtree.errors import BeamtreeError
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A shipped recipe (listops, logic, listops-quick, …) or a TOML file."),
+        typer.Argument(help="A shipped recipe (listops, sst5, snli-ebt-gau, …) or a TOML file."),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -58,7 +58,7 @@ def train(
 
     from rich.console import Console
 
-    from beamtree.training.examples import load_examples
+    from beamtree.training.examples import load_learning_data
     from beamtree.training.fit import create_accelerator, fit
     from beamtree.training.progress import Display
     from beamtree.training.recipe import load_recipe
@@ -79,23 +79,25 @@ def train(
     display = Display(Console(quiet=not accelerator.is_main_process))
     if accelerator.is_main_process and not continued:
         folder.refuse_if_taken(overwrite)
-    task, train_examples, dev_examples = load_examples(settings.task, data)
+    found = load_learning_data(settings, data, display.say)
     # All have looked at what stands in the folder before the first process changes it.
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         folder.write_recipe(settings) if continued else folder.begin(settings)
+        folder.write_data_facts(found.facts(settings.task))
     accelerator.wait_for_everyone()
     display.say(
-        f"{settings.model.encoder} on {task.name}: {len(train_examples):,} training and "
-        f"{len(dev_examples):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "
+        f"{settings.model.encoder} on {found.task.name}: {len(found.train):,} training and "
+        f"{len(found.dev):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "
         f"in {folder.path}"
     )
     outcome = fit(
         settings,
         folder,
-        task,
-        train_examples,
-        dev_examples,
+        found.task,
+        found.train,
+        found.dev,
+        words=found.words,
         accelerator=accelerator,
         stopping=stopping,
         display=display,

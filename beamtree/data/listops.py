@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import find_file, read_lines
 from beamtree.data.listops_generate import generate_listops
 from beamtree.data.listops_language import (
@@ -23,7 +24,7 @@ from beamtree.errors import BeamtreeError
 __all__ = ["TASK", "generate_listops", "nesting", "read", "read_file", "sample_expressions"]
 
 
-def read_file(path: Path) -> Iterator[Example]:
+def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
     """The examples of one file, `label⇥expression` or, after its header, LRA's `expression⇥label`."""
     number = 0
     label_first = True
@@ -34,8 +35,9 @@ def read_file(path: Path) -> Iterator[Example]:
         try:
             example = _read_line(line, label_first)
         except BeamtreeError as error:
-            raise BeamtreeError(f"{path}, line {number}: {error}") from None
-        yield example
+            (bad_rows or BadRows()).meet(path, number, str(error))
+        else:
+            yield example
     if number == 1 and not label_first:
         raise BeamtreeError(f"{path} has a header and no examples")
 
@@ -53,12 +55,12 @@ def _read_line(line: str, label_first: bool) -> Example:
     return Example((tokens,), label)
 
 
-def read(folder: Path, split: str) -> Iterator[Example]:
+def read(folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[Example]:
     """The examples of a split, from the folder's file of the published name, plain, .gz or .xz."""
     lines = find_split(split)
     path = find_file(folder, [lines.file])
     count = 0
-    for example in islice(read_file(path), lines.start, lines.stop):
+    for example in islice(read_file(path, bad_rows), lines.start, lines.stop):
         if lines.max_length is None or len(example.sentences[0]) <= lines.max_length:
             count += 1
             yield example
@@ -79,4 +81,6 @@ TASK = Task(
     read=read,
     read_file=read_file,
     gold_merges=gold_merges,
+    answer=lambda sentences: DIGITS[evaluate(sentences[0])],
+    token_pattern=r"[^\s()]+",
 )

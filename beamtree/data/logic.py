@@ -11,10 +11,11 @@ from itertools import combinations
 from pathlib import Path
 from random import Random
 
+from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import find_file, read_lines, write_lines
 from beamtree.data.gold import merges_by_brackets
 from beamtree.data.task import Example, Task, Tokens
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, UnreadableTextError
 
 VARIABLES = ("a", "b", "c", "d", "e", "f")
 TOKENS = ("(", ")", *VARIABLES, "and", "or", "not")
@@ -59,7 +60,9 @@ def worlds_of(tokens: Tokens) -> int:
         elif token != ")":
             if token not in TOKENS:
                 known = " ".join(TOKENS)
-                raise BeamtreeError(f"unknown token {token!r} at position {place}; the tokens are {known}")
+                raise UnreadableTextError(
+                    f"unknown token {token!r} at position {place}; the tokens are {known}", place - 1
+                )
             stack.append(token)
         else:
             match stack[-3:]:
@@ -72,20 +75,32 @@ def worlds_of(tokens: Tokens) -> int:
                 case ["(", int(left), ("or", int(right))]:
                     closed = left | right
                 case _:
-                    raise BeamtreeError(_why_not_closed(stack, place))
+                    raise UnreadableTextError(_why_not_closed(stack, place), place - 1)
             stack[-3:] = [closed]
     match stack:
         case [int(worlds)]:
             return worlds
     if "(" in stack:
-        raise BeamtreeError(f"unbalanced brackets: {stack.count('(')} '(' never closed")
-    raise BeamtreeError("not a formula: wanted is a variable, ( not X ) or ( X ( and Y ) )")
+        raise UnreadableTextError(
+            f"unbalanced brackets: {stack.count('(')} '(' never closed", _first_unclosed(tokens)
+        )
+    raise UnreadableTextError("not a formula: wanted is a variable, ( not X ) or ( X ( and Y ) )")
 
 
 def _why_not_closed(stack: list[str | int | tuple[str, int]], place: int) -> str:
     if "(" not in stack:
         return f"unbalanced brackets: ')' at position {place} closes nothing"
     return f"')' at position {place} closes neither ( not X ) nor ( X ( and Y ) ) nor ( X ( or Y ) )"
+
+
+def _first_unclosed(tokens: Tokens) -> int:
+    opened = []
+    for place, token in enumerate(tokens):
+        if token == "(":
+            opened.append(place)
+        elif token == ")":
+            opened.pop()
+    return opened[0]
 
 
 def gold_merges(tokens: Tokens) -> list[int]:
@@ -107,32 +122,32 @@ def _check_brackets(tokens: Tokens) -> None:
         raise BeamtreeError(f"unbalanced brackets: {open_brackets} '(' never closed")
 
 
-def read_file(path: Path) -> Iterator[Example]:
+def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
     """The pairs of one file; every relation is checked against the truth tables."""
     for number, line in read_lines(path):
-        yield _read_pair(path, number, line)
+        yield from _read_pair(path, number, line, bad_rows)
 
 
-def read(folder: Path, split: str) -> Iterator[Example]:
+def read(folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[Example]:
     """`train` and `dev` are train0 … train6, every tenth line to dev; `test0` … `test12` are files."""
     if split not in SPLITS:
         raise BeamtreeError(f"logic has no split {split!r}; choose one of {', '.join(SPLITS)}")
     if split.startswith("test"):
-        yield from read_file(_find(folder, split))
+        yield from read_file(_find(folder, split), bad_rows)
         return
     count = 0
     for path in [_find(folder, f"train{index}") for index in _TRAINED_INDICES]:
         for number, line in read_lines(path):
             count += 1
             if (count % _DEV_EVERY == 0) == (split == "dev"):
-                yield _read_pair(path, number, line)
+                yield from _read_pair(path, number, line, bad_rows)
 
 
 def _find(folder: Path, name: str) -> Path:
     return find_file(folder, (name, f"{name}.txt"))
 
 
-def _read_pair(path: Path, number: int, line: str) -> Example:
+def _read_pair(path: Path, number: int, line: str, bad_rows: BadRows | None) -> Iterator[Example]:
     try:
         columns = line.split("\t")
         if len(columns) != 3:
@@ -149,8 +164,9 @@ def _read_pair(path: Path, number: int, line: str) -> Example:
                 f"wrong relation {relation!r}: between these formulas it is {true_relation!r}"
             )
     except BeamtreeError as error:
-        raise BeamtreeError(f"{path}, line {number}: {error}") from None
-    return Example((left, right), relation)
+        (bad_rows or BadRows()).meet(path, number, str(error))
+    else:
+        yield Example((left, right), relation)
 
 
 def generate_logic(
@@ -241,4 +257,5 @@ TASK = Task(
     read=read,
     read_file=read_file,
     gold_merges=gold_merges,
+    answer=lambda sentences: relation_between(*map(worlds_of, sentences)),
 )

@@ -1,8 +1,12 @@
 """What every task offers to training, evaluation and parsing, whatever its files look like."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from beamtree.data.bad_rows import BadRows
 
 Tokens = tuple[str, ...]
 
@@ -13,6 +17,26 @@ class Example:
     label: str
 
 
+class Reader(Protocol):
+    def __call__(
+        self, folder: Path, split: str, bad_rows: "BadRows | None" = None
+    ) -> Iterator[Example]: ...
+
+
+class FileReader(Protocol):
+    def __call__(self, path: Path, bad_rows: "BadRows | None" = None) -> Iterator[Example]: ...
+
+
+@dataclass(frozen=True)
+class CountRule:
+    """Which words of a language's text are known: those seen `least` times in the splits `counted`."""
+
+    least: int
+    counted: tuple[str, ...]
+    most: int = 50_000  # words at all, the most frequent ones
+    seen_in: str | None = None  # what tells how often a word is seen in training, if not the training split
+
+
 @dataclass(frozen=True)
 class Task:
     name: str
@@ -20,19 +44,34 @@ class Task:
     labels: tuple[str, ...]
     sentences: int  # 1 or 2
     splits: Mapping[str, str]  # split name -> one line on what it is, in the order of the paper's table
-    tokenize: Callable[[str], Tokens]  # BeamtreeError names the offending token and its place
-    read: Callable[[Path, str], Iterator[Example]]  # (data folder, split); errors name file and line
-    read_file: Callable[[Path], Iterator[Example]]  # one file in the task's own format
+    tokenize: Callable[[str], Tokens]  # UnreadableTextError names the offending token and its place
+    read: Reader  # errors name file and line; bad rows are refused if nothing else is said
+    read_file: FileReader  # one file in the task's own format
     gold_merges: Callable[[Tokens], list[int]] | None = None  # n−1 merge positions, as BeamTrees.merges
+    answer: Callable[[tuple[Tokens, ...]], str] | None = None  # the label, where the language determines it
+    token_pattern: str = r"\S+"  # what a token is in a text, unreadable ones included
+    words: CountRule | None = None  # of a language whose words are counted
+    corpora: Mapping[str, str] = field(default_factory=dict)  # split -> the corpus a user gets it from
+
+
+TASKS = {
+    "listops": "beamtree.data.listops",
+    "logic": "beamtree.data.logic",
+    "sst5": "beamtree.data.sst5",
+    "imdb": "beamtree.data.imdb",
+    "snli": "beamtree.data.snli",
+    "mnli": "beamtree.data.mnli",
+    "qqp": "beamtree.data.qqp",
+}
 
 
 def find_task(name: str) -> Task:
-    """The task of that name: `listops` or `logic`."""
-    from beamtree.data.listops import TASK as LISTOPS
-    from beamtree.data.logic import TASK as LOGIC
+    """The task of that name, one of `TASKS`."""
+    import importlib
+
     from beamtree.errors import BeamtreeError
 
-    tasks = {task.name: task for task in (LISTOPS, LOGIC)}
-    if name not in tasks:
-        raise BeamtreeError(f"there is no task {name!r}; choose one of {', '.join(sorted(tasks))}")
-    return tasks[name]
+    if name not in TASKS:
+        raise BeamtreeError(f"there is no task {name!r}; choose one of {', '.join(TASKS)}")
+    task: Task = importlib.import_module(TASKS[name]).TASK
+    return task

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from beamtree.atomic import make_folder
 from beamtree.errors import BeamtreeError
+from beamtree.reading import shown
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.training.schedule import Schedule
 
@@ -32,6 +33,7 @@ def save_checkpoint(
     path: Path,
     *,
     model: nn.Module,
+    averaged: nn.Module | None = None,
     optimizer: Optimizer,
     schedule: Schedule,
     position: Position,
@@ -39,6 +41,8 @@ def save_checkpoint(
 ) -> None:
     """Replace the checkpoint in one rename. `by_process` tensors have one row for every process."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    if averaged is not None:
+        tensors |= {f"averaged.{name}": tensor for name, tensor in averaged.state_dict().items()}
     tensors |= {f"process.{name}": tensor for name, tensor in by_process.items()}
     optimizer_state = optimizer.state_dict()
     numbers: dict[str, dict[str, Any]] = {}
@@ -60,7 +64,12 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, *, model: nn.Module, optimizer: Optimizer, schedule: Schedule
+    path: Path,
+    *,
+    model: nn.Module,
+    averaged: nn.Module | None = None,
+    optimizer: Optimizer,
+    schedule: Schedule,
 ) -> tuple[Position, dict[str, Tensor]]:
     """Put a run back where it was; the position and the tensors with one row for every process."""
     tensors, notes = load_tensors(path)
@@ -68,12 +77,14 @@ def load_checkpoint(
         raise BeamtreeError(
             f"{path} has checkpoint format {notes.get('format')!r}; this version of beamtree reads {FORMAT}"
         )
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "process": {}}
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "averaged": {}, "optimizer": {}, "process": {}}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")
         parts[kind][rest] = tensor
     try:
         model.load_state_dict(parts["model"])
+        if averaged is not None:
+            averaged.load_state_dict(parts["averaged"])
         optimizer.load_state_dict(_optimizer_state(parts["optimizer"], notes["optimizer"]))
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())

@@ -1,16 +1,83 @@
-"""The examples that a recipe learns from: a task's files, or ListOps drawn on the fly."""
+"""The examples that a recipe learns from, and their words: a task's files, or ListOps drawn on the fly."""
 
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import MissingFileError
-from beamtree.data.location import data_folder
+from beamtree.data.location import data_folder, vectors_folder
 from beamtree.data.task import Example, Task, find_task
+from beamtree.data.vectors import find_vectors
+from beamtree.data.words import Words, find_words
 from beamtree.errors import BeamtreeError
-from beamtree.training.recipe import SampledSettings, TaskSettings
+from beamtree.training.recipe import Recipe, SampledSettings, TaskSettings
+
+
+@dataclass(frozen=True)
+class LearningData:
+    """What a run learns from; `words` are None where the task's language is given."""
+
+    task: Task
+    train: Sequence[Example]
+    dev: Sequence[Example]
+    words: Words | None = None
+
+    def facts(self, settings: TaskSettings) -> dict[str, Any]:
+        """What a report should say about them, as JSON."""
+        return {
+            "train": {"split": settings.train, "examples": len(self.train)},
+            "dev": {"split": settings.dev, "examples": len(self.dev)},
+            "words": None if self.words is None else self.words.facts(),
+        }
+
+
+def load_learning_data(
+    recipe: Recipe, given: Path | None = None, say: Callable[[str], None] = lambda sentence: None
+) -> LearningData:
+    """Examples and words; `say` hears of rows that were skipped and of the vectors that were found."""
+    settings, bad_rows = recipe.task, BadRows.chosen(recipe.task.bad_rows)
+    task, train, dev = load_examples(settings, given, bad_rows)
+    words = None
+    if task.words is not None:
+        vectors = _choose_vectors(recipe.words.vectors, given)
+        if vectors is None:
+            say(
+                f"no word vectors in {vectors_folder(given)}: all words learn "
+                f"{recipe.model.embedding_size} features of their own"
+            )
+        words = find_words(
+            task,
+            data_folder(task.name, given),
+            train,
+            dev,
+            vectors,
+            learn_missing=None if recipe.words.learn_missing < 0 else recipe.words.learn_missing,
+            names=(settings.train, settings.dev),
+            bad_rows=bad_rows,
+        )
+        say(words.describe())
+    for sentence in bad_rows.report():
+        say(sentence)
+    return LearningData(task, train, dev, words)
+
+
+def _choose_vectors(choice: str, given: Path | None) -> Path | None:
+    if choice == "none":
+        return None
+    if choice == "auto":
+        return find_vectors(vectors_folder(given))
+    path = Path(os.path.expanduser(choice))
+    found = find_vectors(path) if path.is_dir() else path
+    if found is None:
+        raise BeamtreeError(f"{path} holds no word vectors (.npy with a list of words, .zip or .txt)")
+    return found
 
 
 def load_examples(
-    settings: TaskSettings, given: Path | None = None
+    settings: TaskSettings, given: Path | None = None, bad_rows: BadRows | None = None
 ) -> tuple[Task, list[Example], list[Example]]:
     """The task, its training and its dev examples."""
     task = find_task(settings.name)
@@ -21,15 +88,21 @@ def load_examples(
             )
         return task, *_sample(settings.sampled)
     folder = data_folder(task.name, given)
+    remedy = (
+        f"`beamtree data check {folder.parent}` says where to get them"
+        if task.words
+        else f"make them with `beamtree data {task.name} --out {folder}`"
+    )
     if not folder.is_dir():
         raise BeamtreeError(
-            f"there are no {task.name} data in {folder}: make them with "
-            f"`beamtree data {task.name} --out {folder}`, or name their folder with --data"
+            f"there are no {task.name} data in {folder}: {remedy}, or name their folder with --data"
         )
     try:
-        return task, list(task.read(folder, settings.train)), list(task.read(folder, settings.dev))
+        train, dev = (list(task.read(folder, split, bad_rows)) for split in (settings.train, settings.dev))
     except MissingFileError as error:
-        raise BeamtreeError(f"{error}; `beamtree data {task.name} --out {folder}` makes it") from error
+        remedy = remedy if task.words else f"`beamtree data {task.name} --out {folder}` makes it"
+        raise BeamtreeError(f"{error}; {remedy}") from error
+    return task, train, dev
 
 
 def _sample(settings: SampledSettings) -> tuple[list[Example], list[Example]]:

@@ -18,6 +18,7 @@ import torch
 from beamtree.atomic import replace_file
 from beamtree.data.batching import Batch
 from beamtree.data.task import Example, Task
+from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.heads import class_losses
 from beamtree.model import save_model
@@ -59,6 +60,7 @@ def fit(
     train: Sequence[Example],
     dev: Sequence[Example],
     *,
+    words: Words | None = None,
     accelerator: "Accelerator | None" = None,
     stopping: Stopping | None = None,
     display: Display | None = None,
@@ -66,7 +68,7 @@ def fit(
     """Train in a run folder that has begun, from its checkpoint if it has one, until over or stopped."""
     accelerator = accelerator or create_accelerator()
     with stopping or Stopping() as stopping, display or Display() as display, _arithmetic(recipe.training):
-        run = Run(recipe, folder, task, train, dev, accelerator, display)
+        run = Run(recipe, folder, task, train, dev, accelerator, display, words)
         main = accelerator.is_main_process
         if main:
             folder.write_metrics(run.position.history)
@@ -111,7 +113,7 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
     }
     run.turn_over(record)
     if best and run.main:
-        save_model(run.model, run.folder.best, record)
+        save_model(run.kept, run.folder.best, record)
     run.save()
     if run.main:
         run.folder.write_metrics(position.history)
@@ -176,8 +178,7 @@ class _Epoch:
         run, position = self.run, self.run.position
         norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), run.settings.clip or math.inf)
         self.norms[position.steps].copy_(norm)
-        run.optimizer.step()
-        run.optimizer.zero_grad()
+        run.update()
         position.steps += 1
         position.total_steps += 1
         self.stopping.steps_taken += 1

@@ -72,6 +72,12 @@ class TrainingSettings:
     )
     patience: int = setting(4, "epochs in a row without a better dev score that are borne", least=0)
     plateau_patience: int = setting(2, "such epochs that are borne before the rate is halved", least=0)
+    averaging: float = setting(
+        0.0,
+        "the model kept is the running mean of the weights with this decay a step, e.g. 0.999; 0: none",
+        least=0,
+        most=0.999999,
+    )
     precision: str = setting("float32", "float32, tf32 or bf16", choices=("float32", "tf32", "bf16"))
     deterministic: bool = setting(False, "same bytes from the same seed on a GPU too; slower")
     checkpoint_minutes: float = setting(5.0, "time between checkpoints inside an epoch", least=0)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from beamtree.data.batching import Batch, BucketedBatches
 from beamtree.data.task import Example, Task
+from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
 from beamtree.heads import class_losses, predicted_classes
-from beamtree.model import create_model, save_model
+from beamtree.model import TreeClassifier, create_model, save_model
 from beamtree.training.checkpoint import (
     Position,
     load_checkpoint,
@@ -44,6 +46,7 @@ class Run:
         dev: Sequence[Example],
         accelerator: "Accelerator",
         display: Display,
+        words: Words | None = None,
     ) -> None:
         settings = self.settings = recipe.training
         self.folder, self.accelerator, self.display = folder, accelerator, display
@@ -51,8 +54,11 @@ class Run:
         self.device: torch.device = accelerator.device
         rank, self.processes = accelerator.process_index, accelerator.num_processes
         torch.manual_seed(settings.seed)
-        self.model = create_model(recipe.model, task).to(self.device)
+        self.model = create_model(recipe.model, task, words).to(self.device)
         self.wrapped = accelerator.prepare(self.model)
+        self.averaged: AveragedModel | None = None
+        if settings.averaging:
+            self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(settings.averaging))
         self.optimizer = Ranger(
             self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
@@ -91,6 +97,18 @@ class Run:
             return f"all {self.settings.max_epochs} epochs are done"
         return None
 
+    @property
+    def kept(self) -> TreeClassifier:
+        """The model that is judged and kept: the one that learns, or the mean of its weights."""
+        return self.model if self.averaged is None else self.averaged.module
+
+    def update(self) -> None:
+        """One step of the optimiser."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.model)
+
     def turn_over(self, record: dict[str, Any]) -> None:
         """Close the epoch under way with its record."""
         position = self.position
@@ -101,11 +119,11 @@ class Run:
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
         """Loss and accuracy on the dev split."""
-        self.model.eval()
+        model = self.kept.eval()
         sums = torch.zeros_like(self.sums)
         for batch in self.dev_batches.epoch(0, device=self.device):
             with self.autocast():
-                logits = self.model(batch.ids, batch.key_padding_mask, batch.gold_merges)
+                logits = model(batch.ids, batch.key_padding_mask, batch.gold_merges)
             add_up(sums, batch, class_losses(logits, batch.labels), logits)
         return self.means(sums, len(self.dev_batches.examples))
 
@@ -124,10 +142,11 @@ class Run:
             "sums": self.accelerator.gather(self.sums[None]),
         }
         if self.main:
-            save_model(self.model, self.folder.last)
+            save_model(self.kept, self.folder.last)
             save_checkpoint(
                 self.folder.checkpoint_file,
                 model=self.model,
+                averaged=self.averaged,
                 optimizer=self.optimizer,
                 schedule=self.schedule,
                 position=self.position,
@@ -138,7 +157,11 @@ class Run:
     def _restore(self) -> None:
         path = self.folder.checkpoint_file
         position, by_process = load_checkpoint(
-            path, model=self.model, optimizer=self.optimizer, schedule=self.schedule
+            path,
+            model=self.model,
+            averaged=self.averaged,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
         )
         if position.data != self.position.data:
             raise BeamtreeError(f"cannot resume {self.folder.path}: its data have changed since it began")

@@ -1,4 +1,4 @@
-"""A run folder: `recipe.toml`, `metrics.jsonl`, `tensorboard/`, `best/`, `last/`, `checkpoint/`.
+"""A run folder: `recipe.toml`, `data.json`, `metrics.jsonl`, `tensorboard/`, `best/`, `last/`, `checkpoint/`.
 
 Every file in it is replaced whole, and the checkpoint is a single file, so a run that is killed at any
 moment can be resumed; `metrics.jsonl` is written anew from the checkpoint's own history.
@@ -27,6 +27,11 @@ class RunFolder:
     @property
     def metrics_file(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def data_file(self) -> Path:
+        """How much was learnt from, and which words had which vectors."""
+        return self.path / "data.json"
 
     @property
     def failure_file(self) -> Path:
@@ -72,7 +77,7 @@ class RunFolder:
             for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard):
                 if folder.exists():
                     shutil.rmtree(folder)
-            for file in (self.metrics_file, self.failure_file):
+            for file in (self.metrics_file, self.data_file, self.failure_file):
                 file.unlink(missing_ok=True)
         except OSError as error:
             raise BeamtreeError(f"cannot empty {self.path}: {error.strerror or error}") from error
@@ -80,6 +85,9 @@ class RunFolder:
 
     def write_recipe(self, recipe: Recipe) -> None:
         replace_file(self.recipe_file, recipe.to_toml())
+
+    def write_data_facts(self, facts: Mapping[str, Any]) -> None:
+        replace_file(self.data_file, json.dumps(facts, indent=2) + "\n")
 
     def continue_with(self, recipe: str | Path | None, changes: Sequence[str]) -> Recipe:
         """The recipe of this run, with changes that leave what was learnt so far valid."""

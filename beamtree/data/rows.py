@@ -1,0 +1,144 @@
+"""Rows of labelled text: tables with a header line (tabs, quoted or not) and JSON lines, one row an example.
+
+Whatever is wrong with a row (a column that is missing, a label outside the set, a byte that is not UTF-8, a
+control character, no words or too many) is told to `BadRows` with its file and line.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from beamtree.data.bad_rows import BadRows
+from beamtree.data.files import read_lines
+from beamtree.data.task import Example, Tokens
+from beamtree.data.tokenizer import tokenize
+from beamtree.errors import BeamtreeError
+
+MAX_WORDS = 10_000  # in a sentence; the longest review of IMDB has a quarter of it
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_WRONG_BYTE = re.compile("[\udc80-\udcff]")
+
+# Line number and the wanted columns, None where one is missing; or why there are no columns.
+Row = tuple[int, Sequence[str | None] | str]
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """Where label and sentences stand in a row; each column by the names that releases give it."""
+
+    label: tuple[str, ...]
+    sentences: tuple[tuple[str, ...], ...]
+    labels: Mapping[str, str]  # as written in the files -> the task's
+    undecided: tuple[str, ...] = ()  # rows without a gold label: left out, not bad
+    prepare: Callable[[str], str] = field(default=lambda text: text)  # a text before it is tokenised
+
+    def read(
+        self,
+        path: Path,
+        bad_rows: BadRows,
+        *,
+        shortest: int = 1,
+        longest: int = MAX_WORDS,
+        quoted: bool = False,
+    ) -> Iterator[Example]:
+        """The examples of a file whose longest sentence has `shortest` to `longest` words."""
+        columns = (self.label, *self.sentences)
+        rows = _json_rows(path, columns) if ".jsonl" in path.suffixes else _table_rows(path, columns, quoted)
+        for line, row in rows:
+            try:
+                if isinstance(row, str):
+                    raise BeamtreeError(row)
+                example = self.example(row, longest)
+            except BeamtreeError as error:
+                bad_rows.meet(path, line, str(error))
+                continue
+            if example is not None and shortest <= max(map(len, example.sentences)):
+                yield example
+
+    def example(self, row: Sequence[str | None], longest: int) -> Example | None:
+        """The example of a row, None if it is to be left out."""
+        for names, value in zip((self.label, *self.sentences), row, strict=True):
+            if value is None:
+                raise BeamtreeError(f"the column {names[0]!r} is missing")
+            refuse_strange_characters(value)
+        label, *texts = (value.strip() for value in row if value is not None)
+        if label in self.undecided:
+            return None
+        if label not in self.labels:
+            raise BeamtreeError(f"the label is {label!r}, not one of {', '.join(self.labels)}")
+        sentences = []
+        for text in texts:
+            text = self.prepare(text)
+            # Every word gives a token at least, so most long texts need not be tokenised to be left out.
+            if longest < text.count(" ") + 1 <= MAX_WORDS and len(text.split()) > longest:
+                return None
+            sentence = words_of(text)
+            if len(sentence) > longest:
+                return None
+            sentences.append(sentence)
+        return Example(tuple(sentences), self.labels[label])
+
+
+def refuse_strange_characters(text: str) -> None:
+    """Text from a file may hold no byte that is not UTF-8 and no control character but white space."""
+    if text.isascii() and text.isprintable():
+        return
+    if found := _WRONG_BYTE.search(text):
+        raise BeamtreeError(f"the byte 0x{ord(found[0]) - 0xDC00:02x} is not UTF-8 text")
+    if found := _CONTROL.search(text):
+        raise BeamtreeError(f"there is a control character, U+{ord(found[0]):04X}, in the text")
+
+
+def words_of(text: str) -> Tokens:
+    """The words of a text that a model may be given: one at least, and not too many."""
+    words = tokenize(text)
+    if not words:
+        raise BeamtreeError("a sentence has no words")
+    if len(words) > MAX_WORDS:
+        raise BeamtreeError(f"a sentence has {len(words):,} words, more than {MAX_WORDS:,}")
+    return words
+
+
+def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) -> Iterator[Row]:
+    lines = read_lines(path, wrong_bytes="surrogateescape")
+    header = next(lines)[1].split("\t")
+    names = [name.strip().strip('"').lower() for name in header]
+    places = []
+    for wanted in columns:
+        place = next((names.index(name) for name in wanted if name in names), None)
+        if place is None:
+            known = " or ".join(map(repr, wanted))
+            raise BeamtreeError(f"{path}, line 1: no column {known}; the header has {', '.join(names)}")
+        places.append(place)
+    for line, fields in _quoted(path, lines) if quoted else ((n, text.split("\t")) for n, text in lines):
+        yield line, [fields[place] if place < len(fields) else None for place in places]
+
+
+def _quoted(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    """Rows in which a quoted text may hold tabs and line ends; the number is that of a row's last line."""
+    reader = csv.reader((text + "\n" for _, text in lines), delimiter="\t")
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise BeamtreeError(f"{path}, line {reader.line_num + 1}: {error}") from None
+        yield reader.line_num + 1, row
+
+
+def _json_rows(path: Path, columns: Sequence[tuple[str, ...]]) -> Iterator[Row]:
+    for line, text in read_lines(path, wrong_bytes="surrogateescape"):
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            yield line, f"not JSON: {error}"
+            continue
+        if not isinstance(row, dict):
+            yield line, f"a JSON object is wanted, found {text[:40]!r}"
+            continue
+        found = [next((row[name] for name in wanted if name in row), None) for wanted in columns]
+        yield line, [value if isinstance(value, str) else None for value in found]
