@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from beamtree.checks import looks_at_values
+from beamtree.reading import shown
+
+_LARGEST = 2**62
 
 
 def check_merges(merges: Tensor, lengths: Tensor, *, n: int | None = None) -> None:
@@ -73,16 +76,19 @@ def check_pins(pinned_spans: Tensor | Sequence[Sequence[Sequence[int]]], lengths
 
 
 def _pad_pins(pinned_spans: Sequence[Sequence[Sequence[int]]], B: int) -> Tensor:
-    if len(pinned_spans) != B:
-        raise ValueError(
-            f"pinned_spans must hold one list of spans for each of {B} sequences, got {len(pinned_spans)}"
-        )
+    if not isinstance(pinned_spans, Sequence) or len(pinned_spans) != B:
+        came = len(pinned_spans) if isinstance(pinned_spans, Sequence) else shown(pinned_spans)
+        raise ValueError(f"pinned_spans must hold one list of spans for each of {B} sequences, got {came}")
     for b, spans in enumerate(pinned_spans):
+        if not isinstance(spans, Sequence):
+            raise ValueError(f"pinned_spans of sequence {b} must be a list of spans, got {shown(spans)}")
         for span in spans:
             if not isinstance(span, Sequence) or [type(end) for end in span] != [int, int]:
                 raise ValueError(
-                    f"pinned_spans of sequence {b} must be pairs (start, end) of int, got {span!r}"
+                    f"pinned_spans of sequence {b} must be pairs (start, end) of int, got {shown(span)}"
                 )
+            if max(map(abs, span)) > _LARGEST:
+                raise ValueError(f"pinned_spans of sequence {b} goes beyond any sequence: {shown(span)}")
     P = max((len(spans) for spans in pinned_spans), default=0)
     padded = [[*map(list, spans), *[[-1, -1]] * (P - len(spans))] for spans in pinned_spans]
     return torch.tensor(padded, dtype=torch.int64).reshape(B, P, 2)

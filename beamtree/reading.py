@@ -9,7 +9,6 @@ from typing import Any
 from beamtree.errors import BeamtreeError
 
 LARGEST = 64 << 20  # bytes: a vocabulary of a million tokens has 16 MiB
-_SHOWN = 80
 
 
 def read_text(path: Path) -> str:
@@ -56,6 +55,14 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def is_folder(path: Path) -> bool:
+    """Whether a folder of that name can be seen."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def machine_memory() -> int:
     """Bytes of this machine's memory, or 1 TiB where it does not say."""
     try:
@@ -64,9 +71,10 @@ def machine_memory() -> int:
         return 1 << 40
 
 
-def shown(value: object) -> str:
+def shown(value: object, *, most: int = 80) -> str:
     """A value as a message shows it: a line, whatever it holds."""
-    if isinstance(value, int) and abs(value) >= 10**20:
-        return f"a number of {value.bit_length()} bits"  # Python refuses to write thousands of digits
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python refuses to write thousands of digits
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= most else text[:most] + "…"

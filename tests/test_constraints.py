@@ -119,3 +119,17 @@ def test_the_spans_of_a_tree_never_cross() -> None:
     merges = [[rng.randrange(29 - step) for step in range(29)] for _ in range(3)]
     trees = BeamTrees.from_merges(merges)
     assert torch.equal(check_pins(trees.spans[:, 0], trees.lengths), trees.spans[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("pins", "message"),
+    [
+        (5, "one list of spans for each of 4 sequences, got 5"),
+        ([[], None, [], []], "sequence 1 must be a list of spans, got None"),
+        ([[], [], [(0, 2**70)], []], "sequence 2 goes beyond any sequence"),
+        ([[("a" * 500, 1)], [], [], []], r"pairs \(start, end\) of int, got .{,90}$"),
+    ],
+)
+def test_spans_that_are_none_are_refused_by_name(pins: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"pinned_spans .*{message}"):
+        check_pins(pins, LENGTHS)

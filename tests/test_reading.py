@@ -1,0 +1,78 @@
+"""Small files: text and JSON are read, everything else is refused by name, at once and in one line."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from beamtree import reading
+from beamtree.errors import BeamtreeError
+from beamtree.reading import is_file, is_folder, machine_memory, read_json, read_text, shown
+
+
+def test_text_and_json_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_text('{"größe": [1]}', encoding="utf-8")
+    assert read_text(path) == '{"größe": [1]}'
+    assert read_json(path) == {"größe": [1]}
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device", "."):
+        with pytest.raises(BeamtreeError, match=r"cannot read .*: it is not a file"):
+            read_text(tmp_path / name)
+    with pytest.raises(BeamtreeError, match=r"cannot read .*loop: Too many levels"):
+        read_text(tmp_path / "loop")
+    with pytest.raises(BeamtreeError, match=r"cannot read .*: embedded null byte"):
+        read_text(Path("a\0b"))
+
+
+def test_a_file_over_the_bound_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "large"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(BeamtreeError, match=r"large has 1,099,511,627,776 bytes, more than the 67,108,864"):
+        read_text(path)
+    path.unlink()
+    path.write_text("short")
+
+    def broken(*arguments: object, **options: object) -> str:
+        raise OSError(5, "I/O error")
+
+    monkeypatch.setattr(Path, "read_text", broken)
+    with pytest.raises(BeamtreeError, match=r"cannot read .*large: I/O error"):
+        read_text(path)
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, "1" * 100_000])
+def test_what_is_no_json_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "file").write_text(content)
+    with pytest.raises(BeamtreeError, match="file is not JSON"):
+        read_json(tmp_path / "file")
+
+
+def test_a_name_that_no_file_can_have_is_no_file(tmp_path: Path) -> None:
+    for name in ("x" * 5000, "a\0b", "absent"):
+        assert not is_file(tmp_path / name)
+        assert not is_folder(tmp_path / name)
+    assert is_folder(tmp_path)
+
+
+def test_memory_is_what_the_machine_says_or_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 << 28 < machine_memory() < 1 << 50
+
+    def silent(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr(reading.os, "sysconf", silent)
+    assert machine_memory() == 1 << 40
+
+
+def test_values_are_shown_in_a_line_of_bounded_length() -> None:
+    assert shown("a") == "'a'"
+    assert len(shown("a" * 1000)) == 81
+    assert shown(int("9" * 4300) ** 2) == "a int too large to show"
