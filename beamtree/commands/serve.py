@@ -11,6 +11,7 @@ _DEFAULT_PORT = 8765
 
 
 def serve(
+    context: typer.Context,
     models: Annotated[
         list[str] | None,
         typer.Argument(
@@ -56,7 +57,7 @@ def serve(
         app = create_app(served, limits, {*LOCAL_HOSTS, host, *(allow_host or ())})
         shown = f"[{host}]" if ":" in host else host
         typer.echo(f"beamtree explorer: http://{shown}:{listener.getsockname()[1]}/  (Ctrl-C stops it)")
-        run(app, listener)
+        run(app, listener, debug=context.find_root().params.get("debug", False))
     typer.echo("stopped", err=True)
 
 

@@ -17,7 +17,7 @@ from beamtree.explorer.work import BusyError, ClientLeftError, TooSlowError, Wor
 from beamtree.model import TreeClassifier
 
 try:
-    from fastapi import FastAPI, Query, Request, Response
+    from fastapi import Depends, FastAPI, Query, Request, Response
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
 
@@ -84,7 +84,12 @@ def create_app(
         ready = examples_for(served.task.name, served.task.sentences)
         return _json({"model": name, "examples": [example._asdict() for example in ready]})
 
-    @app.post("/api/view", response_model=None, responses=_answers(View, 404, 408, 413, 415, 422, 429, 503))
+    @app.post(
+        "/api/view",
+        response_model=None,
+        responses=_answers(View, 404, 408, 413, 415, 422, 429, 503),
+        dependencies=[Depends(_require_json)],
+    )
     async def view(request: Request, wanted: ViewRequest) -> Response:
         """Everything there is to see of one text, or of a pair of texts, under one model."""
         name, model = _find(models, wanted.model or default)
@@ -106,6 +111,13 @@ def create_app(
     for card in cards:
         examples_for(card["task"], card["sentences"])  # drawn now, not while somebody waits
     return app
+
+
+async def _require_json(request: Request) -> None:
+    """Browsers do not send this type to another origin without asking first, and are not allowed to here."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(415, "not_json", "Send JSON, with the header Content-Type: application/json.")
 
 
 def _make(model: TreeClassifier, texts: list[str], **options: Any) -> bytes:

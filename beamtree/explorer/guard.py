@@ -1,8 +1,7 @@
 """What stands between the network and the app: hosts, sizes, time for the body, headers, no naked exception.
 
 A page from elsewhere must not reach an explorer on this machine: a host name that is not known is refused (a
-foreign name can be made to point here, an address cannot), a POST must be declared as JSON, which browsers do
-not send across origins unasked, and no answer allows another origin.
+foreign name can be made to point here, an address cannot), and no answer allows another origin.
 """
 
 import asyncio
@@ -59,13 +58,12 @@ class Guard:
             headers = Headers(scope=scope)
             self._check_host(headers.get("host", ""))
             body = await self._read_body(headers, receive)
-            if scope["method"] == "POST":
-                _check_json(headers)
             await self.app(scope, _replay(body, receive), send_guarded)
         except Problem as problem:
             await _answer(problem, send_guarded)
-        except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+        except Exception as error:
+            log.error("%s %s failed: %s", scope["method"], scope["path"], type(error).__name__)
+            log.debug("the trace of it", exc_info=True)
             if not begun:
                 await _answer(internal(), send_guarded)
 
@@ -97,12 +95,6 @@ class Guard:
                         return bytes(body)
         except TimeoutError:
             raise Problem(408, "too_late", "The body of the request did not come in time.") from None
-
-
-def _check_json(headers: Headers) -> None:
-    kind = headers.get("content-type", "").split(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Problem(415, "not_json", "Send JSON, with the header Content-Type: application/json.")
 
 
 def _is_address(name: str) -> bool:

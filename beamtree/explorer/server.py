@@ -12,13 +12,15 @@ _SECONDS_TO_FINISH = 3
 _CONNECTIONS = 1000
 
 
-def run(app: Any, listener: socket.socket) -> None:
-    """Serve until it is interrupted."""
+def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
+    """Serve until it is interrupted; `debug` tells the trace of a failed request."""
     try:
         import uvicorn
     except ImportError as error:
         raise MissingExtraError("the tree explorer", "web") from error
     torch.set_num_threads(1)  # a request is a thread already, and its steps are small
+    logging.basicConfig(format="%(name)s: %(message)s")
+    logging.getLogger("beamtree.explorer").setLevel(logging.DEBUG if debug else logging.ERROR)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,

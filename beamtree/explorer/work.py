@@ -8,6 +8,7 @@ import asyncio
 import ctypes
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from beamtree.explorer.limits import Limits
 
@@ -33,7 +34,7 @@ class _Stopped(BaseException):
 class Computation:
     """One call in one thread. `done` is called in that thread at its end, whatever that end was."""
 
-    def __init__(self, call: Callable[[], bytes], done: Callable[[], object]) -> None:
+    def __init__(self, call: Callable[[], bytes], done: Callable[[], None]) -> None:
         self.result: bytes | None = None
         self.error: Exception | None = None
         self._call, self._done = call, done
@@ -79,16 +80,21 @@ class Workshop:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._free = asyncio.Semaphore(limits.workers)
-        self._waiting = 0
+        self._admitted = 0  # computing or waiting
         self._running: set[Computation] = set()
 
     async def do(self, call: Callable[[], bytes], client_left: Callable[[], Awaitable[bool]]) -> bytes:
         """The call's result, or its exception; BusyError, TooSlowError or ClientLeftError without either."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.limits.seconds
-        await self._wait_for_worker(deadline - loop.time())
+        await self._wait_for_worker()
         ended = asyncio.Event()
-        computation = Computation(call, lambda: loop.call_soon_threadsafe(self._end, computation, ended))
+
+        def end() -> None:
+            with suppress(RuntimeError):  # the loop may be closed by now
+                loop.call_soon_threadsafe(self._end, computation, ended)
+
+        computation = Computation(call, end)
         self._running.add(computation)
         computation.start()
         try:
@@ -115,19 +121,21 @@ class Workshop:
         for computation in running:
             computation.join(2.0)
 
-    async def _wait_for_worker(self, seconds: float) -> None:
-        if self._free.locked() and self._waiting >= self.limits.waiting:
+    async def _wait_for_worker(self) -> None:
+        if self._admitted >= self.limits.workers + self.limits.waiting:
             raise BusyError
-        self._waiting += 1
+        self._admitted += 1
         try:
-            await asyncio.wait_for(self._free.acquire(), seconds)
-        except TimeoutError:
-            raise BusyError from None
-        finally:
-            self._waiting -= 1
+            await asyncio.wait_for(self._free.acquire(), self.limits.seconds)
+        except BaseException as error:
+            self._admitted -= 1
+            if isinstance(error, TimeoutError):
+                raise BusyError from None
+            raise
 
     def _end(self, computation: Computation, ended: asyncio.Event) -> None:
         self._running.discard(computation)
+        self._admitted -= 1
         self._free.release()
         ended.set()
 

@@ -1,0 +1,288 @@
+"""The explorer over HTTP: what it answers, what it refuses and in which words, what it never gives away."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from explored import small_model
+from fastapi.testclient import TestClient
+
+import beamtree.explorer.app as explorer
+from beamtree.errors import BeamtreeError
+from beamtree.explorer.app import create_app
+from beamtree.explorer.assets import read_assets
+from beamtree.explorer.guard import SECURITY_HEADERS
+from beamtree.explorer.limits import Limits
+from beamtree.explorer.problems import DOCUMENTED
+from beamtree.explorer.schemas import Examples, Models, View
+
+HERE = "http://127.0.0.1:8765"
+LIMITS = Limits(max_tokens=50, max_beam_size=6, max_request_bytes=2000, seconds=10, workers=2, waiting=4)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    models = {"first": small_model(), "pairs": small_model(task="logic"), "plain": small_model("transformer")}
+    with TestClient(create_app(models, LIMITS, ["explorer.test"]), base_url=HERE) as client:
+        yield client
+
+
+def refusal(response: Any, status: int, code: str) -> dict[str, Any]:
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    (error,) = response.json().values()
+    assert error.keys() == {"status", "code", "message", "where"}
+    assert (error["status"], error["code"]) == (status, code)
+    assert (status, code) in {(known.status, known.code) for known in DOCUMENTED}
+    assert error["message"].strip()
+    assert "Traceback" not in response.text
+    return error
+
+
+def test_models_and_limits_are_listed_the_default_first(client: TestClient) -> None:
+    answer = client.get("/api/models").json()
+    Models.model_validate(answer)
+    assert [card["name"] for card in answer["models"]] == ["first", "pairs", "plain"]
+    assert answer["limits"] == {
+        "max_tokens": 50,
+        "max_beam_size": 6,
+        "max_request_bytes": 2000,
+        "seconds": 10,
+    }
+
+
+def test_every_example_that_is_short_enough_can_be_viewed(client: TestClient) -> None:
+    for name in ("first", "pairs", "plain"):
+        answer = client.get("/api/examples", params={"model": name}).json()
+        Examples.model_validate(answer)
+        assert answer["model"] == name
+        for example in answer["examples"]:
+            response = client.post("/api/view", json={"model": name, "texts": example["texts"]})
+            assert response.status_code == (200 if len(example["texts"][0].split()) <= 50 else 413)
+    assert client.get("/api/examples").json()["model"] == "first"
+
+
+def test_a_view_is_answered_as_described(client: TestClient) -> None:
+    response = client.post("/api/view", json={"texts": ["[MAX 2 9 [MIN 4 7 ] 0 ]"], "beam_size": 3})
+    assert response.status_code == 200
+    view = response.json()
+    View.model_validate(view)
+    assert view["model"]["name"] == "first"
+    assert view["model"]["beam_size"] == view["sentences"][0]["search"]["beam_size"] == 3
+
+
+@pytest.mark.parametrize(
+    ("request_body", "status", "code", "message"),
+    [
+        ({"texts": ["[MAX 2 x ]"]}, 422, "unreadable", "unknown token 'x' at position 3"),
+        ({"texts": ["[MAX " + "1 " * 60 + "]"]}, 413, "too_long", "62 tokens are more than the 50"),
+        ({"texts": ["2"], "model": "second"}, 404, "no_such_model", "no model 'second' here"),
+        ({"texts": ["2"], "beam_size": 7}, 422, "invalid", "at most 6"),
+        ({"texts": ["2"], "beam_size": 0}, 422, "invalid", "beam_size: "),
+        ({"texts": ["2"], "beam_size": True}, 422, "invalid", "beam_size: "),
+        ({"texts": ["2"], "model": "plain", "beam_size": 2}, 422, "invalid", "has no beams"),
+        ({"texts": ["2", "3"]}, 422, "unreadable", "wants one text"),
+        ({"texts": []}, 422, "invalid", "texts: "),
+        ({"texts": [5]}, 422, "invalid", "texts.0: "),
+        ({"texts": ["2"], "extra": 1}, 422, "invalid", "extra: "),
+        ({"texts": ["2"], "\ud800": 1}, 422, "invalid", "unicode"),
+        ({"texts": ["\ud800"]}, 422, "unreadable", "unknown token"),
+        ({}, 422, "invalid", "texts: "),
+        ([], 422, "invalid", ""),
+        ({"texts": ["1 " * 2000]}, 413, "too_large", "2,000 bytes"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_words(
+    client: TestClient, request_body: Any, status: int, code: str, message: str
+) -> None:
+    body = json.dumps(request_body)
+    response = client.post("/api/view", content=body, headers={"Content-Type": "application/json"})
+    assert message in refusal(response, status, code)["message"]
+
+
+def test_the_offending_token_is_named_by_its_place(client: TestClient) -> None:
+    response = client.post("/api/view", json={"texts": ["[MAX 2 x ]"]})
+    assert refusal(response, 422, "unreadable")["where"] == {"text": 0, "token": 2, "start": 7, "end": 8}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 1900, b"1" * 1900, b'{"texts": NaN}'])
+def test_a_body_that_is_no_json_is_refused(client: TestClient, body: bytes) -> None:
+    response = client.post("/api/view", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code in (400, 422)
+    refusal(response, response.status_code, "invalid" if response.status_code == 422 else "bad_request")
+
+
+def test_a_body_that_is_not_declared_as_json_is_refused(client: TestClient) -> None:
+    for kind in ({"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}, {}):
+        response = client.post("/api/view", content=b'{"texts": ["2"]}', headers=kind)
+        refusal(response, 415, "not_json")
+
+
+def test_a_body_in_pieces_is_limited_too(client: TestClient) -> None:
+    pieces = (b" " * 500 for _ in range(10))
+    response = client.post("/api/view", content=pieces, headers={"Content-Type": "application/json"})
+    refusal(response, 413, "too_large")
+    for length in ("9" * 30, "2001"):
+        refusal(client.get("/api/models", headers={"Content-Length": length}), 413, "too_large")
+    refusal(client.get("/api/models", headers={"Content-Length": "-1"}), 400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "/static/../app.py",
+        "/static/..%2f..%2fapp.py",
+        "/static/%2e%2e/%2e%2e/pyproject.toml",
+        "/static//etc/passwd",
+        "/static/index.html%00.js",
+        "/static/",
+        "/static",
+        "/docs",
+        "/redoc",
+        "/app.py",
+        "/api/nothing",
+    ],
+)
+def test_no_other_path_can_be_read(client: TestClient, path: str) -> None:
+    refusal(client.get(path), 404, "not_found")
+
+
+def test_other_methods_are_refused(client: TestClient) -> None:
+    for method, path in [("DELETE", "/api/view"), ("GET", "/api/view"), ("PUT", "/api/models")]:
+        response = client.request(method, path, headers={"Content-Type": "application/json"})
+        refusal(response, 405, "method_not_allowed")
+        assert response.headers["allow"]
+
+
+def test_every_answer_carries_the_security_headers_and_allows_no_other_origin(client: TestClient) -> None:
+    from_elsewhere = {"Origin": "https://elsewhere.example"}
+    preflight = {**from_elsewhere, "Access-Control-Request-Method": "POST"}
+    for response in [
+        client.get("/", headers=from_elsewhere),
+        client.get("/api/models", headers=from_elsewhere),
+        client.post("/api/view", json={"texts": ["2"]}, headers=from_elsewhere),
+        client.options("/api/view", headers=preflight),
+        client.get("/nothing"),
+        client.get("/", headers={"Host": "elsewhere.example"}),
+    ]:
+        assert {name: response.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+        assert not [name for name in response.headers if name.startswith("access-control")]
+        assert "server" not in response.headers
+
+
+@pytest.mark.parametrize("host", ["elsewhere.example", "localhost.elsewhere.example", "127.0.0.1.nip.io", ""])
+def test_a_foreign_host_name_is_refused_so_that_rebinding_gains_nothing(
+    client: TestClient, host: str
+) -> None:
+    refusal(client.get("/api/models", headers={"Host": host}), 400, "bad_request")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8765", "127.0.0.1", "[::1]:8765", "[::1]", "Explorer.test:80"])
+def test_addresses_and_known_names_are_served(client: TestClient, host: str) -> None:
+    assert client.get("/api/models", headers={"Host": host}).status_code == 200
+
+
+def test_the_page_and_its_files_are_served_with_their_types(client: TestClient) -> None:
+    assets = read_assets()
+    assert client.get("/").content == assets["index.html"].content
+    assert client.head("/").status_code == 200
+    for name, asset in assets.items():
+        if name != "index.html":
+            response = client.get(f"/static/{name}")
+            assert response.content == asset.content
+            assert response.headers["content-type"] == asset.kind
+
+
+def test_only_files_of_known_kinds_are_read(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("index.html", "deep/a.js", "b.py", "notes"):
+        (tmp_path / name).write_text(name)
+    assert set(read_assets(tmp_path)) == {"index.html", "deep/a.js"}
+
+
+def test_the_description_needs_nothing_from_elsewhere_and_names_every_error(client: TestClient) -> None:
+    page = client.get("/api").text
+    assert "http" not in page.replace("https://", "http")
+    for error in DOCUMENTED:
+        assert f"<td>{error.code}</td>" in page
+    for address in ("GET /api/models", "GET /api/examples", "POST /api/view"):
+        assert address in page
+    assert client.get("/api/page.css").headers["content-type"].startswith("text/css")
+
+
+def test_a_mistake_of_the_server_is_told_without_its_trace(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(explorer, "make_view", fail)
+    with TestClient(create_app({"m": small_model()}), base_url=HERE) as client:
+        response = client.post("/api/view", json={"texts": ["2"]})
+        refusal(response, 500, "internal")
+        assert "secret" not in response.text
+    assert [record.getMessage() for record in caplog.records] == ["POST /api/view failed: RuntimeError"]
+    assert "Traceback" not in caplog.text
+
+
+def test_a_computation_over_the_time_limit_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dawdle(*_: Any, **__: Any) -> None:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(explorer, "make_view", dawdle)
+    limits = Limits(seconds=0.2, workers=1, waiting=0)
+    with TestClient(create_app({"m": small_model()}, limits), base_url=HERE) as client:
+        error = refusal(client.post("/api/view", json={"texts": ["2"]}), 503, "too_slow")
+        assert "0.2 s" in error["message"]
+
+
+def test_a_crowd_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    import httpx
+
+    def dawdle(*_: Any, **__: Any) -> dict[str, Any]:
+        time.sleep(0.3)
+        return {}
+
+    async def crowd() -> list[httpx.Response]:
+        app = create_app({"m": small_model()}, Limits(workers=1, waiting=1))
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
+            calls = [client.post("/api/view", json={"texts": ["2"]}) for _ in range(5)]
+            return await asyncio.gather(*calls)
+
+    monkeypatch.setattr(explorer, "make_view", dawdle)
+    responses = asyncio.run(crowd())
+    assert sorted(response.status_code for response in responses) == [200, 200, 429, 429, 429]
+    for response in responses:
+        if response.status_code == 429:
+            refusal(response, 429, "busy")
+            assert int(response.headers["retry-after"]) > 0
+
+
+def test_a_body_that_never_ends_is_given_up() -> None:
+    app = create_app({"m": small_model()}, Limits(seconds=0.1))
+    sent: list[dict[str, Any]] = []
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/view", "headers": headers, "query_string": b""}
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.03)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == 408
+    assert json.loads(sent[1]["body"])["error"]["code"] == "too_late"
+
+
+def test_an_explorer_without_a_model_is_refused() -> None:
+    with pytest.raises(BeamtreeError, match="no model to explore"):
+        create_app({})

@@ -1,0 +1,242 @@
+"""The view of one input: the engine's own search, told completely, in linear size."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from explored import Slot, rebuild, small_model
+
+from beamtree.data.listops import sample_expressions
+from beamtree.errors import BeamtreeError
+from beamtree.explorer.reading import TooLongError, UnreadableInputError
+from beamtree.explorer.schemas import View
+from beamtree.explorer.view import make_view
+from beamtree.model import TreeClassifier
+from beamtree.parsing import Parsed, parse_lines
+from beamtree.rivals.naive import naive_beam_tree_recursion
+from beamtree.training.agreement import Agreement
+from beamtree.zoo import encoder_names
+
+SEARCHERS = ("ebt-grc", "ebt-grc-noslice", "bt-grc", "bt-grc-os")
+
+
+def expression(length: int, seed: int = 0) -> str:
+    """A digit, or a list that is as long as this: `[MAX a … ]`."""
+    if length < 6:
+        digits = ["4", "7", "1", "9", "2", "5"]
+        return digits[seed] if length < 3 else " ".join(["[MAX", *digits[: length - 2], "]"])
+    (example,) = sample_expressions(1, seed=seed, min_length=length, max_length=length)
+    return " ".join(example.sentences[0])
+
+
+def view_of(model: TreeClassifier, *texts: str, **options: Any) -> dict[str, Any]:
+    view = make_view(model, texts, name="it", **options)
+    assert View.model_validate(view).model_dump(mode="json") == json.loads(json.dumps(view))
+    return view
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 5])
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 6, 9, 23])
+def test_every_choice_of_the_search_follows_from_its_record(length: int, beam_size: int) -> None:
+    (sentence,) = view_of(small_model(seed=length), expression(length), beam_size=beam_size)["sentences"]
+    search = sentence["search"]
+    assert search["steps"] == length - 1
+    slots: list[Slot | None] = []
+    for t, (considered, slots) in enumerate(rebuild(sentence)):
+        living = [k for k, slot in enumerate(slots) if slot is not None]
+        survivors = considered[:beam_size]
+        assert living == list(range(len(survivors)))
+        assert [search["parent"][t][k] for k in living] == [c.beam for c in survivors]
+        assert [search["position"][t][k] for k in living] == [c.position for c in survivors]
+        assert [search["log_score"][t][k] for k in living] == pytest.approx(
+            [c.score for c in survivors], abs=1e-4
+        )
+    for beam, slot in zip(sentence["beams"], search["final"], strict=True):
+        end = slots[slot] if slots else Slot([0], [], 0.0)
+        assert end is not None
+        assert len(end.nodes) == 1
+        assert end.score == pytest.approx(beam["log_score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("encoder", SEARCHERS)
+def test_trees_and_scores_are_those_of_the_published_algorithm(encoder: str) -> None:
+    model = small_model(encoder)
+    text = expression(12)
+    (sentence,) = view_of(model, text)["sentences"]
+    ids = torch.tensor([model.vocabulary.encode(sentence["tokens"])])
+    leaves, lengths = model.encoder.read(model.embedding(ids), None)  # type: ignore[operator]
+
+    def score(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        if encoder.startswith("bt"):
+            return model.encoder.scorer(model.encoder.cell(left, right))  # type: ignore[operator]
+        return model.encoder.scorer(left, right)  # type: ignore[operator]
+
+    _, scores, merges = naive_beam_tree_recursion(
+        leaves,
+        lengths,
+        model.encoder.cell,  # type: ignore[arg-type]
+        score,  # type: ignore[arg-type]
+        beam_size=5,
+    )
+    assert [beam["merges"] for beam in sentence["beams"]] == merges[0].tolist()
+    assert [beam["log_score"] for beam in sentence["beams"]] == pytest.approx(scores[0].tolist(), abs=1e-5)
+    weights = scores[0].softmax(0).tolist()
+    assert [beam["weight"] for beam in sentence["beams"]] == pytest.approx(weights, abs=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 3, 8, 40])
+def test_prediction_and_best_tree_are_those_of_parse(length: int) -> None:
+    model, text = small_model(), expression(length)
+    view = view_of(model, text)
+    (record,) = parse_lines(model, [text])
+    assert isinstance(record, Parsed)
+    (sentence,) = view["sentences"]
+    assert view["prediction"]["label"] == record.label
+    assert view["prediction"]["probability"] == pytest.approx(record.probability, abs=1e-6)
+    assert sum(entry["probability"] for entry in view["prediction"]["probabilities"]) == pytest.approx(
+        1, abs=1e-5
+    )
+    assert sum(beam["weight"] for beam in sentence["beams"]) == pytest.approx(1, abs=1e-5)
+    (trees,) = record.trees
+    assert [beam["brackets"] for beam in sentence["beams"]] == [
+        trees.brackets(k) for k in range(len(sentence["beams"]))
+    ]
+
+
+def test_a_node_has_its_span_its_height_its_children_and_its_share() -> None:
+    model = small_model()
+    (sentence,) = view_of(model, expression(9))["sentences"]
+    n, search = 9, sentence["search"]
+    steps = rebuild(sentence)
+    for beam, slot in zip(sentence["beams"], search["final"], strict=True):
+        nodes = beam["nodes"]
+        spans = [(i, i + 1) for i in range(n)]
+        heights = [0] * n
+        for t in range(n - 1):
+            left, right = nodes["left"][t], nodes["right"][t]
+            assert spans[left][1] == spans[right][0]
+            spans.append((spans[left][0], spans[right][1]))
+            heights.append(1 + max(heights[left], heights[right]))
+        assert spans[n:] == list(zip(nodes["start"], nodes["end"], strict=True))
+        assert heights[n:] == nodes["height"]
+        for t in reversed(range(n - 1)):
+            gain = search["log_score"][t][slot] - (
+                search["log_score"][t - 1][search["parent"][t][slot]] if t else 0.0
+            )
+            before = steps[t - 1][1][search["parent"][t][slot]] if t else None
+            pairs = search["leaf_scores"] if before is None else before.pairs
+            assert torch.tensor(nodes["probability"][t]).log() == pytest.approx(gain, abs=1e-4)
+            assert nodes["score"][t] == pairs[search["position"][t][slot]]
+            log_z = float(torch.tensor(pairs).logsumexp(0))
+            assert search["log_z"][t][slot] == pytest.approx(log_z, abs=1e-4)
+            slot = search["parent"][t][slot]
+
+
+def test_beams_with_the_same_tree_say_so() -> None:
+    (sentence,) = view_of(small_model(), expression(9))["sentences"]
+    spans = [
+        set(zip(beam["nodes"]["start"], beam["nodes"]["end"], strict=True)) for beam in sentence["beams"]
+    ]
+    for k, beam in enumerate(sentence["beams"]):
+        first = spans.index(spans[k])
+        assert beam["same_tree_as"] == (None if first == k else first)
+
+
+def test_the_gold_tree_comes_with_what_each_beam_shares_with_it() -> None:
+    model = small_model()
+    (sentence,) = view_of(model, expression(15))["sentences"]
+    gold = sentence["gold"]
+    own = model.task.gold_merges(tuple(sentence["tokens"]))  # type: ignore[misc]
+    gold_spans = set(zip(gold["nodes"]["start"], gold["nodes"]["end"], strict=True))
+    for beam, said in zip(sentence["beams"], gold["agreement"], strict=True):
+        agreement = Agreement()
+        agreement.add(beam["merges"], own)
+        assert (said["shared"], said["spans"]) == (agreement.shared, agreement.spans)
+        assert said["f1"] == pytest.approx(agreement.f1, abs=1e-6)
+        spans = list(zip(beam["nodes"]["start"], beam["nodes"]["end"], strict=True))
+        assert beam["nodes"]["in_gold"] == [span in gold_spans for span in spans]
+        assert sum(beam["nodes"]["in_gold"]) == said["shared"] + 1  # the whole sentence
+
+
+@pytest.mark.parametrize("encoder", encoder_names())
+def test_every_encoder_shows_what_it_has_and_says_what_it_lacks(encoder: str) -> None:
+    model = small_model(encoder)
+    view = view_of(model, expression(7))
+    (sentence,) = view["sentences"]
+    kind = view["model"]["kind"]
+    assert kind == ("search" if encoder in SEARCHERS else "none" if "transformer" in encoder else "tree")
+    assert (sentence["search"] is not None) == (kind == "search")
+    assert len(sentence["beams"]) == {"search": 5, "tree": 1, "none": 0}[kind]
+    assert (view["note"] is None) == (kind == "search")
+    assert view["prediction"]["label"] == model.predict([sentence["text"]])[0].label
+    if encoder == "gold-grc":
+        assert sentence["gold"]["agreement"][0]["exact"]
+    if kind != "search":
+        assert encoder in view["note"]
+        with pytest.raises(BeamtreeError, match="beam_size does not apply"):
+            make_view(model, [sentence["text"]], name="it", beam_size=2)
+
+
+def test_a_pair_has_two_sentences_and_one_prediction() -> None:
+    for encoder in ("ebt-grc", "egt-grc", "transformer"):
+        model = small_model(encoder, task="logic")
+        texts = ("( a ( and b ) )", "a")
+        view = view_of(model, *texts)
+        assert [sentence["text"] for sentence in view["sentences"]] == list(texts)
+        assert view["answer"] == "<"
+        prediction = model.predict([texts])[0]
+        assert view["prediction"]["label"] == prediction.label
+        assert view["prediction"]["probability"] == pytest.approx(prediction.probability, abs=1e-6)
+
+
+def test_the_answer_is_the_value_of_the_expression() -> None:
+    assert view_of(small_model(), "[SM 7 [MAX 2 9 ] ]")["answer"] == "6"
+
+
+@pytest.mark.parametrize("text", ["[MAX  2 9\t]", "( ( ( [MAX 2 ) 9 ) ] )", "  [MAX 2 9 ]  "])
+def test_tokens_are_found_in_the_text(text: str) -> None:
+    (sentence,) = view_of(small_model(), text)["sentences"]
+    assert sentence["tokens"] == ["[MAX", "2", "9", "]"]
+    assert [text[start:end] for start, end in sentence["ranges"]] == sentence["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("task", "texts", "message", "where"),
+    [
+        ("listops", ["[MAX 2 x ]"], "unknown token 'x' at position 3", (0, 2, 7, 8)),
+        ("listops", ["( [MAX 2 ) ø ]"], "unknown token 'ø'", (0, 2, 11, 12)),
+        ("listops", ["[MAX 2 ] ]"], "']' at position 4 closes nothing", (0, 3, 9, 10)),
+        ("listops", ["[MAX 2 [MIN ] ]"], "closed at position 4 has no arguments", (0, 3, 12, 13)),
+        ("listops", ["[MAX 2 [MIN 4"], "not closed at the end", (0, 2, 7, 11)),
+        ("listops", ["[MAX 2 ] 3"], "one expression is wanted, 2 found", (0, 3, 9, 10)),
+        ("listops", ["( 2"], "unbalanced round brackets", (0, None, 0, 3)),
+        ("listops", ["()"], "nothing to read", (0, None, 0, 2)),
+        ("listops", [" \n"], "nothing to read", (0, None, 0, 2)),
+        ("listops", ["2", "3"], "wants one text, 2 came", None),
+        ("logic", ["a"], "wants 2 texts", None),
+        ("logic", ["a", "( a ( nor b ) )"], "unknown token 'nor'", (1, 3, 6, 9)),
+        ("logic", ["a )", "a"], "closes nothing", (0, 1, 2, 3)),
+        ("logic", ["( a ( and b )", "a"], "1 '(' never closed", (0, 0, 0, 1)),
+        ("logic", ["a b", "a"], "not a formula", (0, None, 0, 3)),
+    ],
+)
+def test_what_cannot_be_read_is_explained_at_its_token(
+    task: str, texts: list[str], message: str, where: tuple[int, int | None, int, int] | None
+) -> None:
+    with pytest.raises(UnreadableInputError) as caught:
+        make_view(small_model(task=task), texts, name="it")
+    assert message in str(caught.value)
+    assert caught.value.where == where
+
+
+def test_a_text_with_too_many_tokens_is_refused_at_the_first_too_many() -> None:
+    with pytest.raises(TooLongError, match="4 tokens are more than the 3 that are read here") as caught:
+        make_view(small_model(), ["[MAX 2 9 ]"], name="it", max_tokens=3)
+    assert caught.value.where == (0, 3, 9, 10)
+
+
+def test_the_size_is_linear_in_the_tokens() -> None:
+    model = small_model()
+    short, long = (len(json.dumps(make_view(model, [expression(n)], name="it"))) for n in (60, 240))
+    assert long < 4.5 * short

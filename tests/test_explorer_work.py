@@ -1,0 +1,165 @@
+"""Computations in threads: limited, stoppable, and never a worker lost."""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable
+
+import pytest
+import torch
+from explored import small_model
+
+from beamtree.errors import BeamtreeError
+from beamtree.explorer.limits import Limits
+from beamtree.explorer.view import make_view
+from beamtree.explorer.work import BusyError, ClientLeftError, TooSlowError, Workshop
+
+
+async def stays() -> bool:
+    return False
+
+
+def threads() -> int:
+    return sum(thread.name == "beamtree-explorer" for thread in threading.enumerate())
+
+
+def wait_until_all_ended() -> float:
+    begun = time.monotonic()
+    while threads():
+        assert time.monotonic() - begun < 10, "a computation goes on"
+        time.sleep(0.01)
+    return time.monotonic() - begun
+
+
+def endless() -> bytes:
+    ended = torch.zeros(1)
+    while not ended.item():
+        ended = torch.ones(32, 32).mm(torch.ones(32, 32)).sum() * 0
+    return b""
+
+
+def test_a_result_and_an_exception_come_back() -> None:
+    async def both() -> None:
+        workshop = Workshop(Limits(workers=1))
+        assert await workshop.do(lambda: b"42", stays) == b"42"
+        with pytest.raises(ZeroDivisionError):
+            await workshop.do(lambda: b"%d" % (1 // 0), stays)
+        assert await workshop.do(lambda: b"still works", stays) == b"still works"
+
+    asyncio.run(both())
+
+
+def test_a_computation_is_stopped_at_the_time_limit() -> None:
+    async def too_slow() -> None:
+        with pytest.raises(TooSlowError):
+            await Workshop(Limits(seconds=0.2)).do(endless, stays)
+
+    begun = time.monotonic()
+    asyncio.run(too_slow())
+    wait_until_all_ended()
+    assert time.monotonic() - begun < 5
+
+
+def test_a_computation_for_a_client_that_left_is_stopped() -> None:
+    async def leaves() -> bool:
+        return time.monotonic() - begun > 0.2
+
+    async def left() -> None:
+        with pytest.raises(ClientLeftError):
+            await Workshop(Limits(seconds=60)).do(endless, leaves)
+
+    begun = time.monotonic()
+    asyncio.run(left())
+    wait_until_all_ended()
+
+
+@pytest.mark.parametrize("encoder", ["ebt-grc", "crvnn-nohalt", "om", "egt-grc"])
+def test_every_kind_of_encoder_can_be_stopped(encoder: str) -> None:
+    model = small_model(encoder)
+    text = " ".join(["[MAX", *"12345678" * 200, "]"])
+
+    def look() -> bytes:
+        while True:
+            make_view(model, [text], name="it")
+
+    async def too_slow() -> None:
+        with pytest.raises(TooSlowError):
+            await Workshop(Limits(seconds=0.3)).do(look, stays)
+
+    asyncio.run(too_slow())
+    wait_until_all_ended()
+
+
+def test_more_than_may_wait_are_sent_away_and_the_others_served() -> None:
+    async def crowd() -> list[bytes | BaseException]:
+        workshop = Workshop(Limits(workers=2, waiting=3))
+
+        def slowly() -> bytes:
+            time.sleep(0.1)
+            return b"served"
+
+        calls: list[Awaitable[bytes]] = [workshop.do(slowly, stays) for _ in range(10)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    answers = asyncio.run(crowd())
+    assert answers.count(b"served") == 5
+    assert sum(isinstance(answer, BusyError) for answer in answers) == 5
+
+
+def test_who_waits_too_long_for_a_worker_is_told_that_it_is_busy() -> None:
+    async def wait() -> None:
+        workshop = Workshop(Limits(workers=1, seconds=0.3))
+        first = asyncio.create_task(workshop.do(endless, stays))
+        await asyncio.sleep(0.05)
+        workshop.limits = Limits(workers=1, seconds=0.05)
+        with pytest.raises(BusyError):
+            await workshop.do(lambda: b"", stays)
+        with pytest.raises(TooSlowError):
+            await first
+
+    asyncio.run(wait())
+    wait_until_all_ended()
+
+
+def test_no_worker_is_lost_whenever_a_computation_is_stopped() -> None:
+    draw = random.Random(0)
+
+    async def hasty() -> None:
+        workshop = Workshop(Limits(workers=2, waiting=100))
+        for _ in range(60):
+            workshop.limits = Limits(workers=2, seconds=draw.choice([0.001, 0.003, 0.01]))
+            spins = draw.randrange(1, 4000)
+
+            def spin(spins: int = spins) -> bytes:
+                return b"%d" % sum(i * i for i in range(spins * 10))
+
+            calls = [workshop.do(spin, stays) for _ in range(2)]
+            await asyncio.gather(*calls, return_exceptions=True)
+        workshop.limits = Limits(workers=2, seconds=10)
+        calls = [workshop.do(lambda: b"free", stays) for _ in range(4)]
+        assert await asyncio.gather(*calls) == [b"free"] * 4
+
+    asyncio.run(hasty())
+    wait_until_all_ended()
+
+
+def test_closing_stops_what_runs() -> None:
+    async def close() -> None:
+        workshop = Workshop(Limits(workers=1, seconds=60))
+        running = asyncio.create_task(workshop.do(endless, stays))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(workshop.close)
+        with pytest.raises(TooSlowError):
+            await running
+
+    asyncio.run(close())
+    assert wait_until_all_ended() < 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_tokens": 0}, {"workers": 0}, {"waiting": -1}, {"seconds": 0.0}, {"max_request_bytes": 0}]
+)
+def test_a_limit_that_lets_nothing_through_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(BeamtreeError, match=f"the limit {next(iter(wrong))} must be at least"):
+        Limits(**wrong)  # type: ignore[arg-type]
