@@ -37,7 +37,7 @@ class BeamTrees:
     log-scores less `offset` (B,), -inf for dead beams: near -11,000 float32 cannot tell beams apart.
 
     Methods that take `tokens` want a list of tokens for each sequence (one list will do for one sequence);
-    without it, leaves are named by their positions.
+    without it, leaves have the names that `named` gave them, or those of their positions.
     """
 
     def __init__(self, merges: Tensor, relative_scores: Tensor, offset: Tensor, lengths: Tensor) -> None:
@@ -51,6 +51,7 @@ class BeamTrees:
         self.relative_scores = relative_scores
         self.offset = offset
         self.lengths = lengths
+        self._names: Sequence[Sequence[str]] | None = None
         self._found: Structure | None = None
 
     @classmethod
@@ -123,9 +124,11 @@ class BeamTrees:
         else:
             row = self._row(index)
             rows, steps = slice(row, row + 1), int(self.lengths[row]) - 1
-        return BeamTrees(
+        some = BeamTrees(
             self.merges[rows, :, :steps], self.relative_scores[rows], self.offset[rows], self.lengths[rows]
         )
+        some._names = None if self._names is None else self._names[rows]
+        return some
 
     def _row(self, index: int) -> int:
         if not -len(self) <= index < len(self):
@@ -135,6 +138,12 @@ class BeamTrees:
     def __repr__(self) -> str:
         B, K, steps = self.merges.shape
         return f"BeamTrees(B={B}, K={K}, n={steps + 1})"
+
+    def named(self, tokens: TokenLists) -> "BeamTrees":
+        """The same trees, whose leaves are shown by these tokens, in a notebook too."""
+        shown = self[:]
+        shown._names = [_tokens_of(tokens, i, int(self.lengths[i]), len(self)) for i in range(len(self))]
+        return shown
 
     def k_best(self, index: int = 0) -> list[ScoredTree]:
         """The living beams of one sequence, best first."""
@@ -174,13 +183,14 @@ class BeamTrees:
         return self.svg() if len(self) and int(self.lengths[0]) <= DRAWN_IN_NOTEBOOK else None
 
     def _repr_html_(self) -> str:
-        shown = (self[index]._repr_svg_() for index in range(min(len(self), SHOWN_IN_NOTEBOOK)))
-        return "\n".join(
-            [
-                f"<p><code>{self!r}</code></p>",
-                *(f'<p style="overflow-x: auto">{svg}</p>' for svg in shown if svg),
-            ]
-        )
+        parts = [f"<p><code>{self!r}</code></p>"]
+        for index in range(min(len(self), SHOWN_IN_NOTEBOOK)):
+            picture, length = self[index]._repr_svg_(), int(self.lengths[index])
+            hint = f"Sequence {index} has {length} tokens, many for a notebook: svg(index={index}) draws it."
+            parts.append(f'<div style="overflow-x: auto">{picture or hint}</div>')
+        if len(self) > SHOWN_IN_NOTEBOOK:
+            parts.append(f"<p>and {len(self) - SHOWN_IN_NOTEBOOK} more</p>")
+        return "\n".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Living beams only, each cut to its sequence's length; plain numbers throughout."""
@@ -232,10 +242,12 @@ class BeamTrees:
         return cls(merges, scores, offset, lengths)
 
     def to_json(self, indent: int | None = None) -> str:
+        """`to_dict` as text."""
         return json.dumps(self.to_dict(), indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> "BeamTrees":
+        """The inverse of `to_json`."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
@@ -253,7 +265,7 @@ class BeamTrees:
         children = self.children[index, beam, : length - 1]
         padding = self.merges.shape[-1] + 1 - length
         return PlainTree(
-            _tokens_of(tokens, index, length, len(self)),
+            _tokens_of(self._names if tokens is None else tokens, index, length, len(self)),
             [(start, end) for start, end in self.spans[index, beam, : length - 1].tolist()],
             [(left, right) for left, right in (children - padding * (children >= length)).tolist()],
             self.heights[index, beam, : length - 1].tolist(),

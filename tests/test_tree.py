@@ -242,6 +242,24 @@ def test_a_notebook_shows_the_first_few_short_trees() -> None:
     long = BeamTrees.from_merges([[0] * 600])
     assert long._repr_svg_() is None
     assert "<svg" not in long._repr_html_()
+    assert "has 601 tokens, many for a notebook: svg(index=0) draws it." in long._repr_html_()
+    assert "and 4 more" in trees._repr_html_()
+    assert "more" not in trees[:3]._repr_html_()
+
+
+def test_named_trees_keep_their_words_wherever_they_are_shown() -> None:
+    trees = BeamTrees.from_merges([[1, 0], [0]])
+    words = [["a", "<script>alert(1)</script>", "&"], ["x", "y"]]
+    named = trees.named(words)
+    assert named.brackets() == trees.brackets(words)
+    assert named[1].brackets() == named[1:].brackets() == ["(x y)"]
+    assert named.brackets([["1", "2", "3"], ["4", "5"]])[1] == "(4 5)"
+    assert trees.brackets()[1] == "(0 1)"
+    page = named._repr_html_()
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+    with pytest.raises(ValueError, match="tokens of sequence 0 must be 3"):
+        trees.named([["a"], ["x", "y"]])
 
 
 @pytest.mark.parametrize("branching", ["left", "right", "random"])
