@@ -1,9 +1,7 @@
-"""How a parsed line is written: a line of brackets or JSON, a drawing for the terminal, SVG, an HTML page."""
+"""How a parsed line is written: a line of brackets or JSON, a drawing for the terminal, SVG."""
 
 import json
 import re
-from collections.abc import Iterator
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from beamtree.errors import BeamtreeError
@@ -120,55 +118,6 @@ def as_svg(record: Record, *, beams: bool = False) -> str:
         widest, bottom = max(widest, width), bottom + height + _GAP
     size = f'width="{widest}" height="{bottom - _GAP}" viewBox="0 0 {widest} {bottom - _GAP}"'
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', *placed, "</svg>"])
-
-
-def html_head(title: str) -> str:
-    """The beginning of a self-contained page; `html_section` for each record and `HTML_END` follow."""
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>
-:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }}
-body {{ max-width: 80rem; margin: 0 auto; padding: 1.5rem }}
-h1 {{ font-size: 1.3rem }}
-section {{ border-top: 1px solid #8884; padding: 1rem 0 }}
-code {{ font: 0.95rem ui-monospace, monospace; overflow-wrap: anywhere }}
-.picture {{ overflow-x: auto; margin: 0.75rem 0 }}
-.label {{ font-weight: 700; font-size: 1.2rem }}
-.error {{ color: #c2410c }}
-summary {{ cursor: pointer }}
-</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>"""
-
-
-HTML_END = "</body>\n</html>"
-
-
-def html_section(record: Record, *, beams: bool = False) -> str:
-    """One record of the page; beams after the first are folded away."""
-    return "\n".join(_section(record, beams))
-
-
-def _section(record: Record, beams: bool) -> Iterator[str]:
-    yield f'<section id="line-{record.line}">'
-    yield f"<p><code>{escape(record.text)}</code></p>"
-    if isinstance(record, Unparsed):
-        yield f'<p class="error">{escape(str(record))}</p>\n</section>'
-        return
-    yield f'<p><span class="label">{escape(record.label)}</span> probability {record.probability:.1%}</p>'
-    for sentence in record.trees:
-        best, *others = _pictures(sentence, beams)
-        yield f'<div class="picture">{best}</div>'
-        if others:
-            yield f"<details><summary>{len(others)} more beams</summary>"
-            yield from (f'<div class="picture">{picture}</div>' for picture in others)
-            yield "</details>"
-    yield "</section>"
 
 
 def _pictures(sentence: SentenceTrees, beams: bool) -> list[str]:

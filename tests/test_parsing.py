@@ -3,7 +3,6 @@
 import io
 import json
 import xml.etree.ElementTree as ElementTree
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import beamtree.parsing
 from beamtree.brackets import merges_from_brackets
 from beamtree.data import listops, logic
 from beamtree.errors import BeamtreeError
-from beamtree.formats import HTML_END, as_brackets, as_json, as_svg, html_head, html_section, print_text
+from beamtree.formats import as_brackets, as_json, as_svg, print_text
 from beamtree.model import ModelSettings, TreeClassifier, create_model
 from beamtree.parsing import Parsed, Unparsed, parse_lines, parse_stream
 from beamtree.training.agreement import spans_of
@@ -226,32 +225,3 @@ def test_svg_is_one_picture_also_for_many_trees(
         assert tops[-1] + heights[-1] == height
     with pytest.raises(BeamtreeError, match="nothing to draw: line 2: unbalanced"):
         as_svg(records[1])
-
-
-class Outline(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened: list[str] = []
-        self.links: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.opened.append(tag)
-        self.links += [str(value) for name, value in attributes if name in ("src", "href")]
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def test_the_html_page_is_self_contained_and_escapes_text(records: list[Parsed | Unparsed]) -> None:
-    hostile = Unparsed(8, "<script>alert(1)</script>", "unknown token '<script>'")
-    sections = [html_section(record, beams=True) for record in [*records, hostile]]
-    outline = Outline()
-    outline.feed("\n".join([html_head("my <model>"), *sections, HTML_END]))
-    assert outline.opened.count("section") == 8
-    assert outline.opened.count("svg") == 5 + 1 + 5, "all beams of the three lines that were read"
-    assert outline.opened.count("details") == 2
-    assert "script" not in outline.opened
-    assert "my <model>" in outline.text
-    assert "<script>alert(1)</script>" in outline.text
-    assert outline.links == []

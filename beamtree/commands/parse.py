@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -25,6 +25,7 @@ class Format(StrEnum):
     html = "html"
 
 
+AnyRecord = TypeVar("AnyRecord")
 _BY_SUFFIX = {".json": Format.json, ".jsonl": Format.json, ".svg": Format.svg, ".html": Format.html}
 
 
@@ -39,7 +40,9 @@ def parse(
     file: Annotated[
         Path | None, typer.Option(help="A file (plain, .gz or .xz) with a text in every line.")
     ] = None,
-    beams: Annotated[bool, typer.Option("--beams", help="All trees with their scores.")] = False,
+    beams: Annotated[
+        bool, typer.Option("--beams", help="All trees with their scores; html always has them.")
+    ] = False,
     format: Annotated[
         Format | None, typer.Option(help="How to write it.", show_default="from the name of --out, or text")
     ] = None,
@@ -69,6 +72,7 @@ def parse(
     With --file, --out and the format brackets or json an interrupted run can be resumed, and torchrun or
     accelerate launch share the lines out over processes and machines that see the same folder.
     """
+    from beamtree.explorer.standalone import view_lines, write_page
     from beamtree.inference import choose_device, set_beam_size
     from beamtree.model import find_model, load_model
     from beamtree.parsing import CHUNK_LINES, parse_lines, parse_stream
@@ -94,8 +98,13 @@ def parse(
     settings = {"batch_tokens": batch_tokens, "max_length": max_length}
     watch = _Watch(strict, unnamed=isinstance(source, list))
     if files is None:
-        records = watch(parse_stream(classifier, _lines(source, classifier.task.sentences), **settings))
-        _write(records, format, beams, out, title=f"{model}: {classifier.settings.encoder}")
+        lines = _lines(source, classifier.task.sentences)
+        if format is Format.html:
+            name = Path(model).resolve().name
+            viewed = watch(view_lines(classifier, lines, name=name, max_length=max_length))
+            _put(write_page(viewed, title=f"{name}: {classifier.settings.encoder}"), out)
+        else:
+            _write(watch(parse_stream(classifier, lines, **settings)), format, beams, out)
     else:
         write = _line_writer(format, beams)
         made_of = {
@@ -165,7 +174,7 @@ class _Watch:
     def __init__(self, strict: bool, unnamed: bool) -> None:
         self.strict, self.unnamed, self.seen, self.unread = strict, unnamed, 0, 0
 
-    def __call__(self, records: Iterable["Record"]) -> Iterator["Record"]:
+    def __call__(self, records: Iterable[AnyRecord]) -> Iterator[AnyRecord]:
         from beamtree.parsing import Unparsed
 
         for record in records:
@@ -191,10 +200,9 @@ def _line_writer(format: Format, beams: bool) -> Callable[["Record"], str]:
     return lambda record: function(record, beams=beams)
 
 
-def _write(records: Iterator["Record"], format: Format, beams: bool, out: Path | None, title: str) -> None:
+def _write(records: Iterator["Record"], format: Format, beams: bool, out: Path | None) -> None:
     from rich.console import Console
 
-    from beamtree.data.files import write_lines
     from beamtree.formats import print_text
 
     if format is Format.text and out is None:
@@ -202,7 +210,12 @@ def _write(records: Iterator["Record"], format: Format, beams: bool, out: Path |
         for record in records:
             print_text(console, record, beams=beams)
         return
-    pieces = _pieces(records, format, beams, title)
+    _put(_pieces(records, format, beams), out)
+
+
+def _put(pieces: Iterator[str], out: Path | None) -> None:
+    from beamtree.data.files import write_lines
+
     if out is not None:
         write_lines(out, pieces)
         typer.echo(f"wrote {out}", err=True)
@@ -211,12 +224,12 @@ def _write(records: Iterator["Record"], format: Format, beams: bool, out: Path |
             typer.echo(piece)
 
 
-def _pieces(records: Iterator["Record"], format: Format, beams: bool, title: str) -> Iterator[str]:
+def _pieces(records: Iterator["Record"], format: Format, beams: bool) -> Iterator[str]:
     import io
 
     from rich.console import Console
 
-    from beamtree.formats import HTML_END, as_svg, html_head, html_section, print_text
+    from beamtree.formats import as_svg, print_text
 
     if format is Format.text:
         console = Console(file=io.StringIO(), width=120)
@@ -229,10 +242,6 @@ def _pieces(records: Iterator["Record"], format: Format, beams: bool, title: str
         if next(records, None) is not None:
             raise BeamtreeError("svg is the picture of one text: use --format html for several")
         yield as_svg(record, beams=beams)
-    elif format is Format.html:
-        yield html_head(title)
-        yield from (html_section(record, beams=beams) for record in records)
-        yield HTML_END
     else:
         yield from map(_line_writer(format, beams), records)
 

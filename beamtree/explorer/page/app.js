@@ -11,7 +11,7 @@ import { askExamples, askModels, askView } from "./server.js";
 import { setUpTheme } from "./theme.js";
 import { count, percent, spanText } from "./words.js";
 
-const asked = { model: null, other: null, texts: [], record: null, sentence: 0 };
+const asked = { model: null, other: null, beams: null, texts: [], record: null, sentence: 0 };
 const panes = [];
 let question = 0; // answers to earlier questions are dropped
 
@@ -56,12 +56,12 @@ function chooseSentence(sentence, step) {
   player.take(steps, step ?? steps);
 }
 
-async function submit({ model, other, texts }, wanted) {
+async function submit({ model, other, beams, texts }, wanted) {
   const own = ++question;
-  Object.assign(asked, { model, other, texts });
+  Object.assign(asked, { model, other, beams, texts });
   document.body.setAttribute("aria-busy", "true");
   const names = other ? [model, other] : [model];
-  const answers = await Promise.all(names.map((name) => askView(name, texts).catch((error) => error)));
+  const answers = await Promise.all(names.map((name) => askView(name, texts, asking.beamsFor(name, beams)).catch((error) => error)));
   if (own !== question) return;
   document.body.removeAttribute("aria-busy");
   const refused = answers.find((answer) => answer instanceof Error);
@@ -142,8 +142,7 @@ async function start() {
 
 async function startWithServer(wanted) {
   try {
-    const { models } = await askModels();
-    asking = new Asking(models, { submit, examplesOf: async (model) => (await askExamples(model)).examples });
+    asking = new Asking(await askModels(), { submit, examplesOf: async (model) => (await askExamples(model)).examples });
   } catch (error) {
     announce(error.message);
     byId("panes").replaceChildren(element("p", { class: "problem" }, error.message));
@@ -155,8 +154,7 @@ async function startWithServer(wanted) {
       const [example] = await asking.examples;
       asking.write(example?.texts ?? []);
     }
-    const { boxes, model } = asking;
-    await submit({ model: model.name, other: byId("other").value || null, texts: boxes.map((box) => box.value) }, link);
+    await submit(asking.question, link);
   };
   window.addEventListener("hashchange", () => follow(readLink(location.hash)));
   await follow(wanted);

@@ -3,9 +3,11 @@
 import { byId, element } from "./dom.js";
 
 export class Asking {
-  // `submit({ model, other, texts })`; `examplesOf(model)` gives a promise of them
-  constructor(models, { submit, examplesOf }) {
+  // `submit({ model, other, beams, texts })`; `examplesOf(model)` gives a promise of them
+  constructor({ models, limits }, { submit, examplesOf }) {
     this.models = models;
+    byId("beams").max = limits.max_beam_size;
+    byId("beams").addEventListener("change", () => this.send());
     this.submit = submit;
     this.examplesOf = examplesOf;
     byId("model").replaceChildren(...models.map(({ name }) => element("option", { value: name }, name)));
@@ -26,7 +28,18 @@ export class Asking {
     return [...byId("texts").querySelectorAll("textarea")];
   }
 
-  fill({ model, other, texts }) {
+  get question() {
+    const beams = byId("beams").value;
+    return { model: this.model.name, other: byId("other").value || null, beams: beams ? Number(beams) : null, texts: this.boxes.map((box) => box.value) };
+  }
+
+  // Only a search has beams to count.
+  beamsFor(name, beams) {
+    return this.models.find((model) => model.name === name)?.kind === "search" ? beams : null;
+  }
+
+  fill({ model, other, beams, texts }) {
+    byId("beams").value = beams ?? "";
     if (this.models.some(({ name }) => name === model)) byId("model").value = model;
     this.offer();
     if ([...byId("other").options].some(({ value }) => value === other)) byId("other").value = other;
@@ -60,6 +73,8 @@ export class Asking {
     if (alike.some(({ name }) => name === chosen)) byId("other").value = chosen;
     byId("other").disabled = alike.length === 0;
     byId("other").title = alike.length ? "" : "Start the server with a second model of the same task to compare: beamtree serve MODEL MODEL";
+    byId("beams").placeholder = model.beam_size ?? "–";
+    byId("beams").disabled = model.kind !== "search";
     if (this.task !== model.task) {
       this.task = model.task;
       byId("texts").replaceChildren(...Array.from({ length: model.sentences }, (_, i) => this.box(i, model.sentences)));
@@ -96,7 +111,7 @@ export class Asking {
 
   send() {
     this.clear();
-    this.submit({ model: this.model.name, other: byId("other").value || null, texts: this.boxes.map((box) => box.value) });
+    this.submit(this.question);
   }
 
   clear() {

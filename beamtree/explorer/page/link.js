@@ -6,6 +6,7 @@ export function readLink(hash) {
   return {
     model: fields.get("model"),
     other: fields.get("with"),
+    beams: number("beams"),
     texts: fields.getAll("text"),
     record: number("record"),
     sentence: number("sentence") ?? 0,
@@ -14,11 +15,12 @@ export function readLink(hash) {
   };
 }
 
-export function writeLink({ model, other, texts, record, sentence, step, panes }) {
+export function writeLink({ model, other, beams, texts, record, sentence, step, panes }) {
   const fields = new URLSearchParams();
   const put = (name, value) => value !== null && value !== undefined && fields.append(name, value);
   put("model", model);
   put("with", other);
+  put("beams", beams);
   for (const text of texts ?? []) put("text", text);
   put("record", record);
   if (sentence) put("sentence", sentence);

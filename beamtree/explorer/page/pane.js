@@ -69,13 +69,16 @@ export class Pane {
     this.view = this.forest = null;
     this.part("problem").textContent = message;
     this.part("problem").hidden = false;
-    this.root.classList.add("empty");
+    this.part("pane-note").textContent = "";
+    this.part("pane-title").textContent = "";
+    this.root.classList.add("failed");
   }
 
   // Another text or model: `view` is what the server says of it.
   take(view) {
     this.view = view;
     this.part("problem").hidden = true;
+    this.root.classList.remove("failed");
     const { name, encoder, beam_size: beams } = view.model;
     this.part("pane-title").textContent = name;
     this.part("pane-note").textContent = [encoder, beams && count(beams, "beam"), view.note].filter(Boolean).join(" · ");
@@ -155,7 +158,7 @@ export class Pane {
   }
 
   goldForest() {
-    const forest = forestOf(this.sentence.tokens, this.sentence.gold.nodes);
+    const forest = forestOf(this.search, this.sentence.gold.nodes);
     const found = new Set(this.search.bestSpans());
     for (const node of forest.nodes.slice(0, -1)) node.inGold = found.has(keyOf(node));
     return forest;

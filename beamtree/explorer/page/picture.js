@@ -65,6 +65,7 @@ export class Picture {
         "aria-expanded": opens ? String(Boolean(path)) : null,
         tabindex: -1,
       });
+      item.classList.toggle("unknown", forest.unknown.has(of.id));
       item.classList.toggle("agrees", of.inGold === true);
       item.classList.toggle("differs", of.inGold === false);
       this.itemOf.set(of.id, item);
@@ -124,7 +125,7 @@ export class Picture {
 
 export function describe(forest, part) {
   const words = spanText(forest.tokens, part.start, part.end, 60);
-  if (part.id < forest.n) return `${words}, ${spanPlace(part.start, part.end)}`;
+  if (part.id < forest.n) return `${words}, ${spanPlace(part.start, part.end)}${forest.unknown.has(part.id) ? ", a token unknown to the model" : ""}`;
   const facts = [words, spanPlace(part.start, part.end), `merge ${part.step + 1}`, `height ${part.height}`];
   if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with ${percent(part.probability)}`);
   if (part.inGold !== undefined && part.inGold !== null) facts.push(part.inGold ? "also in the gold tree" : "not in the gold tree");

@@ -11,7 +11,8 @@ export class Records {
     this.choose = choose;
     this.chosen = 0;
     byId("record-filter").addEventListener("input", () => this.list());
-    byId("records").hidden = elements.length < 2;
+    byId("records").hidden = false;
+    byId("record-filter").parentElement.hidden = elements.length < 8;
     this.list();
   }
 
@@ -31,7 +32,7 @@ export class Records {
     const found = this.elements.map((one, index) => ({ index, ...one.dataset }))
       .filter(({ text }) => text.toLowerCase().includes(wanted));
     byId("record-list").replaceChildren(...found.slice(0, LISTED).map((one) => this.row(one)));
-    byId("record-count").textContent = found.length > LISTED ? `The first ${LISTED} of ${found.length}: find others by their words.` : `${found.length} of ${this.elements.length}`;
+    byId("record-count").textContent = found.length > LISTED ? `The first ${LISTED} of ${found.length}: find others by their words.` : "";
     this.mark(this.chosen);
   }
 

@@ -32,7 +32,7 @@ export class River {
         splits += heirs.length > 1;
         deaths += heirs.length === 0;
         if (!heirs.length) lines.ends += dot(s, slot);
-        for (const heir of heirs) lines[kept.has(`${s}:${heir.slot}`) ? "kept" : "dropped"] += link(s, slot, heir.slot);
+        for (const heir of heirs) lines[kept.has(`${s}:${heir.slot}`) ? "kept" : "dropped"] += stream(s, slot, heir.slot);
       }
     }
     for (const [name, d] of Object.entries(lines)) this.parts[name].setAttribute("d", d);
@@ -42,7 +42,7 @@ export class River {
   // The beam now shown, after s merges.
   show(s, slot) {
     const path = this.search.path(s, slot);
-    this.parts.own.setAttribute("d", path.map((one, t) => link(t, t === 0 ? 0 : path[t - 1], one)).join(""));
+    this.parts.own.setAttribute("d", path.map((one, t) => stream(t, t === 0 ? 0 : path[t - 1], one)).join(""));
     this.parts.now.setAttribute("d", `M${s} -0.5V${this.ranks - 0.5}`);
     this.parts.here.setAttribute("d", dot(s, slot));
   }
@@ -56,5 +56,5 @@ export class River {
   }
 }
 
-const link = (s, from, to) => `M${s} ${from}C${s + 0.5} ${from} ${s + 0.5} ${to} ${s + 1} ${to}`;
+const stream = (s, from, to) => `M${s} ${from}C${s + 0.5} ${from} ${s + 0.5} ${to} ${s + 1} ${to}`;
 const dot = (s, slot) => `M${s} ${slot}h0`;

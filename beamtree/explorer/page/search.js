@@ -13,6 +13,7 @@ export class Search {
     this.scored = Boolean(told);
     this.data = told ?? singleSlot(sentence.beams[0]);
     this.final = this.data.final;
+    this.unknown = new Set(sentence.unknown); // tokens that the model never saw in training
     this.gold = sentence.gold ? new Set(spanKeys(sentence.gold.nodes)) : null;
     this.replayed = new Map();
   }
@@ -101,7 +102,7 @@ export class Search {
       this.mark(made);
       nodes.push(made);
     });
-    return { n, tokens, nodes, row, pairs, shares: pairs && shares(pairs) };
+    return { n, tokens, nodes, row, pairs, shares: pairs && shares(pairs), unknown: this.unknown };
   }
 
   mark(node) {
@@ -111,11 +112,11 @@ export class Search {
 }
 
 // The forest of a given tree, such as the gold one: children as ids, leaf i is i and node t is n + t.
-export function forestOf(tokens, { left, right }) {
+export function forestOf({ tokens, unknown }, { left, right }) {
   const nodes = [];
   left.forEach((one, t) => nodes.push(join(nodes, tokens.length, one, right[t])));
   const last = nodes.length ? tokens.length + nodes.length - 1 : 0;
-  return { n: tokens.length, tokens, nodes, row: [last], pairs: null, shares: null };
+  return { n: tokens.length, tokens, nodes, row: [last], pairs: null, shares: null, unknown };
 }
 
 export const spanKeys = ({ start, end }) => start.map((from, i) => `${from}:${end[i]}`);

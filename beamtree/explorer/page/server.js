@@ -10,7 +10,7 @@ export class Refusal extends Error {
 
 export const askModels = () => ask("api/models");
 export const askExamples = (model) => ask(`api/examples?model=${encodeURIComponent(model)}`);
-export const askView = (model, texts) => ask("api/view", { model, texts });
+export const askView = (model, texts, beams) => ask("api/view", beams === null ? { model, texts } : { model, texts, beam_size: beams });
 
 async function ask(path, body) {
   let answer;
