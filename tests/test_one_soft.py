@@ -71,9 +71,10 @@ def one_soft_alone(encoder: nn.Module, x: Tensor, K: int) -> Tensor:
     return sum(w * nodes[0] for w, (_, nodes) in zip(weights, beams, strict=True))
 
 
+@pytest.mark.parametrize("mode", ["cached", "faithful"])
 @pytest.mark.parametrize("K", [1, 2, 3, 5])
-def test_training_equals_the_definition_in_a_padded_batch(K):
-    encoder = make(beam_size=K).train()
+def test_training_equals_the_definition_in_a_padded_batch(K, mode):
+    encoder = make(beam_size=K, mode=mode).train()
     encoder._warned = True
     x, is_padding = make_input()
     found = encoder(x, is_padding)
@@ -95,8 +96,8 @@ def test_evaluation_is_bt_grc():
 def test_a_beam_that_is_dropped_still_gets_gradient():
     x = make_input([6] * 20)[0]
     by_beam = []
-    for name, options in (("bt-grc-os", {}), ("bt-grc", {"mode": "faithful", "stochastic": False})):
-        encoder = make(name, beam_size=2, **options).train()
+    for name in ("bt-grc-os", "bt-grc"):
+        encoder = make(name, beam_size=2, mode="faithful", stochastic=False).train()
         calls = []
         propose = encoder.propose
         encoder.propose = lambda *pairs, calls=calls, propose=propose: (
@@ -108,6 +109,15 @@ def test_a_beam_that_is_dropped_still_gets_gradient():
     soft, hard = by_beam  # (20, 2)
     assert (soft > 0).all()
     assert (hard == 0).any()
+
+
+def test_a_hard_beam_makes_two_candidates_a_step_and_the_soft_beam_all():
+    encoder = make(beam_size=3).train()
+    rows = []
+    propose = encoder.propose
+    encoder.propose = lambda left, right: rows.append(left[0].shape[:-1].numel()) or propose(left, right)
+    encoder(make_input([8])[0])
+    assert rows == [7, 3 * 2, *(2 * 2 + pairs for pairs in range(5, 0, -1))]  # soft from the second step on
 
 
 def test_noise_is_off_unless_asked_for():

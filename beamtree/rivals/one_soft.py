@@ -19,7 +19,12 @@ from beamtree.rivals.tree_encoder import gumbel_noise
 
 
 class OneSoftBeamTreeGRC(BeamTreeGRC):
-    """Candidates are made afresh at every step in training: the soft beam changes everywhere each time."""
+    """The soft beam changes everywhere at every step in training, so all its candidates are made afresh.
+
+    `mode="cached"` does so for the soft beam alone: a hard beam makes its two new candidates and keeps the
+    others, dropout mask included. `"faithful"` makes all of them at every step, as published. Without dropout
+    the two are the same.
+    """
 
     def __init__(
         self,
@@ -27,6 +32,7 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
         *,
         input_size: int | None = None,
         beam_size: int = 5,
+        mode: str = "cached",
         dropout: float = 0.0,
         stochastic: bool = False,
         device: torch.device | str | None = None,
@@ -36,6 +42,7 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
             d_model,
             input_size=input_size,
             beam_size=beam_size,
+            mode=mode,
             dropout=dropout,
             stochastic=stochastic,
             device=device,
@@ -51,23 +58,54 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
             raise ValueError("in training the soft beam of BT-GRC OS is no tree and has no inner nodes")
         n, K = leaves.shape[1], self.beam_size
         beams = Beams(leaves, lengths)
+        parents, logits = self.propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
         for t in range(n - 1):
             step = Step(t, lengths, n)
-            parents, logits = self.propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
             noise = gumbel_noise(*logits.shape, like=logits) if self.stochastic else None
             candidates = beams.candidates(logits, step, K, noise)
             total = candidates.score.shape[1]
             ranked = candidates.best(total)
             hard = ranked.head(K if total <= K else K - 1)
             states = splice(beams.states, hard, take(parents, hard.beam, hard.position), step)
+            chosen, soft = hard, states[:, :0]
             if total > K:
                 rest = ranked.tail(total - K + 1)
                 score, soft = blend(rest, beams.states, parents, step)
-                states = torch.cat((states, soft), 1)
                 # In a drawing the soft beam is its heaviest part.
-                hard = ranked.head(K)._replace(score=torch.cat((hard.score, score), 1))
-            beams.follow(hard, states, step)
+                chosen = ranked.head(K)._replace(score=torch.cat((hard.score, score), 1))
+            if self.mode == "cached" and t < n - 2:
+                parents, logits = self._update(parents, logits, hard, states, soft, step)
+            states = torch.cat((states, soft), 1)
+            if self.mode == "faithful" and t < n - 2:
+                parents, logits = self.propose(states[:, :, :-1], states[:, :, 1:])
+            beams.follow(chosen, states, step)
         return beams
+
+    def _update(
+        self, parents: Tensor, logits: Tensor, hard: Candidates, states: Tensor, soft: Tensor, step: Step
+    ) -> tuple[Tensor, Tensor]:
+        """Parents and scores of all pairs after a step: new ones beside the merges, and in the soft beam."""
+        B, k, width, d = states.shape
+        ends = hard.position.unsqueeze(-1) + torch.arange(-1, 2, device=states.device)  # (B, k, 3)
+        slot = torch.arange(k, device=states.device).view(1, k, 1)
+        around = take(states, slot, ends.clamp(0, width - 1)).expand(B, k, 3, d)
+        left = torch.cat((around[:, :, :-1].flatten(1, 2), soft[:, :, :-1].flatten(1, 2)), 1)
+        right = torch.cat((around[:, :, 1:].flatten(1, 2), soft[:, :, 1:].flatten(1, 2)), 1)
+        made, scores = self.propose(left, right)  # (B, 2·k + the soft beam's pairs, d)
+        place = torch.arange(width - 1, device=states.device)
+        at = torch.where(step.running[:, None], hard.position, width + 1).unsqueeze(
+            -1
+        )  # nowhere at the end
+        source = place + (place > at)  # (B, k, width−1)
+        which = (place - at + 1).clamp(0, 1)
+        is_new = (place == at) | (place == at - 1)
+
+        def merged(old: Tensor, new: Tensor) -> Tensor:  # (B, beams, width, f), (B, rows, f)
+            beside = take(new[:, : 2 * k].unflatten(1, (k, 2)), slot, which)
+            kept = torch.where(is_new.unsqueeze(-1), beside, take(old, hard.beam.unsqueeze(-1), source))
+            return torch.cat((kept, new[:, 2 * k :].unflatten(1, (soft.shape[1], width - 1))), 1)
+
+        return merged(parents, made), merged(logits.unsqueeze(-1), scores.unsqueeze(-1)).squeeze(-1)
 
 
 def blend(rest: Candidates, states: Tensor, parents: Tensor, step: Step) -> tuple[Tensor, Tensor]:
