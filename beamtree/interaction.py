@@ -15,6 +15,7 @@ from beamtree.attention import GatedAttentionUnit, masked_softmax
 from beamtree.checks import lengths_from
 from beamtree.contextualizer import BeamTreeContextualizer
 from beamtree.leaf import LeafTransform
+from beamtree.tree import BeamTrees
 from beamtree.zoo import create_encoder
 
 TREE_PARTS = ("leaf", "cell", "scorer")
@@ -89,6 +90,8 @@ class Perceptron(nn.Module):
 
 class GatedAttentionPairEncoder(PairEncoder):
     """GAU: no trees; the tokens as they are, a trained CLS vector, `layers` units with their own weights."""
+
+    builds_trees = False
 
     def __init__(
         self,
@@ -192,7 +195,10 @@ class TreePairEncoder(PairEncoder):
         x2: Tensor,
         key_padding_mask1: Tensor | None = None,
         key_padding_mask2: Tensor | None = None,
-    ) -> Tensor:
+        *,
+        need_trees: bool = False,
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        """The pairs' vectors; with `need_trees` the trees too, of all first sentences, then of all second."""
         first, second = _checked(x1, x2, key_padding_mask1, key_padding_mask2)
         B, n = x1.shape[0], max(x1.shape[1], x2.shape[1])
         # Both sentences in one batch: the search is one.
@@ -201,7 +207,8 @@ class TreePairEncoder(PairEncoder):
         found = self.contextualizer.contextualize(x, is_padding)
         tokens = found.tokens[:B, : x1.shape[1]], found.tokens[B:, : x2.shape[1]]
         cls = self.cls_mlp(found.root).split(B)
-        return self.interact(tokens, (cls[0], cls[1]), (first[1], second[1]), [self.gau] * self.repeats)
+        pair = self.interact(tokens, (cls[0], cls[1]), (first[1], second[1]), [self.gau] * self.repeats)
+        return (pair, found.trees) if need_trees else pair
 
 
 def _checked(

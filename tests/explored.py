@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 
 from beamtree.data.task import find_task
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.data.words import Words
 from beamtree.model import ModelSettings, TreeClassifier, create_model
 
 
@@ -15,7 +17,9 @@ def small_model(
     """In float64, so that rounding decides nothing, and with scores far enough apart."""
     torch.manual_seed(seed)
     settings = ModelSettings(encoder, d_model=8, embedding_size=8, classifier_hidden=8, options=options)
-    model = create_model(settings, find_task(task)).double().eval()
+    found = find_task(task)
+    words = None if found.tokens else Words(Vocabulary(("a", "man", "plays", "the", "guitar", ".", "n't")))
+    model = create_model(settings, found, words).double().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "scorer" in name:

@@ -84,7 +84,7 @@ def test_a_view_is_answered_as_described(client: TestClient) -> None:
         ({"texts": ["2"], "beam_size": 7}, 422, "invalid", "at most 6"),
         ({"texts": ["2"], "beam_size": 0}, 422, "invalid", "beam_size: "),
         ({"texts": ["2"], "beam_size": True}, 422, "invalid", "beam_size: "),
-        ({"texts": ["2"], "model": "plain", "beam_size": 2}, 422, "invalid", "has no beams"),
+        ({"texts": ["2"], "model": "plain", "beam_size": 2}, 422, "invalid", "does not apply to the encoder"),
         ({"texts": ["2", "3"]}, 422, "unreadable", "wants one text"),
         ({"texts": []}, 422, "invalid", "texts: "),
         ({"texts": [5]}, 422, "invalid", "texts.0: "),

@@ -174,7 +174,7 @@ def test_every_encoder_shows_what_it_has_and_says_what_it_lacks(encoder: str) ->
         assert sentence["gold"]["agreement"][0]["exact"]
     if kind != "search":
         assert encoder in view["note"]
-        with pytest.raises(BeamtreeError, match="beam_size does not apply"):
+        with pytest.raises(BeamtreeError, match="beam_size does not apply to the encoder"):
             make_view(model, [sentence["text"]], name="it", beam_size=2)
 
 
@@ -188,6 +188,34 @@ def test_a_pair_has_two_sentences_and_one_prediction() -> None:
         prediction = model.predict([texts])[0]
         assert view["prediction"]["label"] == prediction.label
         assert view["prediction"]["probability"] == pytest.approx(prediction.probability, abs=1e-6)
+
+
+@pytest.mark.parametrize("encoder", ["ebt-gau", "egt-gau", "gau", "ebt-grc"])
+def test_natural_text_is_shown_with_the_words_the_model_does_not_know(encoder: str) -> None:
+    model = small_model(encoder, task="snli")
+    texts = ["A man doesn't play “the guitar”…", "The MAN plays."]
+    view = view_of(model, *texts)
+    first, second = view["sentences"]
+    assert first["tokens"][:4] == ["a", "man", "does", "n't"]
+    assert [texts[0][start:end] for start, end in first["ranges"]][:5] == ["A", "man", "does", "n't", "play"]
+    assert [texts[1][start:end] for start, end in second["ranges"]] == ["The", "MAN", "plays", "."]
+    assert second["unknown"] == []
+    assert "does" in [first["tokens"][place] for place in first["unknown"]]
+    assert (view["answer"], first["gold"]) == (None, None)
+    assert len(second["beams"]) == {"ebt-gau": 5, "egt-gau": 1, "gau": 0, "ebt-grc": 5}[encoder]
+    assert sum(beam["weight"] for beam in first["beams"]) == pytest.approx(
+        1 if first["beams"] else 0, abs=1e-5
+    )
+    assert view["prediction"]["label"] == model.predict([(texts[0], texts[1])])[0].label
+
+
+def test_a_search_that_unites_equal_trees_shows_its_trees_without_steps() -> None:
+    model = small_model(merge_equal_trees=True)
+    view = view_of(model, expression(7))
+    (sentence,) = view["sentences"]
+    assert (view["model"]["kind"], sentence["search"]) == ("tree", None)
+    assert all(beam["same_tree_as"] is None for beam in sentence["beams"])
+    assert len({beam["log_score"] for beam in sentence["beams"]}) == len(sentence["beams"]) > 1
 
 
 def test_the_answer_is_the_value_of_the_expression() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from beamtree.explorer.record import Searcher
+from beamtree.explorer.outcome import is_watched
 from beamtree.model import TreeClassifier
 
 _FIGURES = ("epoch", "train_accuracy", "dev_accuracy")
@@ -27,8 +27,8 @@ def describe_model(name: str, model: TreeClassifier) -> dict[str, Any]:
 
 
 def kind_of(model: TreeClassifier) -> str:
-    """`search`: beams with all their steps; `tree`: one tree; `none`: a prediction only."""
-    if isinstance(model.encoder, Searcher):
+    """`search`: trees with all steps that led to them; `tree`: trees only; `none`: a prediction only."""
+    if is_watched(model):
         return "search"
     return "tree" if getattr(model.encoder, "builds_trees", True) else "none"
 
@@ -39,5 +39,5 @@ def explain_kind(model: TreeClassifier) -> str | None:
     if kind == "none":
         return f"The encoder {name} builds no tree: there is a prediction only."
     if kind == "tree":
-        return f"The encoder {name} builds one tree without a beam search: there are no steps to play."
+        return f"The encoder {name} shows its trees, but not the steps that led to them."
     return None

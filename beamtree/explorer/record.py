@@ -16,7 +16,6 @@ from beamtree.recursion import Beams
 from beamtree.rivals.entangled import BeamTreeGRC
 from beamtree.search import BEFORE, LEFT_NEIGHBOUR, NONE, POSITION, RIGHT_NEIGHBOUR, search
 
-Searcher = BeamTreeEncoder | BeamTreeGRC  # in evaluation both are the engine's search
 _CHOSEN, _LOG_Z = 1, 3  # columns of Tape.energies
 
 
@@ -36,7 +35,7 @@ class SearchRecord(NamedTuple):
 
 
 @torch.no_grad()
-def record_search(encoder: Searcher, x: Tensor, beam_size: int) -> SearchRecord:
+def record_search(encoder: BeamTreeEncoder | BeamTreeGRC, x: Tensor, beam_size: int) -> SearchRecord:
     """The search of one sequence (1, n, input_size), as the encoder does it in evaluation."""
     leaves, lengths = encoder.read(x, None)
     n, K, first = x.shape[1], beam_size, 1 + x.shape[1]

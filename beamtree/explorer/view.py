@@ -5,20 +5,16 @@ Its size is linear in the tokens: docs/explorer.md says how every candidate of e
 
 import time
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from beamtree.brackets import write_brackets
-from beamtree.data.task import Example, Tokens
-from beamtree.errors import BeamtreeError
+from beamtree.data.task import Tokens
 from beamtree.explorer.description import describe_model, explain_kind
+from beamtree.explorer.outcome import run_model
 from beamtree.explorer.reading import Reading, read_texts
-from beamtree.explorer.record import Searcher, SearchRecord, record_search
-from beamtree.heads import class_probabilities, pair_features
-from beamtree.inference import run_in_batches
+from beamtree.explorer.record import SearchRecord
 from beamtree.model import TreeClassifier
 from beamtree.training.agreement import Agreement
 from beamtree.tree import BeamTrees
@@ -42,58 +38,33 @@ def make_view(
     begun = time.perf_counter()
     readings = read_texts(model.task, texts, max_tokens)
     sentences = tuple(reading.tokens for reading in readings)
-    encoder = model.encoder
-    records: list[SearchRecord] = []
-    with torch.no_grad():
-        if isinstance(encoder, Searcher):
-            records = [_search(model, tokens, beam_size) for tokens in sentences]
-            logits = _classify(model, records)
-            trees: list[BeamTrees | None] = [record.beams.trees() for record in records]
-        elif beam_size is not None:
-            raise BeamtreeError(
-                f"beam_size does not apply: the encoder {model.settings.encoder!r} has no beams"
-            )
-        else:
-            logits, trees = _run(model, sentences)
-        probabilities = class_probabilities(logits)[0].tolist()
-    best = max(range(len(probabilities)), key=probabilities.__getitem__)
-    labels = model.task.labels
-    sentence_views = [_view_sentence(model, *parts) for parts in zip_longest(readings, trees, records)]
+    outcome = run_model(model, sentences, beam_size)
+    views = [
+        _view_sentence(model, *parts) for parts in zip(readings, outcome.trees, outcome.records, strict=True)
+    ]
     card = describe_model(name, model)
     return {
         "format": FORMAT,
         "model": card if beam_size is None else card | {"beam_size": beam_size},
         "seconds": round(time.perf_counter() - begun, 3),
-        "prediction": {
-            "label": labels[best],
-            "probability": _round(probabilities[best]),
-            "probabilities": [
-                {"label": label, "probability": _round(probability)}
-                for label, probability in zip(labels, probabilities, strict=True)
-            ],
-        },
+        "prediction": _view_prediction(model.task.labels, outcome.probabilities),
         "answer": model.task.answer(sentences) if model.task.answer is not None else None,
         "note": explain_kind(model),
-        "sentences": sentence_views,
+        "sentences": views,
     }
 
 
-def _search(model: TreeClassifier, tokens: Tokens, beam_size: int | None) -> SearchRecord:
-    encoder: Any = model.encoder
-    ids = torch.tensor([model.vocabulary.encode(tokens)], device=next(model.parameters()).device)
-    return record_search(encoder, model.embedding(ids), beam_size or encoder.beam_size)
-
-
-def _classify(model: TreeClassifier, records: Sequence[SearchRecord]) -> Tensor:
-    roots = [record.beams.root() for record in records]
-    logits: Tensor = model.head(roots[0] if len(roots) == 1 else pair_features(*roots))
-    return logits
-
-
-def _run(model: TreeClassifier, sentences: tuple[Tokens, ...]) -> tuple[Tensor, list[BeamTrees | None]]:
-    encoded = model.encode([Example(sentences, "")], labelled=False)
-    ((_, logits, trees),) = run_in_batches(model, encoded, need_trees=True)
-    return logits, [None if trees is None else trees[s] for s in range(len(sentences))]
+def _view_prediction(labels: Tokens, probabilities: list[float]) -> dict[str, Any]:
+    best = max(range(len(labels)), key=probabilities.__getitem__)
+    rounded = _row(probabilities)
+    return {
+        "label": labels[best],
+        "probability": rounded[best],
+        "probabilities": [
+            {"label": label, "probability": probability}
+            for label, probability in zip(labels, rounded, strict=True)
+        ],
+    }
 
 
 def _view_sentence(
@@ -125,6 +96,7 @@ def _view_beams(
     tokens: Tokens, trees: BeamTrees, gold: BeamTrees | None, record: SearchRecord | None
 ) -> list[dict[str, Any]]:
     gold_spans = None if gold is None else gold.span_sets()
+    searched = record is not None or trees.merges.shape[1] > 1
     seen: dict[frozenset[tuple[int, int]], int] = {}
     beams = []
     for k, tree in enumerate(trees.k_best()):
@@ -138,7 +110,7 @@ def _view_beams(
         beams.append(
             {
                 "weight": _round(tree.weight),
-                "log_score": None if record is None else _round(tree.log_score),
+                "log_score": _round(tree.log_score) if searched else None,
                 "brackets": write_brackets(tokens, spans),
                 "merges": tree.merges,
                 "same_tree_as": seen.get(frozenset(spans)),
