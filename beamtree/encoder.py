@@ -30,7 +30,10 @@ class BeamTreeEncoder(SavedBlock):
         scorer_hidden: the scorer's hidden size; 64 with a slice, else `d_model`.
         dropout: on the cell's hidden layer, one mask a node.
         stochastic: perturb both selections with Gumbel noise in training.
-        cell, scorer: your own, called `cell(left, right, keep)` and `scorer(left, right)` on rows.
+        merge_equal_trees: unite beams that reach the same tree by different orders of merging, so that the
+            beams are different trees, each with the weight of all its orders; slower on a GPU.
+        cell: your own, called `cell(left, right, keep)` on rows.
+        scorer: your own, called `scorer(left, right)` on rows.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class BeamTreeEncoder(SavedBlock):
         scorer_hidden: int | None = None,
         dropout: float = 0.0,
         stochastic: bool = True,
+        merge_equal_trees: bool = False,
         cell: nn.Module | None = None,
         scorer: nn.Module | None = None,
         device: torch.device | str | None = None,
@@ -63,6 +67,7 @@ class BeamTreeEncoder(SavedBlock):
         self.input_size = input_size
         self.beam_size = beam_size
         self.stochastic = stochastic
+        self.merge_equal_trees = merge_equal_trees
         self.leaf = LeafTransform(input_size, d_model, device=device, dtype=dtype)
         if cell is None:
             cell = GatedRecursiveCell(d_model, dropout=dropout, device=device, dtype=dtype)
@@ -138,6 +143,7 @@ class BeamTreeEncoder(SavedBlock):
             merges=merges,
             pins=pins,
             need_nodes=need_nodes,
+            merge_equal_trees=self.merge_equal_trees,
         )
 
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -153,6 +159,8 @@ class BeamTreeEncoder(SavedBlock):
             raise RuntimeError("torch.export is for inference here: call eval() on the encoder before")
         if any(option is not None and option is not False for option in refused):
             raise ValueError("need_trees, merges and pinned_spans cannot be exported: leave them out")
+        if self.merge_equal_trees:
+            raise ValueError("merge_equal_trees cannot be exported: set it to False before")
         leaves, lengths = self.read(x, key_padding_mask)
         return roots_in_a_loop(leaves, lengths, self.cell, self.scorer, beam_size=self.beam_size)
 

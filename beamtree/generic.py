@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from beamtree.equal_trees import EqualTrees
 from beamtree.lineage import find_lineages, inner_nodes, merge_positions
 from beamtree.noise import Randomness
 from beamtree.replay import replay
@@ -118,11 +119,12 @@ def generic_recursion(
     merges: Tensor | None,
     pins: Tensor | None,
     need_nodes: bool,
+    merge_equal_trees: bool = False,
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     # A compiler leaves this as it is; its decorator is slow to import, so it is asked for only then.
     run = torch.compiler.disable(_recurse) if torch.compiler.is_compiling() else _recurse
-    options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes)
+    options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes, merge_equal_trees)
     return run(leaves, lengths, cell, scorer, *options)
 
 
@@ -138,6 +140,7 @@ def _recurse(
     merges: Tensor | None,
     pins: Tensor | None,
     need_nodes: bool,
+    merge_equal_trees: bool,
 ) -> tuple[Tensor, ...]:
     refuse_random_layers(cell, "cell")
     refuse_random_layers(scorer, "scorer")
@@ -151,7 +154,17 @@ def _recurse(
     def parts() -> tuple[AutogradCell, AutogradScore]:
         return AutogradCell(cell, cell_parameters), AutogradScore(scorer, scorer_parameters)
 
-    options = {"beam_size": beam_size, "randomness": randomness, "merges": merges, "pins": pins}
+    equal_trees = None
+    if merge_equal_trees and merges is None:
+        B, n, _ = leaves.shape
+        equal_trees = EqualTrees(B, n, beam_size, leaves.device, record=torch.is_grad_enabled())
+    options = {
+        "beam_size": beam_size,
+        "randomness": randomness,
+        "merges": merges,
+        "pins": pins,
+        "equal_trees": equal_trees,
+    }
     *found, lineages, links = _Recursion.apply(
         leaves, lengths, parts, options, need_nodes, *cell_parameters, *scorer_parameters
     )
@@ -189,7 +202,8 @@ class _Recursion(torch.autograd.Function):
         ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         tape = search(leaves, lengths, *parts(), **options)
         history = find_lineages(tape.links, tape.roots, lengths, n)
-        ctx.parts, ctx.randomness, ctx.n = parts, options["randomness"], n
+        ctx.parts, ctx.n = parts, n
+        ctx.randomness, ctx.equal_trees = options["randomness"], options["equal_trees"]
         ctx.save_for_backward(lengths, history, *tape, *parameters)
         ctx.mark_non_differentiable(tape.offset, history, tape.links)
         inner = inner_nodes(tape.nodes, history, need_nodes)
@@ -213,6 +227,7 @@ class _Recursion(torch.autograd.Function):
                 n=ctx.n,
                 randomness=ctx.randomness,
                 inner=(history, grad_inner),
+                equal_trees=ctx.equal_trees,
             )
         return gradients.leaves, *[None] * 4, *gradients.cell, *gradients.scorer
 

@@ -1,21 +1,16 @@
 """Spans that every tree must contain: a merge that would cross one is not permitted."""
 
-import torch
 from torch import Tensor
 
+from beamtree.spans import NodeSpans
 
-class Fence:
-    """Knows the span of every node, and which pairs would cross a pinned span of their sequence."""
+
+class Fence(NodeSpans):
+    """Knows which pairs would cross a pinned span of their sequence."""
 
     def __init__(self, pins: Tensor, order: Tensor, n: int, nodes: int) -> None:
+        super().__init__(pins.shape[0], n, nodes, pins.device)
         self.pins = pins[order]  # (B, P, 2) half-open, −1 for none; rows in the search's order
-        self.spans = pins.new_zeros(nodes, 2)
-        start = torch.arange(n, device=pins.device).repeat(pins.shape[0])
-        self.spans[1 : 1 + start.shape[0]] = torch.stack((start, start + 1), 1)
-
-    def enclose(self, made: Tensor, left: Tensor, right: Tensor) -> None:
-        """A new node spans what its children span."""
-        self.spans[made] = torch.stack((self.spans[left, 0], self.spans[right, 1]), 1)
 
     def crosses(self, pairs: Tensor) -> Tensor:  # (A, m, 2) ids, rows of the first A sequences -> (A, m)
         start = self.spans[pairs[..., 0], 0].unsqueeze(-1)  # (A, m, 1)

@@ -47,17 +47,23 @@ def beam_tree_recursion(
     merges: Tensor | None = None,
     pins: Tensor | None = None,
     need_nodes: bool = False,
+    merge_equal_trees: bool = False,
 ) -> Beams:
     """Merge neighbours until one node is left, keeping the `beam_size` best trees.
 
     `noisy` perturbs both selections with Gumbel noise. `merges` (B, n−1) follows a given tree; `pins`
     (B, P, 2) are spans every tree contains. Dropout masks are drawn where the cell is in training and has a
-    rate `dropout`. `need_nodes` also hands out the inner nodes of each surviving beam.
+    rate `dropout`. `need_nodes` also hands out the inner nodes of each surviving beam. `merge_equal_trees`
+    unites beams that reach the same tree by different orders; this has no kernels of its own.
     """
     dropout = float(getattr(cell, "dropout", 0.0)) if cell.training else 0.0
     seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
     options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes)
-    if type(cell) is GatedRecursiveCell and (type(scorer) is SlicedScorer or type(scorer) is EntangledScorer):
+    if merge_equal_trees:
+        found = generic_recursion(leaves, lengths, cell, scorer, *options, merge_equal_trees)
+    elif type(cell) is GatedRecursiveCell and (
+        type(scorer) is SlicedScorer or type(scorer) is EntangledScorer
+    ):
         found = registered_recursion(leaves, lengths, cell, scorer, *options)
     else:
         found = generic_recursion(leaves, lengths, cell, scorer, *options)

@@ -5,7 +5,7 @@ a sum over a lineage is a sum over a linked list: done for all merges at once, i
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from beamtree.masks import node_masks, pair_masks
 from beamtree.noise import Randomness
 from beamtree.search import BEFORE, LEFT, LEFT_NEIGHBOUR, RIGHT, ROWS_AT_ONCE, Tape
 from beamtree.timeline import Timeline
+
+if TYPE_CHECKING:
+    from beamtree.equal_trees import EqualTrees
 
 
 class DifferentiableCell(Protocol):
@@ -49,6 +52,7 @@ def replay(
     n: int,
     randomness: Randomness | None = None,
     inner: tuple[Tensor, Tensor] | None = None,  # lineages (B, K, n−1), ∂L of their nodes (B, K, n−1, d)
+    equal_trees: "EqualTrees | None" = None,  # how the search united beams
 ) -> Gradients:
     B, K = tape.roots.shape
     d = tape.nodes.shape[1]
@@ -56,8 +60,13 @@ def replay(
     timeline = Timeline(lengths, n, K)
     first = timeline.first
 
-    weight = _lineage_weights(tape, grad_scores, first, timeline.made)
-    survivors = weight[:, 1].nonzero().squeeze(1)  # in the order they were made
+    if equal_trees is None:
+        weight = _lineage_weights(tape, grad_scores, first, timeline.made)
+        survivors = weight[:, 1].nonzero().squeeze(1)  # in the order they were made
+    else:
+        survivors, pairs, grad_pairs = equal_trees.differentiate(
+            tape.roots, grad_scores.to(wide), tape.links, timeline
+        )
     S = survivors.shape[0]
     links = tape.links[survivors]
     rank = torch.full((timeline.made + 1,), S, device=survivors.device)  # merge -> place among survivors
@@ -78,7 +87,8 @@ def replay(
         made = lineages >= 0
         grad.index_add_(0, row[lineages[made] + first], grad_inner[made].to(wide))
 
-    pairs, grad_pairs = _pair_gradients(tape, survivors, links, rank, weight[survivors, 0], timeline)
+    if equal_trees is None:
+        pairs, grad_pairs = _pair_gradients(tape, survivors, links, rank, weight[survivors, 0], timeline)
     for some, grad_some in zip(pairs.split(ROWS_AT_ONCE), grad_pairs.split(ROWS_AT_ONCE), strict=True):
         vectors = tape.nodes[some]
         if randomness is not None and randomness.per_pair and randomness.dropout > 0.0:

@@ -10,7 +10,7 @@ simply left behind.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from beamtree.noise import Draws, Randomness
 from beamtree.ops.reference import stable_topk
 from beamtree.pins import Fence
 from beamtree.timeline import Timeline
+
+if TYPE_CHECKING:
+    from beamtree.equal_trees import EqualTrees
 
 NONE = 0  # the id of no node
 BEFORE, LEFT_NEIGHBOUR, LEFT, RIGHT, RIGHT_NEIGHBOUR, POSITION = range(6)  # columns of Tape.links
@@ -54,6 +57,7 @@ def search(
     randomness: Randomness | None = None,
     merges: Tensor | None = None,  # (B, n−1): follow this tree instead of searching
     pins: Tensor | None = None,  # (B, P, 2): spans that every tree contains, −1 for none
+    equal_trees: "EqualTrees | None" = None,  # unites beams that reach the same tree
 ) -> Tape:
     B, n, d = leaves.shape
     K = 1 if merges is not None else beam_size
@@ -114,7 +118,7 @@ def search(
             parent, position = torch.zeros_like(before), merges[order[:A], t].unsqueeze(1)
             scores = scores + energy.gather(-1, position.unsqueeze(-1)).squeeze(-1) - log_z
         else:
-            scores, parent, position = _choose(energy, scores - log_z, draws, t, may_die)
+            scores, parent, position = _choose(energy, scores - log_z, draws, t, may_die, ids, equal_trees)
         best = scores[:, :1]
         offset, scores = offset + best, scores - best
 
@@ -140,8 +144,10 @@ def search(
         near[:, 1:3] = new_ids
         new_pairs = near.view(2 * rows, 2)
         new_scores = score_pairs(new_pairs).view(rows, 2).masked_fill_(border, -torch.inf)
+        for spans in (fence, equal_trees):
+            if spans is not None:
+                spans.enclose(new_ids.squeeze(1), *links[made : made + rows, LEFT : RIGHT + 1].unbind(1))
         if fence is not None:
-            fence.enclose(new_ids.squeeze(1), *links[made : made + rows, LEFT : RIGHT + 1].unbind(1))
             new_scores.masked_fill_(fence.crosses(new_pairs.view(A, 2 * K, 2)).view(rows, 2), -torch.inf)
 
         columns = column[: width - 1]
@@ -182,7 +188,13 @@ def _score_leaves(
 
 
 def _choose(
-    energy: Tensor, base: Tensor, draws: Draws | None, t: int, may_die: bool
+    energy: Tensor,
+    base: Tensor,
+    draws: Draws | None,
+    t: int,
+    may_die: bool,
+    ids: Tensor,
+    equal_trees: "EqualTrees | None",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Keep K of the candidates: accumulated scores, parent slots and merge positions, (A, K) each.
 
@@ -191,17 +203,23 @@ def _choose(
     """
     A, K, pairs = energy.shape
     k = min(pairs, K)
-    if draws is None or not draws.noisy:
+    noise = draws.gumbel(t, A, pairs) if draws is not None and draws.noisy else None
+    if noise is None:
         top, position = stable_topk(energy, k)  # (A, K, k)
-        candidates = (top + base.unsqueeze(-1)).view(A, K * k)
-        chosen = stable_topk(candidates, K)[1]  # (A, K)
     else:  # equal perturbed scores mean nothing: any of them is as likely as the other
-        first, second = draws.gumbel(t, A, pairs)
-        position = (energy + first).topk(k)[1]
-        candidates = energy.gather(-1, position) + base.unsqueeze(-1)
-        chosen = (candidates + second[..., :k]).view(A, K * k).topk(K)[1]
-        candidates = candidates.view(A, K * k)
+        position = (energy + noise[0]).topk(k)[1]
+        top = energy.gather(-1, position)
+    candidates = (top + base.unsqueeze(-1)).view(A, K * k)
+    position = position.reshape(A, K * k)
+    if equal_trees is not None:
+        candidates = equal_trees.unite(candidates, position, ids)
+    if noise is None:
+        chosen = stable_topk(candidates, K)[1]  # (A, K)
+    else:
+        chosen = (candidates + noise[1][..., :k].reshape(A, K * k)).topk(K)[1]
     scores = candidates.gather(1, chosen)
     if may_die:
         chosen = torch.where(scores > -torch.inf, chosen, chosen[:, :1])
-    return scores, chosen // k, position.reshape(A, K * k).gather(1, chosen)
+    if equal_trees is not None:
+        equal_trees.keep(chosen, scores, ids, energy)
+    return scores, chosen // k, position.gather(1, chosen)

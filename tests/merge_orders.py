@@ -34,12 +34,12 @@ def merge_orders(
     n = leaves.shape[0]
     orders = [MergeOrder((), (), leaves.new_zeros(()), [*leaves], [(i, i + 1) for i in range(n)])]
     for _ in range(n - 1):
-        orders = [longer for order in orders for longer in _continue(order, cell, scorer, pins)]
+        orders = [longer for order in orders for longer in continue_order(order, cell, scorer, pins)]
     return orders
 
 
-def _continue(
-    order: MergeOrder, cell: nn.Module, scorer: nn.Module, pins: Sequence[Span]
+def continue_order(
+    order: MergeOrder, cell: nn.Module, scorer: nn.Module, pins: Sequence[Span] = ()
 ) -> Iterator[MergeOrder]:
     nodes, spans = order.nodes, order.spans
     joined = [(left[0], right[1]) for left, right in pairwise(spans)]
