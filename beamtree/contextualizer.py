@@ -29,13 +29,17 @@ class BeamTreeContextualizer(SavedBlock):
     Args:
         d_model: width of a token and of a node.
         input_size: width of the tokens that come in, `d_model` if not given.
-        beam_size, slice_size, dropout, stochastic: of the `BeamTreeEncoder` that finds the trees.
+        beam_size: of the `BeamTreeEncoder` that finds the trees, as are the next three.
+        slice_size: features that its scorer sees.
+        dropout: of its cell.
+        stochastic: whether it tries other trees in training.
         source: another tree source instead of it: any encoder with `forest`, as `create_encoder` makes them
             for ebt-grc, bt-grc, egt-grc, gt-grc, balanced-grc and gold-grc.
         refinements: how often the leaves attend to their ancestors, with the same weights.
         residual: x + block(LayerNorm(x)) instead of block(x).
         attention_dropout: on what attention adds; `dropout` if not given.
-        attend_self, scalar_bias: as the paper prints it, see `ParentAttention`.
+        attend_self: a leaf attends to itself too, as the paper prints it; see `ParentAttention`.
+        scalar_bias: one number a height instead of a vector, as the paper prints it.
     """
 
     source: TreeSource

@@ -170,7 +170,7 @@ class BeamTrees:
         n, living = len(tree.tokens), int(self.alive[index].sum())
         caption = f"{n} tokens" if n > 1 else "1 token"
         if living > 1:
-            caption += f", beam {beam + 1} of {living}, weight {float(self.weights[index, beam]):.3f}"
+            caption += f", beam {beam + 1} of {living}, weight {self.weights[index, beam].item():.3f}"
         return draw_as_svg(tree, caption)
 
     def draw(

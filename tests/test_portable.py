@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from beamtree import BeamTreeEncoder, portable
+from beamtree import portable
 from beamtree.cli import app
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError, MissingExtraError
@@ -111,36 +111,6 @@ def test_a_classifier_of_pairs_is_exported_too(tmp_path: Path) -> None:
         assert found.shape == (B, 7)
         torch.testing.assert_close(found, predict(model, ids), rtol=0, atol=2e-6)
     assert portable.compare_with_onnx(model, path) < 2e-6
-
-
-@pytest.mark.slow
-def test_a_model_with_the_block_inside_goes_to_onnx_with_the_same_table(tmp_path: Path) -> None:
-    class Mine(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.out = BeamTreeEncoder(6, beam_size=2), nn.Linear(6, 2)
-
-        def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
-            return self.out(self.encoder(x, key_padding_mask=is_padding))
-
-    torch.manual_seed(0)
-    model = Mine().eval()
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2)}
-    is_padding = torch.arange(5) >= torch.tensor([[5], [2], [3]])
-    torch.onnx.export(
-        model,
-        (torch.randn(3, 5, 6), is_padding),
-        tmp_path / "mine.onnx",
-        dynamo=True,
-        verbose=False,
-        dynamic_shapes=(sizes, sizes),
-        custom_translation_table=portable.translate_sorting(),
-    )
-    session = onnxruntime.InferenceSession(str(tmp_path / "mine.onnx"))
-    x, is_padding = torch.randn(2, 9, 6), torch.arange(9) >= torch.tensor([[9], [4]])
-    names = [entry.name for entry in session.get_inputs()]
-    (found,) = session.run(None, dict(zip(names, (x.numpy(), is_padding.numpy()), strict=True)))
-    torch.testing.assert_close(torch.from_numpy(found), model(x, is_padding).detach(), rtol=0, atol=2e-6)
 
 
 def test_an_encoder_that_cannot_go_is_refused_by_name() -> None:

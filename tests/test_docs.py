@@ -1,0 +1,126 @@
+"""Documentation is true: its Python runs, its commands exist, its pictures are current, its site builds."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from beamtree.cli import app
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "runs" not in path.parts)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def blocks(path: Path) -> list[tuple[str, str]]:
+    return FENCE.findall(path.read_text(encoding="utf-8"))
+
+
+def commands(path: Path) -> list[list[str]]:
+    """The words after `beamtree` of every command in a page's blocks."""
+    lines = [line for kind, block in blocks(path) if kind != "python" for line in block.splitlines()]
+    found = []
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if "beamtree.cli" in words:
+            found.append(words[words.index("beamtree.cli") + 1 :])
+        elif words[:1] in (["beamtree"], [".venv/bin/beamtree"]):
+            found.append(words[1:])
+    return found
+
+
+WITH_PYTHON = [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))]
+WITH_COMMANDS = [page for page in [*PAGES, ROOT / "README.md"] if commands(page)]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
+def test_the_python_of_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if page.name == "sharing.md":  # its Python reads what its command wrote
+        (words,) = commands(page)
+        assert CliRunner().invoke(app, words).exit_code == 0
+    names: dict[str, Any] = {}
+    for kind, block in blocks(page):
+        if kind == "python":
+            exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name_of)
+def test_the_commands_of_a_page_have_the_options_it_names(page: Path) -> None:
+    for words in commands(page):
+        command: Any = typer.main.get_command(app)
+        context = command.make_context("beamtree", list(words))
+        while hasattr(command, "get_command"):
+            name, *words = words
+            command = command.get_command(context, name)
+            assert command is not None, f"{name_of(page)}: there is no command {name}"
+        command.make_context(name, words, parent=context)
+
+
+def test_pages_speak_of_every_command() -> None:
+    from beamtree.cli import COMMANDS
+
+    named = {words[0] for page in WITH_COMMANDS for words in commands(page)}
+    assert named == set(COMMANDS)
+
+
+def numbers_apart(text: str) -> tuple[str, list[float]]:
+    number = re.compile(r"\d+\.\d+")
+    return number.sub("#", text), [float(found) for found in number.findall(text)]
+
+
+def test_pictures_are_what_the_code_draws() -> None:
+    spec = importlib.util.spec_from_file_location("make_pictures", DOCS / "make_pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    for name, drawn in pictures.draw_all().items():
+        text, numbers = numbers_apart(drawn)
+        kept_text, kept_numbers = numbers_apart((DOCS / "images" / name).read_text(encoding="utf-8"))
+        # The caption is part of an id; a last digit may differ from processor to processor.
+        cut = re.compile(r"beamtree-[0-9a-f]{8}")
+        assert cut.sub("", text) == cut.sub("", kept_text), f"run python docs/make_pictures.py: {name}"
+        assert numbers == pytest.approx(kept_numbers, abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) >= len(PAGES)
+    for page in pages:
+        loaded = re.findall(
+            r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>", page.read_text()
+        )
+        assert not loaded, f"{page.name}: {loaded[:3]}"
+
+
+def test_links_of_readme_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)", text)
+    assert targets
+    for target in targets:
+        assert target.startswith("https://") or (ROOT / target).exists(), target
