@@ -191,6 +191,7 @@ class BeamTreeEncoder(SavedBlock):
             "scorer_hidden": scorer.hidden.out_features,
             "dropout": cell.dropout,
             "stochastic": self.stochastic,
+            "merge_equal_trees": self.merge_equal_trees,
         }
 
     def extra_repr(self) -> str:

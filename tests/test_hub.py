@@ -1,5 +1,6 @@
 """Folders and the hub: what is saved is loaded to the same outputs, with and without huggingface_hub."""
 
+import inspect
 import json
 import shutil
 import sys
@@ -23,6 +24,7 @@ BLOCKS = {
     "other encoder": lambda: BeamTreeEncoder(
         D, input_size=4, beam_size=2, slice_size=3, scorer_hidden=5, dropout=0.1, stochastic=False
     ),
+    "united": lambda: BeamTreeEncoder(D, merge_equal_trees=True),
     "unsliced": lambda: BeamTreeEncoder(D, slice_size=None, dtype=torch.float64),
     "contextualizer": lambda: BeamTreeContextualizer(D, dropout=0.2),
     "other contextualizer": lambda: BeamTreeContextualizer(
@@ -59,6 +61,15 @@ def test_a_block_comes_back_from_its_folder_as_it_was(tmp_path: Path, make: Any)
     assert torch.equal(found(x), block.eval()(x))
     assert str(found) == str(block)
     assert found._options() == block._options()
+
+
+def test_a_folder_knows_every_option_of_its_block() -> None:
+    made_of_parts = {"cell", "scorer", "source", "device", "dtype"}
+    of_the_source = {"input_size", "beam_size", "slice_size", "dropout", "stochastic"}
+    known = set(inspect.signature(BeamTreeEncoder).parameters) - made_of_parts
+    assert set(BeamTreeEncoder(D)._options()) == known
+    known = set(inspect.signature(BeamTreeContextualizer).parameters) - made_of_parts - of_the_source
+    assert set(BeamTreeContextualizer(D)._options()) == known | {"source"}
 
 
 def test_a_classifier_comes_back_from_its_folder_with_its_notes(tmp_path: Path) -> None:
