@@ -31,7 +31,7 @@ def serve(
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one sentence.")] = 1000,
     max_beam_size: Annotated[int, typer.Option(min=1, help="Beams that may be asked for.")] = 20,
     max_request_bytes: Annotated[int, typer.Option(min=1, help="Bytes of one request.")] = 65536,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Time for one request, waiting included.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Time of one computation.")] = 20.0,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Computations at once.", show_default="as many as there are cores"),

@@ -11,7 +11,7 @@ class Limits:
     max_tokens: int = 1000  # of a sentence
     max_beam_size: int = 20
     max_request_bytes: int = 65536
-    seconds: float = 20.0  # for one request, waiting included
+    seconds: float = 20.0  # of one computation; a request waits at most as long for its turn
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # computations at once
     waiting: int = 16  # requests that may wait for a worker
 

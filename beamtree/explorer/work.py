@@ -86,8 +86,8 @@ class Workshop:
     async def do(self, call: Callable[[], bytes], client_left: Callable[[], Awaitable[bool]]) -> bytes:
         """The call's result, or its exception; BusyError, TooSlowError or ClientLeftError without either."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.limits.seconds
         await self._wait_for_worker()
+        deadline = loop.time() + self.limits.seconds
         ended = asyncio.Event()
 
         def end() -> None:
