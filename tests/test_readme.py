@@ -27,6 +27,8 @@ SHORT = {
     "eval": "",
     "parse": "",
     "report": "--skip",
+    "serve": "--help",  # tests/test_explorer_serve.py starts it
+    "export": "--help",  # tests/test_docs.py runs it
     "bench": "--lengths 6 --batch 1 --d-model 8 --repeat 1 --no-memory",
 }
 
