@@ -14,6 +14,7 @@ from beamtree import recursion
 from beamtree.forest import Forest, refuse_merges
 from beamtree.rivals.beam_step import Beams, Made, Step, splice, take
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
+from beamtree.rivals.whole_graphs import WholeGraphs
 from beamtree.scorer import EntangledScorer
 from beamtree.tree import BeamTrees
 
@@ -48,12 +49,16 @@ class BeamTreeGRC(TreeEncoder):
         self.stochastic = stochastic
         self.scorer = EntangledScorer(d_model, device=device, dtype=dtype)
         self._warned = False
+        self._graphs = WholeGraphs()
 
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
         self._warn_if_greedy()
+        if self.plain and not need_trees and x.shape[1] > 1:
+            weights = [*self.cell.parameters(), *self.scorer.parameters()]
+            return self._graphs.run(lambda *of: self.search(*of).root(), leaves, lengths, weights)
         beams = self.search(leaves, lengths) if self.plain else self._recurse(leaves, lengths)
         root = beams.root()
         if self.plain and x.shape[1] == 1:

@@ -51,7 +51,7 @@ class StepGraphs:
         self, step: Step, constants: Sequence[Tensor], inputs: Sequence[Tensor], options: dict[str, Hashable]
     ) -> "_ReplayedStep":
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in (*constants, *inputs))
-        key = (step, shapes, *sorted(options.items()), *_surroundings(inputs[0].device))
+        key = (step, shapes, *sorted(options.items()), *surroundings(inputs[0].device))
         with self._lock:
             if key not in self._graphs:
                 self._graphs[key] = _ReplayedStep(partial(step, **options), constants, inputs)
@@ -87,7 +87,7 @@ class Run:
 
     def __call__(self, *inputs: Tensor) -> Outputs:
         """The outputs, which are the caller's to keep."""
-        if self._replayed is None and self._replay and _may_replay(inputs[0]):
+        if self._replayed is None and self._replay and may_replay(inputs[0]):
             replayed = self._graphs.find(self._step, self.constants, inputs, self._options)
             replayed.lock.acquire()
             self._replayed = replayed
@@ -106,7 +106,7 @@ class _ReplayedStep:
             self.constants = [_buffer_like(tensor) for tensor in constants]
             self._inputs = [_buffer_like(tensor) for tensor in inputs]
             call = partial(step, self.constants, *self._inputs)
-            self._replay, self._outputs = _capture(call, inputs[0].device)
+            ((self._replay, self._outputs),) = capture([call], inputs[0].device)
 
     def load(self, constants: Sequence[Tensor]) -> None:
         torch._foreach_copy_(self.constants, list(constants))
@@ -123,11 +123,11 @@ def _buffer_like(tensor: Tensor) -> Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
-def _may_replay(tensor: Tensor) -> bool:
+def may_replay(tensor: Tensor) -> bool:
     return tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
 
 
-def _surroundings(device: torch.device) -> tuple[Hashable, ...]:
+def surroundings(device: torch.device) -> tuple[Hashable, ...]:
     """What a graph depends on besides its shapes: where it runs, and which kernels PyTorch would choose."""
     stream = torch.cuda.current_stream(device).cuda_stream
     matmul = torch.backends.cuda.matmul
@@ -135,17 +135,22 @@ def _surroundings(device: torch.device) -> tuple[Hashable, ...]:
     return device, stream, precision, torch.are_deterministic_algorithms_enabled()
 
 
-def _capture(call: Callable[[], Outputs], device: torch.device) -> tuple[Callable[[], None], Outputs]:
-    """A function that replays the call's kernels, and the buffers that hold its outputs afterwards."""
-    graph = torch.cuda.CUDAGraph()
+def capture(
+    calls: Sequence[Callable[[], Outputs]], device: torch.device, pool: Any = None
+) -> list[tuple[Callable[[], None], Outputs]]:
+    """For each call a function that replays its kernels, and the buffers that hold its outputs afterwards."""
+    captured = []
     with _capturing, torch.cuda.device(device):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             # Libraries allocate their workspaces at the first call, which a capture would refuse.
-            for _ in range(2):
+            for call in (*calls, *calls):
                 call()
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            outputs = call()
-    return graph.replay, outputs
+        for call in calls:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                outputs = call()
+            captured.append((graph.replay, outputs))
+    return captured

@@ -1,0 +1,163 @@
+"""A recursion replayed as a whole gives the gradients of the recursion; the CPU plays the GPU."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from on_gpu import needs_gpu
+from test_step_graphs import Recording, captures  # noqa: F401 a fixture
+from torch import Tensor, nn
+
+from beamtree import create_encoder
+from beamtree.ops.reference import up_to_rounding
+from beamtree.rivals import beam_step, step_graphs, whole_graphs
+from beamtree.rivals.whole_graphs import WholeGraphs
+
+
+@pytest.fixture
+def graphs(captures: list[Recording], monkeypatch: pytest.MonkeyPatch) -> list[Recording]:  # noqa: F811
+    monkeypatch.setattr(step_graphs, "may_replay", lambda tensor: True)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(beam_step, "stable_topk", topk_without_looking)
+    return captures
+
+
+def topk_without_looking(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As on a GPU."""
+    index = up_to_rounding(values).argsort(dim=-1, descending=True, stable=True)[..., :k]
+    return values.gather(-1, index), index
+
+
+def make(name: str = "bt-grc-os", **options: object) -> nn.Module:
+    torch.manual_seed(0)
+    encoder = create_encoder(name, 6, beam_size=3, dtype=torch.float64, **options)
+    encoder.scorer.weight.data *= 2
+    return encoder.train()
+
+
+def make_input(lengths: list[int]) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(len(lengths), max(lengths), 6, dtype=torch.float64, requires_grad=True)
+    return x, torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
+
+
+def gradients(encoder: nn.Module, x: Tensor, is_padding: Tensor) -> list[Tensor]:
+    root = encoder(x, is_padding)
+    torch.manual_seed(2)
+    return [root, *torch.autograd.grad(root, [x, *encoder.parameters()], torch.randn_like(root))]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("bt-grc-os", {}), ("bt-grc", {"mode": "faithful", "stochastic": False})]
+)
+def test_replays_give_values_and_gradients_of_the_recursion(
+    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, object]
+) -> None:
+    encoder = make(name, **options)
+    for lengths in ([6, 3], [7, 2], [5, 5]):
+        given = make_input(lengths)
+        replayed = gradients(encoder, *given)
+        with monkeypatch.context() as alone:
+            alone.setattr(step_graphs, "may_replay", lambda tensor: False)
+            plain = gradients(encoder, *given)
+        for mine, theirs in zip(replayed, plain, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+    assert len(graphs) == 2  # forward and backward, all three lengths in one
+
+
+def test_what_a_replay_returns_is_the_callers_to_keep(graphs: list[Recording]) -> None:
+    encoder = make()
+    first = gradients(encoder, *make_input([6, 3]))
+    kept = [part.clone() for part in first]
+    gradients(encoder, *make_input([5, 4]))
+    assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))
+
+
+def test_a_second_forward_before_the_first_backward_runs_without_graphs(graphs: list[Recording]) -> None:
+    encoder = make()
+    x, is_padding = make_input([6, 3])
+    expected = gradients(encoder, x, is_padding)[1]
+    one, other = encoder(x, is_padding), encoder(x, is_padding)
+    torch.manual_seed(2)
+    cotangent = torch.randn_like(one)
+    (found,) = torch.autograd.grad((one * cotangent).sum() + (other * cotangent).sum(), x)
+    torch.testing.assert_close(found, 2 * expected)
+    assert len(graphs) == 2
+
+
+def test_a_forward_that_nobody_differentiates_does_not_block_the_next(graphs: list[Recording]) -> None:
+    encoder = make()
+    encoder(make_input([6, 3])[0])
+    replays = []
+    (captured,) = encoder._graphs._graphs.values()
+    captured.go_forward = lambda: replays.append(1)
+    encoder(make_input([6, 3])[0])
+    assert replays
+
+
+def test_a_second_backward_and_a_second_derivative_are_refused(graphs: list[Recording]) -> None:
+    encoder = make()
+    x, is_padding = make_input([6, 3])
+    root = encoder(x, is_padding)
+    root.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="serves one backward pass"):
+        root.sum().backward()
+    with pytest.raises(RuntimeError, match="second derivative"):
+        torch.autograd.grad(encoder(x, is_padding).sum(), x, create_graph=True)
+
+
+def test_weights_changed_before_the_backward_raise_pytorchs_error(graphs: list[Recording]) -> None:
+    encoder = make()
+    root = encoder(*make_input([6, 3]))
+    with torch.no_grad():
+        encoder.scorer.weight += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        root.sum().backward()
+
+
+def test_frozen_weights_get_no_gradient(graphs: list[Recording]) -> None:
+    encoder = make()
+    encoder.scorer.requires_grad_(False)
+    encoder(*make_input([6, 3])).sum().backward()
+    assert encoder.scorer.weight.grad is None
+    assert encoder.cell.w1.weight.grad is not None
+
+
+def test_graphs_are_few_and_copies_start_without(
+    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_graphs, "MULTIPLE", 1)
+    encoder = make()
+    encoder._graphs = WholeGraphs(capacity=2)
+    for n in (3, 4, 5):
+        encoder(make_input([n])[0])
+    assert len(encoder._graphs) == 2
+    assert len(copy.deepcopy(encoder)._graphs) == len(pickle.loads(pickle.dumps(encoder))._graphs) == 0
+
+
+def test_no_graph_where_none_is_possible(graphs: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = make()
+    x, is_padding = make_input([6, 3])
+    with torch.no_grad():
+        encoder(x, is_padding)
+    encoder(x, is_padding, need_trees=True)
+    encoder(make_input([1])[0])
+    monkeypatch.setattr(whole_graphs, "LONGEST", 5)
+    encoder(x, is_padding)
+    assert not graphs
+
+
+@needs_gpu
+@pytest.mark.gpu
+def test_on_a_gpu_replays_agree_with_the_recursion() -> None:
+    torch.manual_seed(0)
+    encoder = create_encoder("bt-grc-os", 32, device="cuda").train()
+    for n in (9, 17, 12):
+        x = torch.randn(4, n, 32, device="cuda", requires_grad=True)
+        replayed = torch.autograd.grad(encoder(x).square().sum(), [x, *encoder.parameters()])
+        root, _ = encoder(x, need_trees=True)
+        plain = torch.autograd.grad(root.square().sum(), [x, *encoder.parameters()])
+        for mine, theirs in zip(replayed, plain, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+    assert len(encoder._graphs) == 2
