@@ -18,6 +18,7 @@ from beamtree.cli import app
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "runs" not in path.parts)
+COMMAND = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(?:(?:torchrun|accelerate) .*-m beamtree\.cli|beamtree) (.*)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
 
 
@@ -31,15 +32,9 @@ def blocks(path: Path) -> list[tuple[str, str]]:
 
 def commands(path: Path) -> list[list[str]]:
     """The words after `beamtree` of every command in a page's blocks."""
-    lines = [line for kind, block in blocks(path) if kind != "python" for line in block.splitlines()]
-    found = []
-    for line in lines:
-        words = shlex.split(line, comments=True)
-        if "beamtree.cli" in words:
-            found.append(words[words.index("beamtree.cli") + 1 :])
-        elif words[:1] in (["beamtree"], [".venv/bin/beamtree"]):
-            found.append(words[1:])
-    return found
+    text = "\n".join(block for kind, block in blocks(path) if kind != "python").replace("\\\n", " ")
+    lines = (COMMAND.match(line) for line in text.splitlines())
+    return [shlex.split(found[1], comments=True) for found in lines if found]
 
 
 WITH_PYTHON = [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))]
