@@ -71,3 +71,11 @@ def set_beam_size(model: TreeClassifier, beam_size: int | None) -> None:
     if not hasattr(model.encoder, "beam_size"):
         raise BeamtreeError(f"--beam does not apply: the encoder {model.settings.encoder!r} has no beams")
     model.encoder.beam_size = beam_size  # type: ignore[assignment]
+
+
+def merge_equal_trees(model: TreeClassifier) -> None:
+    """Search with beams that are different trees, however the model was trained."""
+    if not hasattr(model.encoder, "merge_equal_trees"):
+        encoder = model.settings.encoder
+        raise BeamtreeError(f"--merge-equal-trees does not apply: the encoder {encoder!r} cannot merge them")
+    model.encoder.merge_equal_trees = True  # type: ignore[assignment]

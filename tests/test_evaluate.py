@@ -18,7 +18,7 @@ from beamtree.data.listops_language import brackets
 from beamtree.data.listops_language import evaluate as value_of
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError
-from beamtree.inference import choose_device, run_in_batches, set_beam_size
+from beamtree.inference import choose_device, merge_equal_trees, run_in_batches, set_beam_size
 from beamtree.model import ModelSettings, TreeClassifier, create_model
 from beamtree.training.agreement import Agreement
 from beamtree.training.evaluate import evaluate, find_sources, nesting_depth
@@ -234,6 +234,17 @@ def test_another_beam_size_is_searched_with_or_refused() -> None:
         set_beam_size(model, 0)
     with pytest.raises(BeamtreeError, match="the encoder 'transformer' has no beams"):
         set_beam_size(small_model(encoder="transformer"), 3)
+
+
+def test_equal_trees_are_merged_in_a_test_where_the_encoder_can() -> None:
+    model = small_model()
+    merge_equal_trees(model)
+    _, _, trees = next(run_in_batches(model, model.encode(PAIRLESS, labelled=False), need_trees=True))
+    assert trees is not None
+    found = {frozenset(map(tuple, spans)) for spans in trees.spans[0].tolist()}
+    assert len(found) == model.encoder.beam_size
+    with pytest.raises(BeamtreeError, match="the encoder 'transformer' cannot merge them"):
+        merge_equal_trees(small_model(encoder="transformer"))
 
 
 PAIRLESS = [Example((listops.TASK.tokenize("[MAX 1 2 [SM 3 4 ] ]"),), "2")]

@@ -471,12 +471,17 @@ def test_a_real_run_goes_from_training_by_eval_to_the_report(tmp_path: Path) -> 
     call("eval", run, "--data", tmp_path, "--split", "200-300", "--beam", 3, "--save")
     saved = json.loads((run / "eval-beam3.json").read_text())
     assert saved["command"] == f"beamtree eval {run} --data {tmp_path} --split 200-300 --beam 3"
+    call("eval", run, "--data", tmp_path, "--merge-equal-trees", "--save")
+    saved = json.loads((run / "eval-merged.json").read_text())
+    assert saved["command"] == f"beamtree eval {run} --data {tmp_path} --merge-equal-trees"
     measured = read_run(run)
-    assert [(e.beam, list(e.splits)) for e in measured.evaluations] == [(3, ["200-300"]), (None, ["200-300"])]
+    assert [e.search for e in measured.evaluations] == [(3, False), (None, True), (None, False)]
+    assert all(list(e.splits) == ["200-300"] for e in measured.evaluations)
     output = call("report", run).stdout
     accuracy = json.loads((run / "eval.json").read_text())["splits"][0]["accuracy"]
     assert f"| {100 * accuracy:.2f} [" in output
     assert "tested with 3 beams" in output
+    assert "equal trees merged in the test" in output
 
     (run / "best" / "model.safetensors").write_bytes(b"others")
     with pytest.raises(BeamtreeError, match="measured other weights than the run's best/ has now"):

@@ -44,7 +44,8 @@ def evaluate(
         bool,
         typer.Option(
             "--save",
-            help="Keep the JSON in the run folder as eval.json (eval-beamK.json with --beam), for `report`.",
+            help="Keep the JSON in the run folder for `report`: eval.json; eval-beamK.json with --beam, "
+            "eval-merged.json with --merge-equal-trees.",
         ),
     ] = False,
     plot: Annotated[
@@ -56,6 +57,10 @@ def evaluate(
     beam: Annotated[
         int | None, typer.Option(min=1, help="Beams to search with.", show_default="as in training")
     ] = None,
+    merged: Annotated[
+        bool,
+        typer.Option("--merge-equal-trees", help="Unite beams that reach the same tree by different orders."),
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "auto",
 ) -> None:
     """Measure a model on labelled data.
@@ -69,7 +74,7 @@ def evaluate(
 
     from beamtree.atomic import replace_file
     from beamtree.data.location import data_folder
-    from beamtree.inference import choose_device, set_beam_size
+    from beamtree.inference import choose_device, merge_equal_trees, set_beam_size
     from beamtree.model import find_model, load_model
     from beamtree.plots import require_matplotlib
     from beamtree.training.evaluate import evaluate as run_evaluation
@@ -82,6 +87,8 @@ def evaluate(
     weights = hashlib.sha256((find_model(model) / "model.safetensors").read_bytes()).hexdigest()
     classifier = load_model(model, device=choose_device(device))
     set_beam_size(classifier, beam)
+    if merged:
+        merge_equal_trees(classifier)
     task = classifier.task
     paths = [*(data or ()), *(more or ())] or [data_folder(task.name)]
     for path in paths:
@@ -110,12 +117,13 @@ def evaluate(
         "encoder": classifier.settings.encoder,
         "task": task.name,
         "beam": beam,
+        "merge_equal_trees": merged,
         "weights": weights,
-        "command": _command(model, paths, split or (), beam),
+        "command": _command(model, paths, split or (), beam, merged),
         "splits": [{**result.to_dict(), "description": task.splits.get(result.name)} for result in results],
     }
     if save:
-        name = "eval.json" if beam is None else f"eval-beam{beam}.json"
+        name = f"eval{'' if beam is None else f'-beam{beam}'}{'-merged' if merged else ''}.json"
         replace_file(Path(model, name), json.dumps(content, indent=2) + "\n")
         typer.echo(f"wrote {Path(model, name)}", err=True)
     if as_json:
@@ -147,11 +155,13 @@ def _progress() -> Any:
     )
 
 
-def _command(model: str, paths: Sequence[Path], splits: Sequence[str], beam: int | None) -> str:
+def _command(model: str, paths: Sequence[Path], splits: Sequence[str], beam: int | None, merged: bool) -> str:
     words = ["beamtree", "eval", model]
     words += [word for path in paths for word in ("--data", str(path))]
     words += [word for split in splits for word in ("--split", split)]
-    return shlex.join(words if beam is None else [*words, "--beam", str(beam)])
+    words += [] if beam is None else ["--beam", str(beam)]
+    words += ["--merge-equal-trees"] if merged else []
+    return shlex.join(words)
 
 
 def _tables(encoder: str, task: "Task", results: list["SplitResult"]) -> list["Table"]:

@@ -25,24 +25,27 @@ Changes = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class RowKey:
-    """The row of a shipped recipe, with changed settings and the beam of the test where it is another."""
+    """The row of a shipped recipe, with changed settings and the search of the test where it is another."""
 
     task: str
     name: str
     changes: Changes = ()
     beam: int | None = None
+    merged: bool = False
 
     @property
     def label(self) -> str:
         notes = [f"{key.rpartition('.')[2]} {_show(value)}" for key, value in self.changes]
         if self.beam is not None:
             notes.append(f"tested with {self.beam} beams")
+        if self.merged:
+            notes.append("equal trees merged in the test")
         return ", ".join([LABELS.get(self.name, f"{self.task}-{self.name}"), *notes])
 
     @property
     def plain(self) -> bool:
         """Whether it stands beside the paper's row of that name."""
-        return not self.changes and self.beam is None
+        return not self.changes and self.beam is None and not self.merged
 
     @property
     def place(self) -> tuple[int, str, int, str]:
@@ -88,10 +91,11 @@ def group_runs(
                 raise BeamtreeError(f"{problem}: name one of them, or let --skip count the first alone")
             notes.append(f"Not counted: {problem}; the first one counts.")
             continue
-        beams = {None, *(evaluation.beam for evaluation in run.evaluations)}
-        for beam in beams:
-            evaluations = [evaluation for evaluation in run.evaluations if evaluation.beam == beam]
-            rows.setdefault(replace(key, beam=beam), []).append(Member(number, run, evaluations))
+        searches = {(None, False), *(evaluation.search for evaluation in run.evaluations)}
+        for beam, merged in searches:
+            evaluations = [one for one in run.evaluations if one.search == (beam, merged)]
+            row = replace(key, beam=beam, merged=merged)
+            rows.setdefault(row, []).append(Member(number, run, evaluations))
     ordered = {key: sorted(rows[key], key=lambda one: one.run.seed) for key in sorted(rows, key=_place)}
     return ordered, notes
 

@@ -30,12 +30,17 @@ class SplitFigures:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One pass over some splits; `beam` if it was searched with another beam than in training."""
+    """One pass over some splits; `beam` and `merged` if it was searched in another way than in training."""
 
     file: Path
     beam: int | None
+    merged: bool
     command: str | None
     splits: dict[str, SplitFigures]
+
+    @property
+    def search(self) -> tuple[int | None, bool]:
+        return self.beam, self.merged
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,8 @@ def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluat
                 f"`beamtree eval {file.parent} --save`"
             )
         splits = {entry["split"]: _figures(entry) for entry in content["splits"]}
-        return Evaluation(file, content.get("beam"), content.get("command"), splits)
+        merged = content.get("merge_equal_trees", False)
+        return Evaluation(file, content.get("beam"), merged, content.get("command"), splits)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BeamtreeError):
             raise
@@ -164,9 +170,9 @@ def _figures(entry: dict[str, Any]) -> SplitFigures:
 
 
 def _refuse_contradictions(evaluations: Iterable[Evaluation]) -> None:
-    seen: dict[tuple[int | None, str], Path] = {}
+    seen: dict[tuple[tuple[int | None, bool], str], Path] = {}
     for evaluation in evaluations:
         for split in evaluation.splits:
-            other = seen.setdefault((evaluation.beam, split), evaluation.file)
+            other = seen.setdefault((evaluation.search, split), evaluation.file)
             if other != evaluation.file:
                 raise BeamtreeError(f"{other} and {evaluation.file} both measured {split}: keep one of them")

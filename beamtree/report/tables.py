@@ -134,7 +134,7 @@ def slice_tables(table: PaperTable, rows: Rows) -> list[Table]:
             for change in key.changes
             if change[0] not in ("model.options.slice_size", "model.options.scorer_hidden")
         )
-        sweep = RowKey(key.task, family, others, key.beam)
+        sweep = RowKey(key.task, family, others, key.beam, key.merged)
         sweeps.setdefault(sweep, []).append((width, hidden, key))
     tables = []
     for sweep, entries in sorted(sweeps.items(), key=lambda item: item[0].place):
