@@ -75,7 +75,7 @@ class WordEmbedding(nn.Module):
         self.register_buffer("table", torch.cat((specials, vectors)).to(device))
         self.table: Tensor
         self.learnt = nn.Embedding(1 + learnt_words, self.output_size, device=device, dtype=dtype)
-        if count > 1 and not vectors.is_meta:
+        if count > 1 and not (vectors.is_meta or self.learnt.weight.is_meta):
             with torch.no_grad():
                 self.learnt.weight[1:] *= vectors.float().std()
         self.dropout = nn.Dropout(dropout)

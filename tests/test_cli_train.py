@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from small_language import write_corpora
 from small_runs import SMALL
 from typer.testing import CliRunner, Result
 
@@ -181,7 +182,7 @@ def test_logic_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_shipped_recipe_takes_a_step(name: str, tmp_path: Path, shared_data: Path) -> None:
-    changes = ["training.batch_size=4", "training.micro_batch_size=0"]
+    changes = ["training.batch_size=4", "training.micro_batch_size=0", "model.d_model=64"]
     if load_recipe(name).task.sampled.train:
         changes += ["task.sampled.train=8", "task.sampled.dev=8"]
     settings = [part for change in changes for part in ("--set", change)]
@@ -194,7 +195,7 @@ def test_every_shipped_recipe_takes_a_step(name: str, tmp_path: Path, shared_dat
 
 @pytest.fixture(scope="module")
 def shared_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small files of both tasks under one folder."""
+    """Small files of every task under one folder."""
     from beamtree.data.listops_language import bracket
 
     root = tmp_path_factory.mktemp("data")
@@ -204,4 +205,4 @@ def shared_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "listops" / "train_d20s.tsv").write_text("\n".join(lines) + "\n")
     for index in range(7):
         (root / "logic" / f"train{index}").write_text("#\ta\tb\n^\ta\t( not a )\n" * 10)
-    return root
+    return write_corpora(root)

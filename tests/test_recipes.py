@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from small_language import TASKS, write_corpora
+from small_language import examples_of as language_examples
 
 from beamtree.data.listops import sample_expressions
 from beamtree.data.task import Example, find_task
+from beamtree.data.words import Words
 from beamtree.model import create_model, load_model
 from beamtree.training.fit import fit
 from beamtree.training.progress import Display
@@ -88,7 +91,20 @@ def test_the_slice_is_swept_by_one_change(width: int) -> None:
     assert model.encoder.scorer.hidden.weight.shape == (64, 2 * width)
 
 
-def examples_of(task: str) -> list[Example]:
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpora(tmp_path_factory.mktemp("data"))
+
+
+def examples_of(task: str, corpora: Path) -> tuple[list[Example], Words | None]:
+    """Eight training examples after four of dev."""
+    if task in TASKS:
+        train, dev, words = language_examples(task, corpora)
+        return dev[:4] + train[:8], words
+    return formal_examples(task), None
+
+
+def formal_examples(task: str) -> list[Example]:
     if task == "listops":
         return sample_expressions(12, seed=1, min_length=4, max_length=9)
     formulas = ("a", "( not b )", "( a ( and b ) )", "( ( not a ) ( or ( b ( and c ) ) ) )")
@@ -102,23 +118,26 @@ def examples_of(task: str) -> list[Example]:
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
-def test_two_steps_by_every_shipped_recipe_move_every_weight(name: str, tmp_path: Path) -> None:
+def test_two_steps_by_every_shipped_recipe_move_every_weight(
+    name: str, tmp_path: Path, corpora: Path
+) -> None:
     recipe = load_recipe(name, [*SIZES, *BATCHES])
     task, folder = find_task(recipe.task.name), RunFolder(tmp_path)
     folder.begin(recipe)
-    examples = examples_of(task.name)
+    examples, words = examples_of(task.name, corpora)
     outcome = fit(
         recipe,
         folder,
         task,
         examples[4:],
         examples[:4],
+        words=words,
         stopping=Stopping(steps=2),
         display=Display(Console(quiet=True)),
     )
     assert [record["step"] for record in outcome.history] == [2]
     torch.manual_seed(recipe.training.seed)
-    fresh = dict(create_model(recipe.model, task).named_parameters())
+    fresh = dict(create_model(recipe.model, task, words).named_parameters())
     unmoved = {
         key
         for key, value in load_model(folder.best).named_parameters()

@@ -1,13 +1,18 @@
-"""`beamtree data listops` and `beamtree data logic`: the two formal tasks' files, drawn anew."""
+"""`beamtree data listops` and `logic` draw the formal tasks' files anew; `check` says what a folder holds."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from beamtree.errors import BeamtreeError
 
-app = typer.Typer(no_args_is_help=True, help="Make the files of a task.")
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from beamtree.data.survey import Found
+
+app = typer.Typer(no_args_is_help=True, help="Make the files of a task, or check what is there.")
 
 Out = Annotated[
     Path | None, typer.Option(help="Folder to write to.", show_default="$BEAMTREE_DATA/TASK or data/TASK")
@@ -87,3 +92,66 @@ def logic(
             folder, seed=seed, pairs=pairs, progress=lambda done, total: bar.update(task, completed=done)
         )
     typer.echo(f"{len(files)} files of logical inference in {folder}")
+
+
+@app.command()
+def check(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="Folder with a folder for each task.", show_default="$BEAMTREE_DATA or data"),
+    ] = None,
+    bad_rows: Annotated[
+        str, typer.Option(help="Rows that cannot be read: skip and count them, or refuse their file.")
+    ] = "skip",
+) -> None:
+    """Say for each task which splits are there, how large they are, and which corpus has those that are not.
+
+    Every file is read to its end. Rows that cannot be read are counted, the first of each file are shown.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from beamtree.data.bad_rows import BadRows
+    from beamtree.data.location import data_folder
+    from beamtree.data.survey import survey
+
+    root, rows = folder or data_folder("vectors").parent, BadRows.chosen(bad_rows)
+    found = []
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        row = bar.add_task("reading", total=None)
+        for split in survey(root, rows):
+            found.append(split)
+            bar.update(row, description=f"{split.task} {split.split}")
+    Console().print(_survey_table(root, found))
+    for sentence in rows.report():
+        typer.echo(f"beamtree: {sentence}", err=True)
+
+
+def _survey_table(root: Path, found: "list[Found]") -> "Table":
+    from itertools import groupby
+
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=str(root), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("task", "split", "examples", "", "where to get it"):
+        table.add_column(name, justify="right" if name == "examples" else "left", overflow="fold")
+    before = None
+    # Splits that are missing and come from one corpus share a line.
+    for (task, _), group in groupby(
+        enumerate(found), lambda one: (one[1].task, one[1].corpus if one[1].state == "missing" else one[0])
+    ):
+        splits = [split for _, split in group]
+        first = splits[0]
+        count = "" if first.examples is None else f"{first.examples:,}"
+        style = "red" if first.problem or first.bad else "bright_black" if first.state == "missing" else ""
+        table.add_row(
+            "" if task == before else task,
+            ", ".join(split.split for split in splits),
+            count,
+            first.state,
+            first.corpus if first.state else "",
+            style=style,
+        )
+        before = task
+    return table

@@ -29,6 +29,10 @@ class BadRows:
             raise BeamtreeError(f"{path}, line {line}: {reason} (bad rows can be skipped: docs/tasks.md)")
         self.found.setdefault(path, {})[line] = reason  # a file may be read for more than one split
 
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.found.values()))
+
     def report(self) -> Iterator[str]:
         """One sentence for each file that had any."""
         for path, lines in self.found.items():

@@ -121,4 +121,11 @@ TASK = Task(
     read_file=read_file,
     words=CountRule(5, ("train", "test")),
     corpora={name: file.corpus for name, file in SPLITS.items()},
+    published={
+        "contrast": 488,
+        "counterfactual": 488,
+        "test-long": 25_000,
+        "contrast-original": 488,
+        "counterfactual-original": 488,
+    },
 )

@@ -85,4 +85,12 @@ TASK = Task(
     read_file=read_file,
     words=CountRule(6, ("train", "dev", "test", "paws-qqp", "paws-wiki")),
     corpora={name: file.corpus for name, file in SPLITS.items()},
+    published={
+        "train": 384_290,
+        "dev": 10_000,
+        "test": 10_000,
+        "paws-qqp": 677,
+        "paws-wiki": 8_000,
+        "paws-wiki-dev": 8_000,
+    },
 )

@@ -68,4 +68,12 @@ TASK = Task(
     read_file=read_file,
     words=CountRule(2, ("train", "dev", "test", "hard")),
     corpora={name: file.corpus for name, file in SPLITS.items()},
+    published={
+        "train": 549_367,
+        "dev": 9_842,
+        "test": 9_824,
+        "hard": 3_261,
+        "break": 8_193,
+        "counterfactual": 1_600,
+    },
 )

@@ -52,6 +52,7 @@ class Task:
     token_pattern: str = r"\S+"  # what a token is in a text, unreadable ones included
     words: CountRule | None = None  # of a language whose words are counted
     corpora: Mapping[str, str] = field(default_factory=dict)  # split -> the corpus a user gets it from
+    published: Mapping[str, int] = field(default_factory=dict)  # split -> examples, in the paper's corpora
 
 
 TASKS = {

@@ -1,0 +1,75 @@
+"""What a folder of data holds, task by task and split by split, and where the rest can be had."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from beamtree.data.bad_rows import BadRows
+from beamtree.data.files import MissingFileError
+from beamtree.data.task import TASKS, find_task
+from beamtree.data.vectors import find_vectors
+from beamtree.errors import BeamtreeError
+
+VECTORS = "GloVe (Pennington et al. 2014): 840B, 300 wide, in the paper"
+
+
+# Length limits take a few rows off, by one tokeniser more than by another.
+_WHOLE = 0.98
+
+
+@dataclass(frozen=True)
+class Found:
+    """One split: how many examples, or why there are none and which corpus has them."""
+
+    task: str
+    split: str
+    examples: int | None
+    corpus: str
+    published: int | None = None  # examples in the paper's corpus
+    problem: str = ""  # of a file that is there
+    bad: int = 0  # rows
+
+    @property
+    def state(self) -> str:
+        """In a few words, none if all is well."""
+        if self.problem:
+            return self.problem
+        if self.examples is None:
+            return "" if self.task == "vectors" and self.split else "missing"
+        words = []
+        if self.published is not None and self.examples < _WHOLE * self.published:
+            words.append(f"{self.examples / self.published:.0%} of {self.published:,}")
+        if self.bad:
+            words.append(f"{self.bad:,} bad row{'s' if self.bad > 1 else ''}")
+        return ", ".join(words)
+
+
+def survey(root: Path, bad_rows: BadRows) -> Iterator[Found]:
+    """Every split of every task, read from end to end; the word vectors come last."""
+    if not root.is_dir():
+        raise BeamtreeError(f"there is no folder {root}")
+    for name in TASKS:
+        task = find_task(name)
+        for split in task.splits:
+            yield _survey_split(root / name, name, split, bad_rows)
+    try:
+        vectors, problem = find_vectors(root / "vectors"), ""
+    except BeamtreeError as error:
+        vectors, problem = None, str(error)
+    yield Found("vectors", "" if vectors is None else vectors.name, None, VECTORS, problem=problem)
+
+
+def _survey_split(folder: Path, name: str, split: str, bad_rows: BadRows) -> Found:
+    task = find_task(name)
+    corpus = task.corpora.get(split, f"`beamtree data {name}` makes it")
+    if not folder.is_dir():
+        return Found(name, split, None, corpus)
+    before = bad_rows.count
+    try:
+        examples = sum(1 for _ in task.read(folder, split, bad_rows))
+    except MissingFileError:
+        return Found(name, split, None, corpus)
+    except BeamtreeError as error:
+        return Found(name, split, None, corpus, problem=str(error))
+    published = task.published.get(split)
+    return Found(name, split, examples, corpus, published, bad=bad_rows.count - before)
