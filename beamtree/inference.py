@@ -68,9 +68,10 @@ def set_beam_size(model: TreeClassifier, beam_size: int | None) -> None:
         return
     if beam_size < 1:
         raise BeamtreeError(f"--beam must be at least 1, got {beam_size}")
-    if not hasattr(model.encoder, "beam_size"):
+    found = next((part for part in model.encoder.modules() if hasattr(part, "beam_size")), None)
+    if found is None:
         raise BeamtreeError(f"--beam does not apply: the encoder {model.settings.encoder!r} has no beams")
-    model.encoder.beam_size = beam_size  # type: ignore[assignment]
+    found.beam_size = beam_size  # type: ignore[assignment]
 
 
 def merge_equal_trees(model: TreeClassifier) -> None:

@@ -110,7 +110,7 @@ def test_depth_of_a_formula_counts_its_round_brackets() -> None:
 
 def test_an_oracle_scores_full_marks_on_labels_and_trees(expressions: list[Example]) -> None:
     torch.manual_seed(0)
-    oracle = Oracle(SMALL, listops.TASK, small_model().vocabulary)
+    oracle = Oracle(SMALL, listops.TASK, small_model().words)
     result = evaluate(oracle, "test", expressions)
     assert result.total.examples == 40
     assert result.total.accuracy == result.total.trees.f1 == result.total.trees.exact_match == 1

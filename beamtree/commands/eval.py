@@ -57,6 +57,13 @@ def evaluate(
     beam: Annotated[
         int | None, typer.Option(min=1, help="Beams to search with.", show_default="as in training")
     ] = None,
+    bad_rows: Annotated[
+        str | None,
+        typer.Option(
+            help="Rows that cannot be read: refuse them, or skip and count them.",
+            show_default="as in training, else refuse",
+        ),
+    ] = None,
     merged: Annotated[
         bool,
         typer.Option("--merge-equal-trees", help="Unite beams that reach the same tree by different orders."),
@@ -73,12 +80,14 @@ def evaluate(
     from rich.console import Console
 
     from beamtree.atomic import replace_file
+    from beamtree.data.bad_rows import BadRows
     from beamtree.data.location import data_folder
     from beamtree.inference import choose_device, merge_equal_trees, set_beam_size
     from beamtree.model import find_model, load_model
     from beamtree.plots import require_matplotlib
     from beamtree.training.evaluate import evaluate as run_evaluation
     from beamtree.training.evaluate import find_sources
+    from beamtree.training.recipe import load_recipe
 
     if plot is not None:
         require_matplotlib()
@@ -93,10 +102,13 @@ def evaluate(
     paths = [*(data or ()), *(more or ())] or [data_folder(task.name)]
     for path in paths:
         if not path.exists():
-            raise BeamtreeError(
-                f"there is no file or folder {path}; make data with: beamtree data {task.name}"
-            )
-    sources = find_sources(task, paths, split or ())
+            made = f"make data with: beamtree data {task.name}"
+            remedy = "`beamtree data check` says what is there" if task.words else made
+            raise BeamtreeError(f"there is no file or folder {path}; {remedy}")
+    recipe_file = Path(model, "recipe.toml")
+    choice = load_recipe(recipe_file.resolve()).task.bad_rows if recipe_file.is_file() else "refuse"
+    rows = BadRows.chosen(bad_rows or choice)
+    sources = find_sources(task, paths, split or (), rows)
     results = []
     with _progress() as bar:
         for source in sources:
@@ -111,6 +123,8 @@ def evaluate(
                 )
             )
             bar.remove_task(row)
+    for sentence in rows.report():
+        typer.echo(f"beamtree: {sentence}", err=True)
 
     content = {
         "model": model,

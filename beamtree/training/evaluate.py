@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from beamtree.data.bad_rows import BadRows
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.files import MissingFileError
 from beamtree.data.location import data_folder
@@ -24,8 +26,11 @@ class Source:
     read: Callable[[], Iterator[Example]]
 
 
-def find_sources(task: Task, data: Sequence[Path], splits: Sequence[str] = ()) -> list[Source]:
+def find_sources(
+    task: Task, data: Sequence[Path], splits: Sequence[str] = (), bad_rows: BadRows | None = None
+) -> list[Source]:
     """The splits in folders and files: in each folder those asked for, or all that are not for training."""
+    bad_rows = bad_rows or BadRows()
     for split in splits:
         if split not in task.splits:
             raise BeamtreeError(
@@ -36,24 +41,24 @@ def find_sources(task: Task, data: Sequence[Path], splits: Sequence[str] = ()) -
         if path.is_file():
             if splits:
                 raise BeamtreeError(f"--split chooses from a folder, but {path} is a file")
-            sources.append(Source(path.name, lambda path=path: task.read_file(path)))  # type: ignore[misc]
+            sources.append(Source(path.name, partial(task.read_file, path, bad_rows)))
         else:
-            sources += _splits_of(task, data_folder(task.name, path), splits)
+            sources += _splits_of(task, data_folder(task.name, path), splits, bad_rows)
     return sources
 
 
-def _splits_of(task: Task, folder: Path, splits: Sequence[str]) -> list[Source]:
+def _splits_of(task: Task, folder: Path, splits: Sequence[str], bad_rows: BadRows) -> list[Source]:
     # In the task's order, which is that of the paper's table, whatever order they were asked for in.
     wanted = [split for split in task.splits if (split in splits if splits else "train" not in split)]
     found = []
     for split in wanted:
         try:
-            next(task.read(folder, split), None)
+            next(task.read(folder, split, bad_rows), None)
         except MissingFileError:
             if splits:
                 raise
             continue
-        found.append(Source(split, lambda split=split: task.read(folder, split)))  # type: ignore[misc]
+        found.append(Source(split, partial(task.read, folder, split, bad_rows)))
     if not found:
         raise BeamtreeError(f"{folder} holds no split of task {task.name!r}; wanted {', '.join(wanted)}")
     return found
