@@ -4,13 +4,20 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 
-.PHONY: run test lint clean
+.PHONY: run test browser lint clean
 
 run: .venv/installed
 	$(BIN)/python -m beamtree.demo
 
-test: .venv/installed lint
+test: .venv/installed browser lint
 	$(BIN)/python -m pytest -n 2 --cov=beamtree --cov-report=term --cov-fail-under=95
+
+# The explorer is tested in a real browser, which is installed where it is missing and we may.
+BROWSER := chromium chromium-driver fonts-dejavu-core
+browser:
+	@{ command -v chromium || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null \
+	|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(BROWSER); } \
+	|| { echo "make test needs a browser: install chromium and chromedriver ($(BROWSER) on Debian)" >&2; exit 1; }
 
 lint: .venv/installed
 	$(BIN)/ruff check .

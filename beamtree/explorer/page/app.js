@@ -45,7 +45,7 @@ function present(answers, wanted = {}) {
   const sentences = Math.max(0, ...answers.map((answer) => answer.sentences?.length ?? 0));
   byId("sentence-choice").hidden = sentences < 2;
   byId("sentence").replaceChildren(...Array.from({ length: sentences }, (_, i) => element("option", { value: i }, `${i + 1}`)));
-  chooseSentence(Math.min(wanted.sentence ?? 0, Math.max(0, sentences - 1)), wanted.step);
+  chooseSentence(Math.min(wanted.sentence ?? asked.sentence, Math.max(0, sentences - 1)), wanted.step);
   if (answers.length) announce(answers.map(answerWords).join(" "));
 }
 

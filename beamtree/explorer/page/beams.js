@@ -7,10 +7,11 @@ import { percent } from "./words.js";
 // `chosen`: a slot, or "gold"; `choose(slot or "gold")`
 export function beamList({ search, sentence, step, chosen, choose }) {
   const done = step === search.steps;
+  const single = !search.scored && search.final.length === 1;
   const rows = search.living(step).map((beam) => {
     const heirs = search.heirs(step, beam.slot);
     return row({
-      name: search.scored ? `Beam ${beam.slot + 1}` : "Its tree", weight: search.scored ? beam.weight : null, pressed: chosen === beam.slot, choose: () => choose(beam.slot),
+      name: single ? "Its tree" : `Beam ${beam.slot + 1}`, weight: single ? null : beam.weight, pressed: chosen === beam.slot, choose: () => choose(beam.slot),
       dies: !done && heirs.length === 0,
       fate: done ? finalWords(search, sentence, beam.slot) : fateWords(heirs),
       strip: done || !search.scored ? null : columns(search.board(step, beam.slot).shares, new Map(heirs.map(({ position }) => [position, true]))),

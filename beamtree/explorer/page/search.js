@@ -9,9 +9,9 @@ export class Search {
     this.steps = sentence.tokens.length - 1;
     this.beams = sentence.beams;
     const told = sentence.search;
-    // A single tree that was not searched for is a search with one slot and no scores.
+    // Trees without the steps that led to them are a search without scores that nobody plays.
     this.scored = Boolean(told);
-    this.data = told ?? singleSlot(sentence.beams[0]);
+    this.data = told ?? onlyTrees(sentence.beams);
     this.final = this.data.final;
     this.unknown = new Set(sentence.unknown); // tokens that the model never saw in training
     this.gold = sentence.gold ? new Set(spanKeys(sentence.gold.nodes)) : null;
@@ -23,7 +23,7 @@ export class Search {
     if (s === 0) return [{ slot: 0, parent: null, logScore: 0, weight: 1 }];
     const { parent, log_score: scores } = this.data;
     const alive = parent[s - 1].flatMap((from, slot) => (from < 0 ? [] : [{ slot, parent: from }]));
-    if (!this.scored) return alive.map((beam) => ({ ...beam, logScore: null, weight: 1 }));
+    if (!this.scored) return alive.map((beam) => ({ ...beam, logScore: null, weight: this.beams[beam.slot].weight }));
     const best = scores[s - 1][alive[0].slot];
     const shares = alive.map(({ slot }) => Math.exp(scores[s - 1][slot] - best));
     const total = shares.reduce((sum, share) => sum + share, 0);
@@ -136,7 +136,12 @@ function shares(scores) {
   return raised.map((one) => one / total);
 }
 
-function singleSlot(beam) {
-  const every = (value) => beam.merges.map(() => [value]);
-  return { beam_size: 1, parent: every(0), position: beam.merges.map((at) => [at]), log_score: every(null), final: [0] };
+function onlyTrees(beams) {
+  const steps = beams[0].merges.map((_, t) => t);
+  return {
+    beam_size: beams.length,
+    parent: steps.map((t) => beams.map((_, slot) => (t === 0 ? 0 : slot))),
+    position: steps.map((t) => beams.map(({ merges }) => merges[t])),
+    final: beams.map((_, slot) => slot),
+  };
 }

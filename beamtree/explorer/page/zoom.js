@@ -1,6 +1,6 @@
 // The size of a picture in its stage, which scrolls: buttons, Ctrl and wheel, dragging with the mouse.
 
-const SMALLEST = 0.08;
+const SMALLEST = 0.02;
 const LARGEST = 4;
 const LARGEST_UNASKED = 1.5;
 

@@ -1,0 +1,64 @@
+"""The explorer in a real browser: Debian's chromium, headless, and a server in a thread.
+
+Every test fails on a console error or a breach of the content policy. Pictures go to build/screenshots.
+"""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from browsing import Explorer, find_program
+from explored import small_model
+from selenium import webdriver
+
+from beamtree.explorer.app import create_app
+from beamtree.explorer.limits import Limits
+from beamtree.model import load_model
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    models = {
+        "listops-ebt-grc": load_model("listops-ebt-grc"),
+        "untrained": small_model(seed=1),
+        "balanced": small_model("balanced-grc"),
+        "transformer": small_model("transformer"),
+        "logic": small_model(task="logic"),
+    }
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(models, Limits()), log_config=None))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    server.should_exit = True
+    thread.join(timeout=5)
+    listener.close()
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = find_program("chromium", "chromium-browser", "google-chrome")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(find_program("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def explorer(address: str, driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Explorer]:
+    found = Explorer(driver, address, tmp_path)
+    driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
+    found.resize(1280)
+    found.colours("light")
+    found.complaints()
+    yield found
+    assert found.complaints() == []

@@ -1,0 +1,210 @@
+"""For everybody: keyboard, screen readers, contrast, phones, dark rooms, little motion."""
+
+import re
+from typing import Any
+
+import pytest
+from browsing import EXPRESSION, Explorer
+from selenium.webdriver.common.keys import Keys
+
+BAD = "[MAX 2 [MINI 3 ] ]"
+
+
+def colour(text: str) -> tuple[float, float, float, float]:
+    numbers = [float(number) for number in re.findall(r"[\d.]+", text)]
+    red, green, blue = numbers[:3]
+    return red, green, blue, numbers[3] if len(numbers) > 3 else 1.0
+
+
+def contrast(front: str, back: str) -> float:
+    """As WCAG 2 defines it, from 1 to 21."""
+
+    def luminance(text: str) -> float:
+        parts = [one / 255 for one in colour(text)[:3]]
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(front), luminance(back)))
+    return (high + 0.05) / (low + 0.05)
+
+
+# Every visible text with its colour and the first opaque colour behind it.
+TEXTS = """
+const found = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const text = walker.currentNode.textContent.trim();
+  const element = walker.currentNode.parentElement;
+  if (!text || !element.checkVisibility()) continue;
+  if (element.closest('.hidden-text, .skip, .backdrop, option, .options, [aria-disabled=true]')) continue;
+  let behind = element;
+  while (/, 0\\)$/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+  const style = getComputedStyle(element);
+  const front = element.closest("svg") ? style.fill : style.color;
+  found.push([text, front, getComputedStyle(behind).backgroundColor]);
+}
+return found;
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "fields", [{"text": EXPRESSION, "step": 5}, {"text": EXPRESSION, "model": "untrained"}, {"text": BAD}]
+)
+def test_every_text_stands_out_from_what_is_behind_it(
+    explorer: Explorer, scheme: str, fields: dict[str, Any]
+) -> None:
+    explorer.colours(scheme)
+    explorer.open(**fields)
+    explorer.shot(f"{scheme}-{'bad' if fields['text'] == BAD else 'step' if 'step' in fields else 'tree'}")
+    texts = explorer.run(TEXTS)
+    assert len(texts) > 12
+    dim = [
+        (text, round(contrast(front, back), 2)) for text, front, back in texts if contrast(front, back) < 4.5
+    ]
+    assert dim == []
+
+
+def test_colours_can_be_chosen_and_are_remembered(explorer: Explorer) -> None:
+    explorer.open()
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    light = explorer.run(paper)
+    explorer.click("#theme")
+    assert explorer.one("#theme").get_attribute("aria-label") == "Colours: light"
+    explorer.click("#theme")
+    dark = explorer.run(paper)
+    assert contrast(light, dark) > 10
+    explorer.open()
+    assert explorer.run(paper) == dark
+    explorer.click("#theme")
+    assert explorer.run(paper) == light, "as the system has it again"
+
+
+def test_everything_that_acts_has_a_name_and_ids_are_unique(explorer: Explorer) -> None:
+    explorer.open(("text", EXPRESSION), ("with", "untrained"), ("step", 4))
+    names = explorer.each(
+        "button, input, select, textarea, a[href], summary, [role=tree], [role=toolbar], [role=group]",
+        "(e.ariaLabel || e.labels?.[0]?.textContent || e.textContent || '').trim()",
+    )
+    assert all(names)
+    ids = explorer.each("[id]", "e.id")
+    assert len(ids) == len(set(ids))
+    for attribute in ("for", "aria-describedby", "aria-labelledby"):
+        assert set(explorer.each(f"[{attribute}]", f"e.getAttribute('{attribute}')")) <= set(ids)
+    assert explorer.run("return document.documentElement.lang") == "en"
+    assert explorer.each("h1, h2, h3", "e.tagName")[0] == "H1"
+    assert len(explorer.all("main")) == 1
+
+
+def test_the_tree_is_a_tree_for_screen_readers(explorer: Explorer) -> None:
+    explorer.open(text="[MAX 2 9 ]")
+    assert explorer.one(".tree").get_attribute("role") == "tree"
+    assert explorer.one(".tree").get_attribute("aria-label") == "Tree of beam 1"
+    items = explorer.each("[role=treeitem]", "[e.ariaLabel, +e.ariaLevel, e.ariaExpanded, e.tabIndex]")
+    assert len(items) == 7
+    label, level, expanded, tab = items[0]
+    assert label.startswith("[MAX 2 9 ], tokens 1–4, merge 3, height 3, score")
+    assert (level, expanded, tab) == (1, "true", 0)
+    assert [tab for *_, tab in items[1:]] == [-1] * 6, "one stop of the tab key for the whole tree"
+    assert ["9, token 3", 3, None, -1] in items
+
+
+def test_arrows_walk_the_way_they_point_and_enter_folds(explorer: Explorer) -> None:
+    explorer.open(text="[MAX 2 9 ]")
+    explorer.run("document.querySelector('.tree [tabindex=\"0\"]').focus()")
+    here = "return document.activeElement.ariaLabel.split(',')[0]"
+    walked = []
+    for key in (
+        Keys.ARROW_DOWN,
+        Keys.ARROW_DOWN,
+        Keys.ARROW_RIGHT,
+        Keys.ARROW_RIGHT,
+        Keys.ARROW_UP,
+        Keys.HOME,
+    ):
+        explorer.keys(key)
+        walked.append(explorer.run(here))
+    assert walked == ["[MAX 2 9", "[MAX 2", "9", "]", "[MAX 2 9 ]", "[MAX 2 9 ]"]
+    assert "height 3" in explorer.text(".readout")
+    explorer.keys(Keys.ENTER)
+    assert len(explorer.all("[role=treeitem]")) == 1
+    assert explorer.run("return document.activeElement.ariaExpanded") == "false"
+    explorer.keys(Keys.ENTER)
+    assert len(explorer.all("[role=treeitem]")) == 7
+    explorer.keys(Keys.END)
+    assert explorer.run(here) == "]"
+    explorer.keys("+")
+
+
+def test_the_whole_page_can_be_reached_by_the_tab_key_and_shows_where_it_is(explorer: Explorer) -> None:
+    explorer.open(text="[MAX 2 9 ]", step=1)
+    explorer.run("document.activeElement.blur(); window.scrollTo(0, 0)")
+    seen: list[str] = []
+    for _ in range(60):
+        explorer.keys(Keys.TAB)
+        mark = "const e = document.activeElement, s = getComputedStyle(e); return "
+        if explorer.run(mark + "e === document.body"):
+            break
+        seen.append(explorer.run(mark + "(e.ariaLabel || e.id || e.textContent).trim().split('\\n')[0]"))
+        outlined = explorer.run(mark + "s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2")
+        ringed = explorer.run(mark + "!!e.closest('.tree') && e.matches(':focus-visible')")
+        assert outlined or ringed, seen[-1]
+    for wanted in (
+        "text-0",
+        "Play the merges",
+        "step",
+        "Larger",
+        "Download SVG",
+        "copy-link",
+        "Colours: as the system",
+    ):
+        assert wanted in seen
+    assert sum("Beam" in name for name in seen) >= 2
+
+
+def test_changes_are_announced(explorer: Explorer) -> None:
+    explorer.open(text="[MAX 2 9 ]")
+    assert explorer.one("#status").get_attribute("aria-live") == "polite"
+    explorer.said("listops-ebt-grc says 9")
+    explorer.all(".beam-list button")[1].click()
+    explorer.said("Beam 2 of")
+
+
+def test_the_table_lists_every_merge(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION)
+    explorer.click(".listing summary")
+    explorer.wait("return document.querySelectorAll('.listing tbody tr').length === 16")
+    assert explorer.each(".listing th", "e.textContent")[:4] == ["Merge", "Text", "Where", "Height"]
+    explorer.click("#previous")
+    explorer.wait("return document.querySelectorAll('.listing tbody tr').length === 15")
+
+
+@pytest.mark.parametrize("width", [320, 375, 768])
+def test_nothing_is_wider_than_the_screen(explorer: Explorer, width: int) -> None:
+    explorer.resize(width, 812)
+    long = "[SM " + " ".join(["[MAX 1 [MIN 2 7 [MED 3 4 5 ] ] 6 ]"] * 12) + " ]"
+    for fields in (
+        [("text", EXPRESSION), ("step", 6)],
+        [("text", long), ("with", "untrained")],
+        [("text", BAD)],
+    ):
+        explorer.open(*fields)
+        assert explorer.run("return document.documentElement.scrollWidth") <= width
+        explorer.shot(f"width-{width}-{len(fields[0][1])}")
+
+
+def test_on_a_phone_buttons_are_large_enough_for_a_finger(explorer: Explorer) -> None:
+    explorer.resize(375, 812)
+    explorer.open(text=EXPRESSION)
+    sizes = explorer.each(
+        "button:not(.link)", "[e.checkVisibility() ? 1 : 0, e.offsetWidth, e.offsetHeight, e.textContent]"
+    )
+    small = [name for seen, width, height, name in sizes if seen and (width < 24 or height < 32)]
+    assert small == []
+
+
+def test_who_asks_for_little_motion_gets_none(explorer: Explorer) -> None:
+    features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    explorer.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    explorer.open(text="[MAX 2 9 ]")
+    assert explorer.each(".tree .node", "getComputedStyle(e).animationName")[0] == "none"

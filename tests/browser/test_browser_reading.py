@@ -1,0 +1,122 @@
+"""Typing a text, what is said of it, and texts that cannot be read."""
+
+from browsing import EXPRESSION, Explorer
+from selenium.webdriver.support.select import Select
+
+
+def tree_texts(explorer: Explorer) -> list[str]:
+    return explorer.each(".tree .leaf text", "e.textContent")
+
+
+def test_the_page_opens_with_an_example_and_its_tree(explorer: Explorer) -> None:
+    explorer.open()
+    assert explorer.one("#text-0").get_attribute("value") == "[MAX 2 9 4 7 0 ]"
+    assert tree_texts(explorer) == ["[MAX", "2", "9", "4", "7", "0", "]"]
+    assert explorer.text(".verdict strong") == "9"
+    explorer.shot("first-look")
+
+
+def test_a_typed_expression_gives_prediction_bars_tree_and_beams(explorer: Explorer) -> None:
+    explorer.open()
+    explorer.type(EXPRESSION)
+    explorer.said("listops-ebt-grc says 8")
+    assert explorer.text(".verdict strong") == "8"
+    assert "right" in explorer.text(".verdict")
+    assert len(explorer.all(".bars li")) == 10
+    shares = explorer.each(".bars li", "+e.style.getPropertyValue('--share')")
+    assert abs(sum(shares) - 1) < 1e-3
+    assert tree_texts(explorer) == EXPRESSION.split()
+    assert len(explorer.all(".tree .node")) == 16
+    names = [name.text for name in explorer.all(".beam-list .name")]
+    assert names == ["Beam 1", "Beam 2", "Beam 3", "Beam 4", "Beam 5", "Gold tree"]
+
+
+def test_an_example_is_one_click(explorer: Explorer) -> None:
+    explorer.open()
+    examples = explorer.all("#examples button")
+    assert len(examples) >= 5
+    next(button for button in examples if button.text == "three levels").click()
+    explorer.wait("return document.querySelectorAll('.tree .node').length === 16")
+
+
+def test_a_text_that_cannot_be_read_is_explained_and_marked_at_its_token(explorer: Explorer) -> None:
+    explorer.open()
+    explorer.type("[SM 4 [MAX 2 9 ] [MINI 3 ] ]")
+    explorer.wait("return !document.querySelector('#problem').hidden")
+    assert "unknown token '[MINI'" in explorer.text("#problem")
+    assert explorer.one("#problem").get_attribute("role") == "alert"
+    assert explorer.run("return document.querySelector('.backdrop mark').textContent") == "[MINI"
+    box = explorer.one("#text-0")
+    assert box.get_attribute("aria-invalid") == "true"
+    assert explorer.run("return document.activeElement.id") == "text-0"
+    assert explorer.all(".pane") == [], "no tree of another text is left standing"
+    explorer.shot("bad-input")
+    mark, text = explorer.box(".backdrop mark"), explorer.box("#text-0")
+    assert mark["left"] > text["left"] + 100, "the mark lies where the token is, not at the start"
+    box.send_keys(" ")
+    assert not explorer.one("#problem").is_displayed()
+    explorer.type("[SM 4 5 ]")
+    explorer.said("says 9")
+
+
+def test_the_mark_counts_characters_as_people_do(explorer: Explorer) -> None:
+    explorer.open(text="[MAX 2 🙂🙂 é 3 ]")
+    assert explorer.run("return document.querySelector('.backdrop mark').textContent") == "🙂🙂"
+
+
+def test_a_missing_bracket_and_an_empty_text_are_explained(explorer: Explorer) -> None:
+    explorer.open(text="[MAX 2 [MIN 3")
+    assert "not closed" in explorer.text("#problem")
+    explorer.type(" ")
+    explorer.wait("return document.querySelector('#problem').textContent.includes('empty')")
+
+
+def test_text_is_never_markup(explorer: Explorer) -> None:
+    explorer.open(text="<img src=x onerror=document.title='owned'>")
+    assert "unknown token" in explorer.text("#problem")
+    assert explorer.driver.title == "beamtree explorer"
+    assert explorer.all("main img") == []
+
+
+def test_a_server_that_is_gone_is_told_in_a_sentence(explorer: Explorer) -> None:
+    explorer.open()
+    explorer.run("window.fetch = () => Promise.reject(new TypeError('gone'))")
+    explorer.type("[MAX 1 2 ]")
+    explorer.wait("return document.querySelector('#problem').textContent.includes('does not answer')")
+
+
+def test_a_pair_has_two_texts_and_two_trees(explorer: Explorer) -> None:
+    explorer.open(model="logic")
+    assert len(explorer.all("#texts textarea")) == 2
+    explorer.type("( not ( a ( or b ) ) )", "#text-0")
+    explorer.type("( ( not a ) ( and ( not b ) ) )", "#text-1")
+    explorer.wait(
+        "return location.hash.includes('and') && document.querySelectorAll('.tree .leaf').length === 10"
+    )
+    Select(explorer.one("#sentence")).select_by_value("1")
+    explorer.wait("return document.querySelectorAll('.tree .leaf').length === 13")
+    explorer.shot("pair")
+
+
+def test_a_model_without_trees_says_so_and_still_predicts(explorer: Explorer) -> None:
+    explorer.open(model="transformer", text="[MAX 1 2 ]")
+    assert "builds no tree" in explorer.text(".pane-note")
+    assert not explorer.one(".stage").is_displayed()
+    assert not explorer.one("#player").is_displayed()
+    assert len(explorer.all(".bars li")) == 10
+
+
+def test_a_single_token_is_a_tree_of_one_leaf(explorer: Explorer) -> None:
+    explorer.open(text="5")
+    assert tree_texts(explorer) == ["5"]
+    assert not explorer.one("#player").is_displayed()
+    assert explorer.text(".verdict strong") == "5"
+
+
+def test_another_number_of_beams_can_be_asked_for(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION, beams=2)
+    assert [name.text for name in explorer.all(".beam-list .name")] == ["Beam 1", "Beam 2", "Gold tree"]
+    explorer.run(
+        "const b = document.querySelector('#beams'); b.value = 99; b.dispatchEvent(new Event('change'))"
+    )
+    explorer.wait("return document.querySelector('#problem').textContent.includes('at most 20')")

@@ -1,0 +1,158 @@
+"""Side by side, against the gold tree, folded, zoomed, long; and links that show the same again."""
+
+from browsing import EXPRESSION, Explorer
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.support.select import Select
+
+LONG = "[SM " + " ".join(["[MAX 1 [MIN 2 7 [MED 3 4 5 ] ] 6 ]"] * 38) + " 1 2 ]"
+PANES = (".pane:nth-child(1)", ".pane:nth-child(2)")
+
+
+def test_two_models_stand_side_by_side_and_move_together(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION)
+    Select(explorer.one("#other")).select_by_value("untrained")
+    explorer.wait("return document.querySelectorAll('.pane').length === 2")
+    titles = [title.text for title in explorer.all(".pane-title")]
+    assert titles == ["listops-ebt-grc", "untrained"]
+    tops = explorer.each(".stage", "e.getBoundingClientRect().top")
+    assert tops[0] == tops[1]
+    first, second = (set(map(tuple, explorer.spans(pane))) for pane in PANES)
+    shared = len((first & second) - {(0, 17)})
+    assert f"shares {shared} of 15 spans with listops-ebt-grc" in explorer.all(".pane-note")[1].text
+    explorer.shot("compare")
+    explorer.click("#first")
+    explorer.click("#next")
+    assert [len(explorer.spans(pane)) for pane in PANES] == [1, 1]
+    Select(explorer.one("#other")).select_by_value("")
+    explorer.wait("return document.querySelectorAll('.pane').length === 1")
+
+
+def test_a_search_can_be_compared_with_a_model_that_has_none(explorer: Explorer) -> None:
+    explorer.open(("text", EXPRESSION), ("with", "balanced"), ("step", 3), ("beams", 3))
+    assert [len(explorer.spans(pane)) for pane in PANES] == [3, 16]
+
+
+def test_only_models_of_the_same_task_can_be_compared(explorer: Explorer) -> None:
+    explorer.open(model="logic")
+    assert [option.text for option in Select(explorer.one("#other")).options] == ["nothing"]
+    assert not explorer.one("#other").is_enabled()
+
+
+def test_spans_of_the_gold_tree_are_marked_and_counted(explorer: Explorer) -> None:
+    explorer.open(model="untrained", text=EXPRESSION)
+    agrees, differs = len(explorer.all(".tree .agrees")), len(explorer.all(".tree .differs"))
+    assert agrees + differs == 15, "all but the whole, which every tree has"
+    assert f"{agrees} of 15 gold spans" in explorer.text(".beam-list [aria-pressed=true] .fate")
+    assert explorer.one(".legend").is_displayed()
+    explorer.all(".beam-list button")[-1].click()
+    assert explorer.text(".beam-list [aria-pressed=true] .name") == "Gold tree"
+    assert len(explorer.all(".tree .agrees")) == agrees, "as seen from the gold tree"
+    explorer.shot("gold")
+
+
+def test_pointing_at_a_node_tells_span_height_and_score(explorer: Explorer) -> None:
+    explorer.open(text="[MAX 2 9 [MIN 4 7 ] 0 ]")
+    node = next(one for one in explorer.all(".tree .node") if one.get_attribute("data-end") == "7")
+    ActionChains(explorer.driver).move_to_element(node.find_element("css selector", ".dot")).perform()
+    told = explorer.text(".readout")
+    for fact in ("tokens", "height", "score", "chosen with", "also in the gold tree"):
+        assert fact in told
+    covered = explorer.all(".tree .leaf.covered")
+    span = range(int(str(node.get_attribute("data-start"))), 7)
+    assert len(covered) == len(span)
+
+
+def scale(explorer: Explorer) -> float:
+    [found] = explorer.each(".tree", "e.getBoundingClientRect().width / e.viewBox.baseVal.width")
+    return float(found)
+
+
+def test_five_hundred_tokens_start_folded_and_can_be_opened_zoomed_and_moved(explorer: Explorer) -> None:
+    assert len(LONG.split()) == 498
+    explorer.open(text=LONG)
+    assert 20 <= len(explorer.all(".tree .leaf")) <= 60
+    assert explorer.each(".tree text", "getComputedStyle(e).fontSize")[0] == "14px"
+    assert scale(explorer) >= 0.8, "it can be read"
+    explorer.shot("500-tokens")
+    explorer.click(".fold")
+    assert len(explorer.all(".tree .leaf")) == 498
+    explorer.click(".fit")
+    stage, tree = explorer.box(".stage"), explorer.box(".tree")
+    assert tree["height"] <= stage["height"] + 1
+    assert tree["width"] <= stage["width"] + 1
+    small = scale(explorer)
+    explorer.click(".zoom-in")
+    assert scale(explorer) > small * 1.2
+    for _ in range(12):
+        explorer.click(".zoom-in")
+    [start] = explorer.each(".stage", "e.scrollTop")
+    hand = ActionChains(explorer.driver).move_to_element_with_offset(explorer.one(".stage"), -200, 0)
+    hand.click_and_hold().move_by_offset(0, -150).release().perform()
+    assert explorer.each(".stage", "e.scrollTop") == [start + 150]
+
+
+def test_five_hundred_tokens_can_be_played(explorer: Explorer) -> None:
+    explorer.open(text=LONG, step=250)
+    next_ten = (
+        "const t = performance.now(); for (let i = 0; i < 10; i++) document.querySelector('#next').click();"
+    )
+    assert explorer.run(f"{next_ten} return (performance.now() - t) / 10") < 300, "milliseconds a merge"
+    stage, merge = explorer.box(".stage"), explorer.box(".candidate.first path")
+    assert stage["top"] < merge["top"] < stage["bottom"], "the place of work is in sight"
+    explorer.shot("500-tokens-playing")
+
+
+def test_a_part_can_be_folded_away_and_back(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION)
+    whole = len(explorer.all(".tree .leaf"))
+    node = next(
+        one
+        for one in explorer.all(".tree .node")
+        if one.get_attribute("data-start") == "2" and one.get_attribute("data-end") == "11"
+    )
+    explorer.run(
+        "arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))",
+        node.find_element("css selector", ".dot"),
+    )
+    assert len(explorer.all(".tree .leaf")) == whole - 8
+    assert explorer.text(".tree .folded text") == "[MAX … 9"
+    explorer.click(".tree .folded")
+    assert len(explorer.all(".tree .leaf")) == whole
+
+
+def test_turning_puts_one_token_a_line(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION)
+    rows = (".tree .leaf text", "e.getAttribute('y')")
+    assert len(set(explorer.each(*rows))) == 1
+    explorer.click(".turn")
+    assert len(set(explorer.each(*rows))) == 17
+
+
+def seen_by(explorer: Explorer) -> list[str]:
+    trees = explorer.each(".tree", "e.outerHTML.replace(/tabindex=.-?\\d./g, '')")
+    return [*trees, *explorer.each(".beams", "e.innerHTML"), *explorer.each("#step", "e.value")]
+
+
+def test_a_link_shows_the_same_view_again(explorer: Explorer) -> None:
+    explorer.open(("text", EXPRESSION), ("with", "untrained"))
+    explorer.all(".pane:nth-child(2) .beam-list button")[2].click()
+    explorer.click(".pane:nth-child(1) .fold")
+    explorer.click(".pane:nth-child(2) .turn")
+    hash = "location.hash"
+    explorer.wait(f"return ['beam2=16.2', 'turn2=', 'fold='].every(part => {hash}.includes(part))")
+    address, seen = explorer.driver.current_url, seen_by(explorer)
+    explorer.driver.get("about:blank")
+    explorer.driver.get(address)
+    explorer.wait("return document.querySelectorAll('.tree').length === 2")
+    assert seen_by(explorer) == seen
+    explorer.one("#step").send_keys("\ue012" * 4)  # arrow left
+    explorer.wait("return location.hash.includes('step=12')")
+
+
+def test_a_link_of_nonsense_shows_the_page_all_the_same(explorer: Explorer) -> None:
+    explorer.open(
+        model="none", text="[MAX 1 2 ]", step="99999", beam="7.7", fold="x", turn="<b>", sentence="9"
+    )
+    assert explorer.text(".verdict strong") == "2"
+    assert len(explorer.all(".tree .node")) == 3
+    explorer.wait("return location.hash.includes('model=listops-ebt-grc')")
