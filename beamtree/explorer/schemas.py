@@ -11,7 +11,9 @@ Share = Annotated[float, Field(ge=0, le=1.000001)]
 class ViewRequest(BaseModel):
     """What to look at."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"examples": [{"texts": ["[MAX 2 9 [MIN 4 7 ] 0 ]"]}]}
+    )
 
     model: str | None = Field(None, max_length=200, description="Name of a model; the first one if left out.")
     texts: list[str] = Field(
