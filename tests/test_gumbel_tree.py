@@ -6,6 +6,7 @@ from torch import Tensor
 
 from beamtree import create_encoder
 from beamtree.cell import GatedRecursiveCell
+from beamtree.rivals.gumbel_static import StaticSchedule
 from beamtree.rivals.gumbel_sweep import Schedule
 from beamtree.rivals.gumbel_tree import straight_through_tree
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
@@ -58,11 +59,12 @@ def pair_numbers(merges: Tensor, lengths: Tensor, schedule: Schedule) -> list[li
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("entangled", [False, True])
+@pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_the_sweep_equals_autograd_through_every_state(lengths, entangled, noisy, dropout):
+def test_the_sweep_equals_autograd_through_every_state(lengths, static, entangled, noisy, dropout):
     leaves, lengths, cell, scorer = make_case(lengths, entangled, dropout)
     B, n, _ = leaves.shape
-    schedule = Schedule(lengths)
+    schedule = StaticSchedule(lengths, n) if static else Schedule(lengths)
     noise_table = torch.randn(B, n, n, dtype=torch.float64)  # sequence, own step, position
 
     def noise(t: int, sequences: int, pairs: int) -> Tensor:

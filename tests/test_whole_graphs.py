@@ -31,8 +31,7 @@ def topk_without_looking(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def make(name: str = "bt-grc-os", **options: object) -> nn.Module:
     torch.manual_seed(0)
-    encoder = create_encoder(name, 6, beam_size=3, dtype=torch.float64, **options)
-    encoder.scorer.weight.data *= 2
+    encoder = create_encoder(name, 6, dtype=torch.float64, **options)
     return encoder.train()
 
 
@@ -48,8 +47,17 @@ def gradients(encoder: nn.Module, x: Tensor, is_padding: Tensor) -> list[Tensor]
     return [root, *torch.autograd.grad(root, [x, *encoder.parameters()], torch.randn_like(root))]
 
 
+QUIET = {"stochastic": False}
+
+
 @pytest.mark.parametrize(
-    ("name", "options"), [("bt-grc-os", {}), ("bt-grc", {"mode": "faithful", "stochastic": False})]
+    ("name", "options"),
+    [
+        ("bt-grc-os", {"beam_size": 3}),
+        ("bt-grc", {"beam_size": 3, "mode": "faithful", **QUIET}),
+        ("egt-grc", QUIET),
+        ("gt-grc", QUIET),
+    ],
 )
 def test_replays_give_values_and_gradients_of_the_recursion(
     graphs: list[Recording], monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, object]
@@ -90,7 +98,7 @@ def test_a_forward_that_nobody_differentiates_does_not_block_the_next(graphs: li
     encoder = make()
     encoder(make_input([6, 3])[0])
     replays = []
-    (captured,) = encoder._graphs._graphs.values()
+    (captured,) = encoder.graphs._graphs.values()
     captured.go_forward = lambda: replays.append(1)
     encoder(make_input([6, 3])[0])
     assert replays
@@ -129,11 +137,11 @@ def test_graphs_are_few_and_copies_start_without(
 ) -> None:
     monkeypatch.setattr(whole_graphs, "MULTIPLE", 1)
     encoder = make()
-    encoder._graphs = WholeGraphs(capacity=2)
+    encoder.graphs = WholeGraphs(capacity=2)
     for n in (3, 4, 5):
         encoder(make_input([n])[0])
-    assert len(encoder._graphs) == 2
-    assert len(copy.deepcopy(encoder)._graphs) == len(pickle.loads(pickle.dumps(encoder))._graphs) == 0
+    assert len(encoder.graphs) == 2
+    assert len(copy.deepcopy(encoder).graphs) == len(pickle.loads(pickle.dumps(encoder)).graphs) == 0
 
 
 def test_no_graph_where_none_is_possible(graphs: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +158,10 @@ def test_no_graph_where_none_is_possible(graphs: list[Recording], monkeypatch: p
 
 @needs_gpu
 @pytest.mark.gpu
-def test_on_a_gpu_replays_agree_with_the_recursion() -> None:
+@pytest.mark.parametrize("name", ["bt-grc-os", "egt-grc", "gt-grc"])
+def test_on_a_gpu_replays_agree_with_the_recursion(name: str) -> None:
     torch.manual_seed(0)
-    encoder = create_encoder("bt-grc-os", 32, device="cuda").train()
+    encoder = create_encoder(name, 32, device="cuda", **QUIET).train()
     for n in (9, 17, 12):
         x = torch.randn(4, n, 32, device="cuda", requires_grad=True)
         replayed = torch.autograd.grad(encoder(x).square().sum(), [x, *encoder.parameters()])
@@ -160,4 +169,4 @@ def test_on_a_gpu_replays_agree_with_the_recursion() -> None:
         plain = torch.autograd.grad(root.square().sum(), [x, *encoder.parameters()])
         for mine, theirs in zip(replayed, plain, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
-    assert len(encoder._graphs) == 2
+    assert len(encoder.graphs) == 2

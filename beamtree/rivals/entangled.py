@@ -49,7 +49,7 @@ class BeamTreeGRC(TreeEncoder):
         self.stochastic = stochastic
         self.scorer = EntangledScorer(d_model, device=device, dtype=dtype)
         self._warned = False
-        self._graphs = WholeGraphs()
+        self.graphs = WholeGraphs()
 
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
@@ -58,7 +58,7 @@ class BeamTreeGRC(TreeEncoder):
         self._warn_if_greedy()
         if self.plain and not need_trees and x.shape[1] > 1:
             weights = [*self.cell.parameters(), *self.scorer.parameters()]
-            return self._graphs.run(lambda *of: self.search(*of).root(), leaves, lengths, weights)
+            return self.graphs.run(lambda *of: self.search(*of).root(), leaves, lengths, weights)
         beams = self.search(leaves, lengths) if self.plain else self._recurse(leaves, lengths)
         root = beams.root()
         if self.plain and x.shape[1] == 1:

@@ -70,15 +70,23 @@ class Schedule:
         ids = self.lists()[0]
         return torch.stack((ids[:, 1:-2], ids[:, 2:-1]), -1).view(-1, 2)
 
+    def active(self, t: int) -> Tensor | None:
+        """Which of a step's sequences merge, (sequences, 1), where it is not all of them."""
+        return None
+
     def merges(self, positions: Tensor) -> Tensor:
         """From places (made, 1) to merges (B, n−1), each sequence's from its first step on, then −1."""
         step = torch.arange(self.n - 1, device=positions.device)
-        counts = torch.tensor(self.counts, dtype=torch.int64, device=positions.device)
-        by_step = positions.new_full((self.n - 1, self.B), -1)
-        by_step[torch.arange(self.B, device=positions.device) < counts[:, None]] = positions[:, 0] - 1
+        by_step = self._by_step(positions)
         own = self.n - self.lengths[self.order, None] + step  # (B, n−1)
         found = by_step.T.gather(1, own.clamp(max=self.n - 2)).masked_fill(own > self.n - 2, -1)
         return torch.empty_like(found).index_copy_(0, self.order, found)
+
+    def _by_step(self, positions: Tensor) -> Tensor:
+        counts = torch.tensor(self.counts, dtype=torch.int64, device=positions.device)
+        by_step = positions.new_full((self.n - 1, self.B), -1)
+        by_step[torch.arange(self.B, device=positions.device) < counts[:, None]] = positions[:, 0] - 1
+        return by_step
 
     def nodes(self) -> Tensor:
         """The id of the node made at each step of each sequence, (B, n−1), 0 where there is none."""
@@ -164,6 +172,9 @@ def grow(
         lists = lists.gather(2, kept.expand(2, count, width + 1))
         lists[0].scatter_(1, at, new_nodes[merges])
         lists[1].scatter_(1, at + around[:2], new_pairs[merges])
+        active = schedule.active(t)
+        if active is not None:
+            lists = torch.where(active, lists, initial[:, :, : width + 1])
     return Growth(nodes, windows, positions, lists, candidates, chances)
 
 
@@ -201,7 +212,7 @@ def sweep(
     merged = grad_roots.new_zeros(schedule.made, d)
     grad_leaves = grad_roots.new_zeros(schedule.B, n, d)
     ordered = grad_roots[schedule.order]
-    lists = growth.lists
+    initial, lists = schedule.lists(), growth.lists
     grads = F.pad(ordered[: lists.shape[1], None], (0, 0, 1, 1))  # (A, 3, d)
     grad_leaves[lists.shape[1] :, 0] = ordered[lists.shape[1] :]
     place = torch.arange(n + 2, device=nodes.device)
@@ -218,13 +229,20 @@ def sweep(
         to_parents = torch.index_select(flat, 0, (base + at).squeeze(1), out=merged[merges])
         if grad_nodes is not None:
             to_parents += grad_nodes[first + merges.start : first + merges.stop]
+        active = schedule.active(t)
+        if active is not None:
+            to_parents.masked_fill_(~active, 0.0)
         to_children = cell.pull(merges, to_parents)  # (A, 2, d)
 
         kept = previous[: width + 2] + (place[: width + 2] <= at)  # (A, width+2)
         lists = lists.gather(2, kept.expand(2, count, width + 2))
         lists.scatter_(2, (at + around).expand(2, count, 3), windows[:, merges, :3])
-        grads = flat.index_select(0, (base + kept).view(-1)).view(count, width + 2, d)
-        grads.scatter_(1, (at + place[:2]).unsqueeze(-1).expand(count, 2, d), to_children)
+        restored = flat.index_select(0, (base + kept).view(-1)).view(count, width + 2, d)
+        restored.scatter_(1, (at + place[:2]).unsqueeze(-1).expand(count, 2, d), to_children)
+        if active is not None:
+            lists = torch.where(active, lists, initial[:, :, : width + 2])
+            restored = torch.where(active.unsqueeze(-1), restored, F.pad(grads, (0, 0, 0, 1)))
+        grads = restored
 
         if width > 2:
             alive = nodes[lists[0, :, 1 : width + 1]].to(wide)  # (A, width, d)
@@ -240,6 +258,8 @@ def sweep(
             # The softmax ignores a constant, so the sum over j ≥ i may be taken as minus that over j < i.
             to_choice = to_parent - to_left - running_sum(to_right - to_left)
             to_score = torch.ops.aten._softmax_backward_data(to_choice, growth.chances[t], -1, wide)
+            if active is not None:
+                to_score = to_score.masked_fill(~active, 0.0)
             totals.index_add_(0, pair.reshape(-1), to_score.view(-1))
             to_pair = slopes[pair] * to_score[..., None, None]  # (A, pairs, 2, s)
             grads[:, 1:width, :s] += to_pair[:, :, 0]

@@ -14,9 +14,11 @@ from beamtree.forest import Forest, refuse_merges
 from beamtree.generic import refuse_double_backward
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.rivals.entangled_score import EntangledScore
+from beamtree.rivals.gumbel_static import StaticSchedule
 from beamtree.rivals.gumbel_sweep import Growth, Judge, Noise, Schedule, grow, in_chunks, sweep
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
+from beamtree.rivals.whole_graphs import WholeGraphs
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.tree import BeamTrees
 
@@ -43,16 +45,21 @@ class EfficientGumbelTreeGRC(TreeEncoder):
         self.scorer = SlicedScorer(
             d_model, slice_size=slice_size, hidden_size=scorer_hidden, device=device, dtype=dtype
         )
+        self.graphs = WholeGraphs()
 
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
-        schedule = Schedule(lengths)
+        if self.training and not need_trees:
+            return _replayed(self, leaves, lengths)
+        root, merges = self.tree(leaves, Schedule(lengths))
+        return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
+
+    def tree(self, leaves: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
         keep = self.cell.draw_keep(schedule.made)
         noise = _noise_for(leaves) if self.training and self.stochastic else None
-        root, merges = straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
-        return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
+        return straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
 
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
@@ -90,18 +97,19 @@ class GumbelTreeGRC(TreeEncoder):
         self.mode = mode
         self.stochastic = stochastic
         self.scorer = EntangledScorer(d_model, device=device, dtype=dtype)
+        self.graphs = WholeGraphs()
 
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
-        noise = _noise_for(leaves) if self.training and self.stochastic else None
         if self.mode == "cached" or not self.training:
-            schedule = Schedule(lengths)
-            keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
-            root, merges = straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
+            if self.training and not need_trees:
+                return _replayed(self, leaves, lengths)
+            root, merges = self.tree(leaves, Schedule(lengths))
         else:
             B = x.shape[0]
+            noise = _noise_for(leaves) if self.stochastic else None
             root, merges = gumbel_tree(
                 leaves,
                 lengths,
@@ -115,6 +123,11 @@ class GumbelTreeGRC(TreeEncoder):
                 root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
+    def tree(self, leaves: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
+        keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
+        noise = _noise_for(leaves) if self.training and self.stochastic else None
+        return straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
+
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Forest:
@@ -127,6 +140,17 @@ class GumbelTreeGRC(TreeEncoder):
         noise = _noise_for(leaves) if self.training and self.stochastic else None
         keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
         return straight_through_forest(leaves, schedule, self.cell, self.scorer, keep, noise)
+
+
+def _replayed(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, lengths: Tensor) -> Tensor:
+    """The root alone, by CUDA graphs where they can hold the tree."""
+    return encoder.graphs.run(
+        lambda leaves, lengths: encoder.tree(leaves, Schedule(lengths))[0],
+        leaves,
+        lengths,
+        [*encoder.cell.parameters(), *encoder.scorer.parameters()],
+        static=lambda leaves, lengths: encoder.tree(leaves, StaticSchedule(lengths, leaves.shape[1]))[0],
+    )
 
 
 def straight_through_tree(

@@ -46,8 +46,18 @@ class WholeGraphs:
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def run(self, recursion: Recursion, leaves: Tensor, lengths: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """recursion(leaves, lengths); `weights` are all it reads besides, always the same tensors."""
+    def run(
+        self,
+        recursion: Recursion,
+        leaves: Tensor,
+        lengths: Tensor,
+        weights: Sequence[Tensor],
+        static: Recursion | None = None,
+    ) -> Tensor:
+        """recursion(leaves, lengths); `weights` are all it reads besides, always the same tensors.
+
+        `static` is the recursion in a form that can be captured, where its own cannot.
+        """
         if not self._may_replay(leaves):
             return recursion(leaves, lengths)
         leaves = F.pad(leaves, (0, 0, 0, -leaves.shape[1] % MULTIPLE))
@@ -55,7 +65,7 @@ class WholeGraphs:
             latest = self._pass()
             if latest is not None and latest.waits:
                 return recursion(leaves, lengths)
-            captured = self._find(recursion, leaves, lengths, weights)
+            captured = self._find(static or recursion, leaves, lengths, weights)
             this = _Pass()
             self._pass = weakref.ref(this)
         root: Tensor = _Replay.apply(self, captured, this, leaves, lengths, *weights)
