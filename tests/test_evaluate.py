@@ -175,7 +175,7 @@ def test_trees_of_a_pair_are_compared_with_those_of_the_same_sentence() -> None:
             logits = super().forward(ids, key_padding_mask)
             return logits, BeamTrees.from_merges(rest[0], (~key_padding_mask).sum(1))
 
-    model = GoldTrees(SMALL, logic.TASK, small_model(logic.TASK).vocabulary)
+    model = GoldTrees(SMALL, logic.TASK, small_model(logic.TASK).words)
     total = evaluate(model, "test", PAIRS).total
     assert total.trees.f1 == total.trees.exact_match == 1
     one_by_one = Agreement()
