@@ -1,13 +1,14 @@
 """The command line: a table of commands, each imported only when it is called."""
 
 import importlib
+import os
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import beamtree
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, SharedError
 
 # name -> module and what it holds: a function, or a Typer of several
 COMMANDS = {
@@ -46,7 +47,8 @@ class _Commands(TyperGroup):
         except BeamtreeError as error:
             if ctx.params.get("debug"):
                 raise
-            typer.echo(f"beamtree: {error}", err=True)
+            if not isinstance(error, SharedError) or os.environ.get("RANK", "0") == "0":
+                typer.echo(f"beamtree: {error}", err=True)
             raise typer.Exit(2) from error
 
 

@@ -5,6 +5,10 @@ class BeamtreeError(ValueError):
     """The message names what was wrong and what to do; the command line prints it without a trace."""
 
 
+class SharedError(BeamtreeError):
+    """Every process of a run raises this with the same message, so it is enough if the first one says it."""
+
+
 class UnreadableTextError(BeamtreeError):
     """A text is not in its task's language; `token` is the first that is out of place, from 0, if one is."""
 

@@ -3,7 +3,7 @@
 A model folder holds `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,17 @@ from beamtree.errors import BeamtreeError
 from beamtree.folder import CONFIG, VOCABULARY, WEIGHTS, check_fit, read_config, write_config
 from beamtree.heads import ClassifierHead, class_probabilities, pair_features
 from beamtree.hub import HubMixin
+from beamtree.reading import is_file, is_folder, machine_memory, shown
 from beamtree.settings import from_table, nearest, setting
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.zoo import create_encoder, pair_encoder_names
 
 _KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
+# A file may not choose where and in what a model computes, nor sizes that only waste memory.
+_NOT_IN_FILES = ("cell", "scorer", "device", "dtype")
+_MOST = {"memory_slots": 4096, "test_slots": 4096} | dict.fromkeys(
+    ("beam_size", "layers", "steps", "repeats", "refinements"), 1024
+)
 PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
 
@@ -60,6 +66,7 @@ class TreeClassifier(HubMixin, nn.Module):
         super().__init__()
         self.settings, self.task, self.words = settings, task, words
         self.notes: dict[str, Any] = {}  # what stands beside the weights: how they were trained
+        _check_options(settings)
         d = settings.d_model
         self.embedding = embedding = create_embedding(
             words,
@@ -78,7 +85,8 @@ class TreeClassifier(HubMixin, nn.Module):
         except BeamtreeError:
             raise
         except (TypeError, ValueError, RuntimeError) as error:
-            raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {error}") from error
+            reason = " ".join(str(error).split())[:300]
+            raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {reason}") from error
         features = d if task.sentences == 1 or self.meets else 4 * d
         self.head = ClassifierHead(
             features, settings.classifier_hidden, len(task.labels), dropout=settings.output_dropout
@@ -173,7 +181,15 @@ def create_model(settings: ModelSettings, task: Task, words: Words | None = None
     """A fresh model for a task; `words` are those counted in its text, if it is one on language."""
     if words is None and not task.tokens:
         raise BeamtreeError(f"task {task.name!r} has no words of its own: they are counted in its text")
-    return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
+    words = words or Words(Vocabulary(task.tokens))
+    with torch.device("meta"):
+        needed = _bytes(TreeClassifier(settings, task, words).state_dict())
+    if needed > machine_memory():
+        raise BeamtreeError(
+            f"the weights would take {needed / 2**30:,.0f} GiB, more than this machine's memory: "
+            "choose a smaller d_model or embedding_size"
+        )
+    return TreeClassifier(settings, task, words)
 
 
 def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None = None) -> None:
@@ -196,15 +212,17 @@ def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") 
     folder = find_model(path_or_name)
     config = read_config(folder, _KINDS)
     source = str(folder / CONFIG)
-    task = find_task(config["task"])
+    settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
+    vocabulary, vectors = Vocabulary.load(folder / VOCABULARY), config.get("vectors")
+    try:
+        task = find_task(config["task"])
+        with torch.device("meta"):  # so that wrong sizes cost no memory
+            wanted = TreeClassifier(settings, task, saved_words(vocabulary, vectors, source)).state_dict()
+    except BeamtreeError as error:
+        raise BeamtreeError(f"{source}: {error}") from error
     if config["labels"] != list(task.labels):
         raise BeamtreeError(f"{source} lists other labels than the task {task.name!r} has")
-    settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
-    vocabulary = Vocabulary.load(folder / VOCABULARY)
-    tensors, notes = load_tensors(folder / WEIGHTS)
-    vectors = config.get("vectors")
-    with torch.device("meta"):  # so that wrong sizes cost no memory
-        wanted = TreeClassifier(settings, task, saved_words(vocabulary, vectors, source)).state_dict()
+    tensors, notes = load_tensors(folder / WEIGHTS, largest=_bytes(wanted))
     check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
     with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
         model = TreeClassifier(settings, task, saved_words(vocabulary, vectors, source))
@@ -222,12 +240,25 @@ def find_model(path_or_name: str | Path) -> Path:
     """The model folder that a path or a shipped name means."""
     path = Path(path_or_name)
     for folder in (path, path / "best"):
-        if (folder / CONFIG).is_file():
+        if is_file(folder / CONFIG):
             return folder
     shipped = shipped_models()
     if str(path_or_name) in shipped:
         return PRETRAINED / str(path_or_name)
-    if path.is_dir():
+    if is_folder(path):
         raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
     known = nearest(str(path_or_name), shipped) if shipped else ""
-    raise BeamtreeError(f"there is no model {str(path_or_name)!r}, neither a folder nor shipped{known}")
+    raise BeamtreeError(f"there is no model {shown(str(path_or_name))}, neither a folder nor shipped{known}")
+
+
+def _check_options(settings: ModelSettings) -> None:
+    for name, option in settings.options.items():
+        if name in _NOT_IN_FILES:
+            raise BeamtreeError(f"model.options.{name} cannot be set: it is chosen by the program")
+        most = _MOST.get(name, 65536)
+        if type(option) is int and option > most:
+            raise BeamtreeError(f"model.options.{name} must be at most {most}, got {option}")
+
+
+def _bytes(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())

@@ -123,8 +123,8 @@ class LineJob:
             if self.out.exists():
                 raise BeamtreeError(f"{self.out} exists: --overwrite replaces it, --resume completes it")
             return False
-        if not parts and not self.out.exists():
-            return False
+        if not self.out.exists() and not any(part.stat().st_size for part in parts):
+            return False  # a process killed before its first line leaves an empty part
         recorded = self._recorded()
         for key, wanted in self.made_of.items():
             if recorded.get(key) != wanted:
@@ -145,8 +145,9 @@ class LineJob:
         return recorded if isinstance(recorded, dict) else {}
 
     def _prepare(self, resume: bool) -> None:
-        for path in [] if resume else self.out.parent.glob(f"{glob.escape(self.out.name)}.part*of*"):
-            path.unlink()
+        for path in self.out.parent.glob(f"{glob.escape(self.out.name)}.part*of*"):
+            if not resume or not path.stat().st_size:
+                path.unlink()
         # The part comes first: without one, the sidecar speaks of the whole output that is there.
         self.part(0).touch()
         replace_file(self.sidecar, json.dumps(self.made_of, indent=2) + "\n")

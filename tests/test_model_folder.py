@@ -1,6 +1,7 @@
 """Model folders: what is saved is loaded to the same predictions; what does not fit is refused by name."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,11 @@ def test_another_format_is_refused_with_both_versions(folder: Path) -> None:
         ({"model": {"d_model": 65536}}, "does not fit config.json"),
         (
             {"model": {"encoder": "om", "options": {"memory_slots": 2**60}}},
-            "cannot make the encoder 'om'|fit",
+            "config.json: model.options.memory_slots must be at most 4096",
         ),
         ({"model": {"options": {"beams": 2}}}, "no option 'beams'"),
+        ({"model": {"options": {"device": "cpu"}}}, "model.options.device cannot be set"),
+        ({"model": {"encoder": "transformer", "options": {"layers": 2000}}}, "layers must be at most 1024"),
         ({"model": {"encoder": "ebt-grc", "options": {"beam_size": 0}}}, "beam_size must be .* at least 1"),
     ],
 )
@@ -151,6 +154,26 @@ def test_a_config_that_cannot_be_is_refused_by_name(
 ) -> None:
     edit_config(folder, **changes)
     with pytest.raises(BeamtreeError, match=message):
+        load_model(folder)
+
+
+def test_a_model_larger_than_the_machine_is_refused_before_it_is_made() -> None:
+    settings = ModelSettings(d_model=65536, embedding_size=65536, classifier_hidden=65536)
+    with pytest.raises(
+        BeamtreeError, match=r"the weights would take \d+ GiB, more than this machine's memory"
+    ):
+        create_model(settings, find_task("listops"))
+
+
+def test_weights_of_more_bytes_than_the_model_has_are_refused_unread(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 1 << 40)
+    with pytest.raises(BeamtreeError, match=r"model\.safetensors has 1,099,511,627,776 bytes, more than the"):
+        load_model(folder)
+
+
+def test_a_header_that_claims_too_much_is_refused_unread(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes((1 << 40).to_bytes(8, "little") + b"{}")
+    with pytest.raises(BeamtreeError, match=r"model\.safetensors is damaged: its header would have over"):
         load_model(folder)
 
 

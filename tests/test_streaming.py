@@ -147,6 +147,13 @@ def test_resuming_from_nothing_is_a_fresh_start(source: Path, expected: str) -> 
     assert (source.parent / "out.txt").read_text() == expected
 
 
+def test_a_process_killed_before_its_first_line_is_no_obstacle(source: Path, expected: str) -> None:
+    (source.parent / "out.txt.part0of2").touch()  # begun by two, before the sidecar was there
+    job(source).run(shout, resume=True)
+    assert (source.parent / "out.txt").read_text() == expected
+    assert not list(source.parent.glob("*.part*"))
+
+
 def test_an_existing_output_is_kept_unless_told_otherwise(source: Path, expected: str) -> None:
     out = source.parent / "out.txt"
     out.write_text("precious\n")

@@ -58,6 +58,7 @@ def train(
 
     from rich.console import Console
 
+    from beamtree.together import failing_together
     from beamtree.training.examples import load_learning_data
     from beamtree.training.fit import create_accelerator, fit
     from beamtree.training.progress import Display
@@ -67,25 +68,25 @@ def train(
 
     stopping = Stopping(minutes=max_minutes, steps=max_steps)
     accelerator = create_accelerator()
-    continued = resume is not None and (recipe is None or RunFolder(resume).begun)
-    if resume is not None and continued:
-        folder = RunFolder(resume)
-        settings = folder.continue_with(recipe, changes or ())
-    elif recipe is not None:
-        settings = load_recipe(recipe, changes or ())
-        folder = RunFolder(
-            resume or out or Path("runs") / f"{Path(recipe).stem}-seed{settings.training.seed}"
-        )
     display = Display(Console(quiet=not accelerator.is_main_process))
-    if accelerator.is_main_process and not continued:
-        folder.refuse_if_taken(overwrite)
-    found = load_learning_data(settings, data, display.say)
+    continued = resume is not None and (recipe is None or RunFolder(resume).begun)
     # All have looked at what stands in the folder before the first process changes it.
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        folder.write_recipe(settings) if continued else folder.begin(settings)
-        folder.write_data_facts(found.facts(settings.task))
-    accelerator.wait_for_everyone()
+    with failing_together(accelerator.device):
+        if resume is not None and continued:
+            folder = RunFolder(resume)
+            settings = folder.continue_with(recipe, changes or ())
+        elif recipe is not None:
+            settings = load_recipe(recipe, changes or ())
+            folder = RunFolder(
+                resume or out or Path("runs") / f"{Path(recipe).stem}-seed{settings.training.seed}"
+            )
+        if accelerator.is_main_process and not continued:
+            folder.refuse_if_taken(overwrite)
+        found = load_learning_data(settings, data, display.say)
+    with failing_together(accelerator.device):
+        if accelerator.is_main_process:
+            folder.write_recipe(settings) if continued else folder.begin(settings)
+            folder.write_data_facts(found.facts(settings.task))
     display.say(
         f"{settings.model.encoder} on {found.task.name}: {len(found.train):,} training and "
         f"{len(found.dev):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "

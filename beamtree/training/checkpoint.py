@@ -75,22 +75,73 @@ def load_checkpoint(
     tensors, notes = load_tensors(path)
     if notes.get("format") != FORMAT:
         raise BeamtreeError(
-            f"{path} has checkpoint format {notes.get('format')!r}; this version of beamtree reads {FORMAT}"
+            f"{path} has checkpoint format {shown(notes.get('format'))}; "
+            f"this version of beamtree reads {FORMAT}"
         )
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "averaged": {}, "optimizer": {}, "process": {}}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition(".")
-        parts[kind][rest] = tensor
     try:
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            parts[kind][rest] = tensor
+        position = _position(notes["position"])
+        _check_process(parts["process"])
         model.load_state_dict(parts["model"])
         if averaged is not None:
             averaged.load_state_dict(parts["averaged"])
-        optimizer.load_state_dict(_optimizer_state(parts["optimizer"], notes["optimizer"]))
-    except (RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        state = _optimizer_state(parts["optimizer"], notes["optimizer"])
+        _check_optimizer(state, optimizer)
+        optimizer.load_state_dict(state)
+        schedule.restore(notes["schedule"])
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         raise BeamtreeError(f"{path} does not fit the model of recipe.toml beside it: {reason}") from error
-    schedule.restore(notes["schedule"])
-    return Position(**notes["position"]), parts["process"]
+    return position, parts["process"]
+
+
+def _position(notes: dict[str, Any]) -> Position:
+    position = Position(**notes)
+    counts = (position.epochs, position.steps, position.total_steps)
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError(f"epochs and steps must be whole numbers, got {shown(counts)}")
+    if type(position.data) is not str or type(position.epoch_seconds) is not float:
+        raise ValueError("data must be a checksum and epoch_seconds a number")
+    if not all(type(record["epoch"]) is int and type(record["best"]) is bool for record in position.history):
+        raise ValueError("history must hold a record of every epoch")
+    return position
+
+
+def _check_process(tensors: dict[str, Tensor]) -> None:
+    """One row for every process: the bytes of its random states, and its two sums."""
+    random, sums = tensors["random"], tensors["sums"]
+    kinds = [(tensor.dtype, tensor.dim()) for tensor in (random, sums)]
+    if kinds != [(torch.uint8, 2), (torch.float64, 2)]:
+        raise ValueError(f"process.random and process.sums must be tables of bytes and float64, got {kinds}")
+    least = torch.get_rng_state().numel()
+    if not len(sums) == len(random) > 0 or sums.shape[1] != 2 or random.shape[1] < least:
+        raise ValueError(f"process.random is {tuple(random.shape)}, process.sums {tuple(sums.shape)}")
+
+
+def _check_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
+    """Optimisers take any state, and would fail at their first step."""
+    own = optimizer.state_dict()["param_groups"]
+    if _kinds(state["param_groups"]) != _kinds(own):
+        raise ValueError("its optimiser has other settings")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                fits = value.shape == parameters[index].shape and value.dtype == parameters[index].dtype
+            else:
+                fits = type(value) is int and value > 0
+            if not fits or index < 0:
+                raise ValueError(f"optimizer.{index}.{name} does not fit its parameter")
+
+
+def _kinds(value: Any) -> Any:
+    """The types in tables and lists; JSON makes lists of tuples."""
+    if isinstance(value, dict):
+        return {key: _kinds(entry) for key, entry in value.items()}
+    return list(map(_kinds, value)) if isinstance(value, (list, tuple)) else type(value)
 
 
 def _optimizer_state(tensors: dict[str, Tensor], notes: dict[str, Any]) -> dict[str, Any]:

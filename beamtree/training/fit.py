@@ -22,6 +22,7 @@ from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.heads import class_losses
 from beamtree.model import save_model
+from beamtree.together import failing_together
 from beamtree.training.progress import Display
 from beamtree.training.recipe import Recipe, TrainingSettings
 from beamtree.training.run import Run, add_up
@@ -68,11 +69,12 @@ def fit(
     """Train in a run folder that has begun, from its checkpoint if it has one, until over or stopped."""
     accelerator = accelerator or create_accelerator()
     with stopping or Stopping() as stopping, display or Display() as display, _arithmetic(recipe.training):
-        run = Run(recipe, folder, task, train, dev, accelerator, display, words)
         main = accelerator.is_main_process
-        if main:
-            folder.write_metrics(run.position.history)
-            folder.failure_file.unlink(missing_ok=True)
+        with failing_together(accelerator.device):
+            run = Run(recipe, folder, task, train, dev, accelerator, display, words)
+            if main:
+                folder.write_metrics(run.position.history)
+                folder.failure_file.unlink(missing_ok=True)
         with _event_writer(folder, run.position.total_steps) if main else nullcontext() as writer:
             stop = None
             while (over := run.over) is None:
@@ -92,11 +94,12 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
     began = time.monotonic()
     train_loss, train_accuracy = run.means(run.sums, len(run.train_batches.examples))
     dev_loss, dev_accuracy = run.evaluate()
-    if not math.isfinite(dev_loss):
-        raise BeamtreeError(
-            f"the dev loss is not finite after epoch {position.epochs + 1}: stopped; "
-            "the last good checkpoint and best/ are kept"
-        )
+    with failing_together(run.device):
+        if not math.isfinite(dev_loss):
+            raise BeamtreeError(
+                f"the dev loss is not finite after epoch {position.epochs + 1}: stopped; "
+                "the last good checkpoint and best/ are kept"
+            )
     rate = run.schedule.learning_rate
     best = run.schedule.judge(run.schedule.score(dev_loss, dev_accuracy))
     record = {
@@ -112,11 +115,14 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
         "seconds": position.epoch_seconds + time.monotonic() - began,
     }
     run.turn_over(record)
-    if best and run.main:
-        save_model(run.kept, run.folder.best, record)
+    with failing_together(run.device):
+        if best and run.main:
+            save_model(run.kept, run.folder.best, record)
     run.save()
+    with failing_together(run.device):
+        if run.main:
+            run.folder.write_metrics(position.history)
     if run.main:
-        run.folder.write_metrics(position.history)
         for name in ("train_loss", "train_accuracy", "dev_loss", "dev_accuracy", "learning_rate"):
             writer.add_scalar(f"epoch/{name}", record[name], position.total_steps)
         writer.flush()
@@ -209,7 +215,8 @@ class _Epoch:
         loss, correct, *norms = torch.cat((sums, self.norms[first:steps].double())).tolist()
         for step, norm in enumerate(norms, start=first):
             if not math.isfinite(norm):
-                self._fail(step)
+                with failing_together(run.device):
+                    self._fail(step)
         now = time.monotonic()
         speed = sum(self.step_tokens[first:steps]) / max(now - self.looked_at, 1e-9)
         examples = sum(self.step_examples[:steps])
@@ -237,15 +244,16 @@ class _Epoch:
 def _arithmetic(settings: TrainingSettings) -> Iterator[None]:
     """The recipe's precision and determinism while the run lasts."""
     precision = torch.get_float32_matmul_precision()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    if settings.deterministic:
+    switch = settings.deterministic and not torch.are_deterministic_algorithms_enabled()
+    if switch:  # and only then: the call imports torch's compiler, which takes seconds
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
-    torch.use_deterministic_algorithms(settings.deterministic or deterministic)
+        torch.use_deterministic_algorithms(True)
     torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(deterministic)
+        if switch:
+            torch.use_deterministic_algorithms(False)
         torch.set_float32_matmul_precision(precision)
 
 

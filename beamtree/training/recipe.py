@@ -19,13 +19,19 @@ from beamtree.settings import (
     to_toml,
 )
 
+_DRAWN = 10_000_000  # expressions that a run may draw: they are all in memory
+
 
 @dataclass(frozen=True)
 class SampledSettings:
-    train: int = setting(0, "expressions to draw for training; 0 reads the task's files", least=0)
-    dev: int = setting(0, "expressions to draw for the held-out set, none of them in training", least=0)
+    train: int = setting(
+        0, "expressions to draw for training; 0 reads the task's files", least=0, most=_DRAWN
+    )
+    dev: int = setting(
+        0, "expressions to draw for the held-out set, none of them in training", least=0, most=_DRAWN
+    )
     min_length: int = setting(4, "tokens in the shortest; 4 leaves out lone digits", least=1)
-    max_length: int = setting(50, "tokens in the longest", least=1)
+    max_length: int = setting(50, "tokens in the longest", least=1, most=10_000)
     deep: int = setting(3, "half of the expressions nest operators at least so deep, half less deep", least=2)
     seed: int = setting(0, "the draw's own seed, so that the data stay the same from run to run", least=0)
 
@@ -140,7 +146,12 @@ def _read_table(name: str, folder: Path, extended_by: tuple[Path, ...]) -> Table
         raise BeamtreeError(
             f"{path}: extends must be text in quotes, the name of a recipe, got {shown(base)}"
         )
-    return _put_on_top(_read_table(base, path.parent, (*extended_by, path)), table)
+    try:
+        return _put_on_top(_read_table(base, path.parent, (*extended_by, path)), table)
+    except BeamtreeError as error:
+        if extended_by:
+            raise
+        raise BeamtreeError(f"{path} extends {shown(base)}: {error}") from error
 
 
 def _put_on_top(base: Table, over: Table) -> Table:

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
 from beamtree.heads import class_losses, predicted_classes
 from beamtree.model import TreeClassifier, create_model, save_model
+from beamtree.together import failing_together
 from beamtree.training.checkpoint import (
     Position,
     load_checkpoint,
@@ -100,7 +101,7 @@ class Run:
     @property
     def kept(self) -> TreeClassifier:
         """The model that is judged and kept: the one that learns, or the mean of its weights."""
-        return self.model if self.averaged is None else self.averaged.module
+        return self.model if self.averaged is None else cast(TreeClassifier, self.averaged.module)
 
     def update(self) -> None:
         """One step of the optimiser."""
@@ -141,17 +142,18 @@ class Run:
             "random": self.accelerator.gather(random_state(self.device).to(self.device)[None]),
             "sums": self.accelerator.gather(self.sums[None]),
         }
-        if self.main:
-            save_model(self.kept, self.folder.last)
-            save_checkpoint(
-                self.folder.checkpoint_file,
-                model=self.model,
-                averaged=self.averaged,
-                optimizer=self.optimizer,
-                schedule=self.schedule,
-                position=self.position,
-                by_process=by_process,
-            )
+        with failing_together(self.device):
+            if self.main:
+                save_model(self.kept, self.folder.last)
+                save_checkpoint(
+                    self.folder.checkpoint_file,
+                    model=self.model,
+                    averaged=self.averaged,
+                    optimizer=self.optimizer,
+                    schedule=self.schedule,
+                    position=self.position,
+                    by_process=by_process,
+                )
         self.saved_at = time.monotonic()
 
     def _restore(self) -> None:
