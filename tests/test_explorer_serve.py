@@ -1,8 +1,10 @@
 """`beamtree serve` as people start it: quick, one line, and no trace whatever happens."""
 
 import json
+import logging
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from explored import small_model
+from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from beamtree.cli import app
@@ -122,6 +125,25 @@ def test_what_is_no_http_is_refused_and_the_next_client_served(address: str, req
         answer = client.recv(100_000)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
     assert view(address, "5")["answer"] == "5"
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_options_reach_the_server_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch, debug: bool) -> None:
+    import uvicorn
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        assert sockets[0].getsockname()[0] == "127.0.0.1"
+        with TestClient(server.config.app, base_url="http://explorer.test") as client:  # type: ignore[arg-type]
+            assert client.get("/api/models").json()["limits"]["max_tokens"] == 7
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    words = "serve --port 0 --allow-host explorer.test --max-tokens 7 --workers 3"
+    result = CliRunner().invoke(app, [*(["--debug"] if debug else []), *shlex.split(words)])
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "stopped\n"
+    log = logging.getLogger("beamtree.explorer")
+    assert log.isEnabledFor(logging.DEBUG) == debug
 
 
 def test_a_port_in_use_is_told_at_once() -> None:

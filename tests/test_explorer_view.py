@@ -239,7 +239,7 @@ def test_tokens_are_found_in_the_text(text: str) -> None:
         ("listops", ["[MAX 2 [MIN 4"], "not closed at the end", (0, 2, 7, 11)),
         ("listops", ["[MAX 2 ] 3"], "one expression is wanted, 2 found", (0, 3, 9, 10)),
         ("listops", ["( 2"], "unbalanced round brackets", (0, None, 0, 3)),
-        ("listops", ["()"], "nothing to read", (0, None, 0, 2)),
+        ("listops", ["()"], "one expression is wanted, 0 found", (0, None, 0, 2)),
         ("listops", [" \n"], "nothing to read", (0, None, 0, 2)),
         ("listops", ["2", "3"], "wants one text, 2 came", None),
         ("logic", ["a"], "wants 2 texts", None),
@@ -247,6 +247,7 @@ def test_tokens_are_found_in_the_text(text: str) -> None:
         ("logic", ["a )", "a"], "closes nothing", (0, 1, 2, 3)),
         ("logic", ["( a ( and b )", "a"], "1 '(' never closed", (0, 0, 0, 1)),
         ("logic", ["a b", "a"], "not a formula", (0, None, 0, 3)),
+        ("snli", ["a man", "\x80"], "no words", (1, None, 0, 1)),
     ],
 )
 def test_what_cannot_be_read_is_explained_at_its_token(
@@ -262,6 +263,9 @@ def test_a_text_with_too_many_tokens_is_refused_at_the_first_too_many() -> None:
     with pytest.raises(TooLongError, match="4 tokens are more than the 3 that are read here") as caught:
         make_view(small_model(), ["[MAX 2 9 ]"], name="it", max_tokens=3)
     assert caught.value.where == (0, 3, 9, 10)
+    with pytest.raises(TooLongError, match="6 tokens are more than the 3") as caught:
+        make_view(small_model(task="snli"), ["a,b;c!", "a"], name="it", max_tokens=3)
+    assert caught.value.where == (0, 3, 3, 4)
 
 
 def test_the_size_is_linear_in_the_tokens() -> None:

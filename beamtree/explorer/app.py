@@ -11,7 +11,6 @@ from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.explorer.description import describe_model
 from beamtree.explorer.examples import examples_for
 from beamtree.explorer.limits import Limits
-from beamtree.explorer.reading import TooLongError, UnreadableInputError
 from beamtree.explorer.view import make_view
 from beamtree.explorer.work import BusyError, ClientLeftError, TooSlowError, Workshop
 from beamtree.model import TreeClassifier
@@ -24,7 +23,7 @@ try:
     from beamtree.explorer.api_page import STYLE, STYLE_ADDRESS, write_api_page
     from beamtree.explorer.assets import Asset, read_assets
     from beamtree.explorer.guard import Guard
-    from beamtree.explorer.problems import DOCUMENTED, Problem, busy, too_slow
+    from beamtree.explorer.problems import DOCUMENTED, Problem, busy, problem_of, too_slow
     from beamtree.explorer.schemas import ErrorAnswer, Examples, Models, View, ViewRequest
 except ImportError as error:
     raise MissingExtraError("the tree explorer", "web") from error
@@ -64,7 +63,7 @@ def create_app(
     app.add_middleware(Guard, limits=limits, hosts=hosts)
     _handle_errors(app)
 
-    @app.get("/api/models", response_model=None, responses=_answers(Models, 429))
+    @app.get("/api/models", response_model=None, responses=_answers(Models))
     async def models_served() -> Response:
         """The models served, the default first, and the limits on a request."""
         public = {
@@ -87,7 +86,7 @@ def create_app(
     @app.post(
         "/api/view",
         response_model=None,
-        responses=_answers(View, 404, 408, 413, 415, 422, 429, 503),
+        responses=_answers(View, 404, 415, 422, 429, 503),
         dependencies=[Depends(_require_json)],
     )
     async def view(request: Request, wanted: ViewRequest) -> Response:
@@ -123,12 +122,8 @@ async def _require_json(request: Request) -> None:
 def _make(model: TreeClassifier, texts: list[str], **options: Any) -> bytes:
     try:
         return json.dumps(make_view(model, texts, **options), separators=(",", ":")).encode()
-    except TooLongError as error:
-        raise Problem(413, "too_long", str(error), error.where) from error
-    except UnreadableInputError as error:
-        raise Problem(422, "unreadable", str(error), error.where) from error
     except BeamtreeError as error:
-        raise Problem(422, "invalid", str(error)) from error
+        raise problem_of(error) from error
 
 
 def _find(models: Mapping[str, TreeClassifier], name: str) -> tuple[str, TreeClassifier]:
@@ -193,6 +188,6 @@ def _answers(model: type, *statuses: int) -> dict[int | str, dict[str, Any]]:
             "model": ErrorAnswer,
             "description": " ".join(error.when for error in DOCUMENTED if error.status == status),
         }
-        for status in (400, *statuses, 500)
+        for status in sorted((400, 408, 413, 500, *statuses))
     }
     return {200: {"model": model, "description": "As described."}, **errors}

@@ -35,6 +35,7 @@ def is_watched(model: TreeClassifier) -> bool:
 @torch.no_grad()
 def run_model(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
     """One forward pass; `beam_size` is the encoder's own if it is None."""
+    model.eval()
     if is_watched(model):
         return _watch(model, sentences, beam_size)
     if beam_size is not None:

@@ -3,7 +3,8 @@
 import json
 from typing import Any, NamedTuple
 
-from beamtree.explorer.reading import Where
+from beamtree.errors import BeamtreeError
+from beamtree.explorer.reading import TooLongError, UnreadableInputError, Where
 
 RETRY_AFTER = 2  # seconds
 
@@ -56,6 +57,15 @@ DOCUMENTED = (
     Documented(500, "internal", "A mistake of the server's own."),
     Documented(503, "too_slow", "The computation took longer than allowed and was stopped."),
 )
+
+
+def problem_of(error: BeamtreeError) -> Problem:
+    """What to answer to a request that asked for this."""
+    if isinstance(error, TooLongError):
+        return Problem(413, "too_long", str(error), error.where)
+    if isinstance(error, UnreadableInputError):
+        return Problem(422, "unreadable", str(error), error.where)
+    return Problem(422, "invalid", str(error))
 
 
 def busy() -> Problem:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from beamtree.data.task import Task, Tokens
-from beamtree.errors import BeamtreeError, UnreadableTextError
+from beamtree.errors import BeamtreeError
 
 Range = tuple[int, int]  # half-open, in code points
 _LOOK_AHEAD = 8  # characters that may stand between two tokens of a normalised text
@@ -39,32 +39,34 @@ def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) 
     if len(texts) != task.sentences:
         wanted = "one text" if task.sentences == 1 else f"{task.sentences} texts, one for each sentence"
         raise UnreadableInputError(f"the task {task.name!r} wants {wanted}, {len(texts)} came")
+    for number, text in enumerate(texts):
+        if not text.strip():
+            raise UnreadableInputError(
+                "there is nothing to read: the text is empty", Where(number, None, 0, len(text))
+            )
     return [_read(task, number, text, max_tokens) for number, text in enumerate(texts)]
 
 
 def _read(task: Task, number: int, text: str, max_tokens: int | None) -> Reading:
-    ranges = [match.span() for match in re.finditer(task.token_pattern, text)]
-    whole = Where(number, None, 0, len(text))
-
-    def place(token: int | None) -> Where:
-        known = token is not None and token < len(ranges)
-        return Where(number, token, *ranges[token]) if known else whole  # type: ignore[index]
-
-    if not ranges:
-        raise UnreadableInputError("there is nothing to read: the text is empty", whole)
-    if max_tokens is not None and len(ranges) > max_tokens:
-        raise TooLongError(
-            f"{len(ranges):,} tokens are more than the {max_tokens:,} that are read here", place(max_tokens)
-        )
+    words = [match.span() for match in re.finditer(task.token_pattern, text)]
+    _check_count(number, words, max_tokens)  # before a tokeniser works on what is too long anyway
     try:
         tokens = task.tokenize(text)
-    except UnreadableTextError as error:
-        raise UnreadableInputError(str(error), place(error.token)) from error
     except BeamtreeError as error:
-        raise UnreadableInputError(str(error), whole) from error
-    if not tokens:
-        raise UnreadableInputError("there is no token in the text", whole)
-    return Reading(text, tokens, _find_tokens(text, tokens, ranges))
+        token = getattr(error, "token", None)
+        start, end = (0, len(text)) if token is None else words[token]
+        raise UnreadableInputError(str(error), Where(number, token, start, end)) from error
+    ranges = _find_tokens(text, tokens, words)
+    _check_count(number, ranges, max_tokens)
+    return Reading(text, tokens, ranges)
+
+
+def _check_count(number: int, ranges: list[Range], max_tokens: int | None) -> None:
+    if max_tokens is not None and len(ranges) > max_tokens:
+        raise TooLongError(
+            f"{len(ranges):,} tokens are more than the {max_tokens:,} that are read here",
+            Where(number, max_tokens, *ranges[max_tokens]),
+        )
 
 
 def _find_tokens(text: str, tokens: Tokens, words: list[Range]) -> list[Range]:
