@@ -10,15 +10,12 @@ import torch
 import triton
 from torch import Tensor
 
-from beamtree.noise import draw_keep
+from beamtree.ops import entangled_cell
 from beamtree.ops import entangled_kernels as kernels
 from beamtree.ops import plan as plans
 from beamtree.ops.fused_search import EntangledWeights, Found, Tape, follow
-from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.plan import Plan, can_chain, chunks_of
 from beamtree.ops.step_kernels import leaf_lists_kernel
-
-ROWS_AT_ONCE = 16384  # of leaves' pairs, which the library's products take many at a time
 
 
 class EntangledPlan(Plan):
@@ -93,12 +90,8 @@ def search(
     units = weights.b1.shape[0]
     chains = leaves.is_cuda and can_chain(leaves.device)
     plan = EntangledPlan(B, beam_size, d, 0, 0, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
-    prepare = partial(_score_leaves, leaves, weights, seed, dropout, product_dtype_of(precision), plan)
+    prepare = partial(_score_leaves, leaves, weights, seed, dropout, plan)
     return follow(plan, leaves, lengths, weights, seed, dropout, prepare)
-
-
-def product_dtype_of(precision: str) -> torch.dtype:
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
 
 
 def _score_leaves(
@@ -106,7 +99,6 @@ def _score_leaves(
     weights: EntangledWeights,
     seed: Tensor,
     dropout: float,
-    product_dtype: torch.dtype,
     plan: Plan,
     nodes: Tensor,  # (B, n + (n−1)·K, d)
     scratch: Mapping[str, Tensor],
@@ -118,19 +110,24 @@ def _score_leaves(
     nodes[:, :n] = leaves
     if count == 0:
         return
-    cell = GatedCell(list(weights[:6]), product_dtype)
-    pairs = torch.cat((leaves[:, :-1], leaves[:, 1:]), -1).view(count, 2, d)
+    pairs = torch.cat((leaves[:, :-1], leaves[:, 1:]), -1).view(count, 2 * d)
+    names = _leaf_pairs(B, n, leaves.device) if dropout > 0 else pairs  # without dropout nobody looks at it
     parents = leaves.new_empty(count, d)
-    for start in range(0, count, ROWS_AT_ONCE):
-        some = slice(start, start + ROWS_AT_ONCE)
-        keep = None
-        if dropout > 0:
-            place = torch.arange(start, min(start + ROWS_AT_ONCE, count), device=leaves.device)
-            left = place % (n - 1)
-            keep = draw_keep(seed, left, place // (n - 1), left + 1, plan.units, dropout, leaves.dtype)
-        parents[some] = cell(pairs[some], keep)
+    for start in range(0, count, entangled_cell.ROWS_AT_ONCE):
+        some = slice(start, start + entangled_cell.ROWS_AT_ONCE)
+        made = entangled_cell.make(pairs[some], names[some], weights, seed, dropout, plan.precision)
+        torch.addcmul(weights.beta, made.normed, weights.gamma, out=parents[some])
     candidates = scratch["candidates"][: B * rows * d].view(B, rows, d)
     candidates[:, : n - 1] = parents.view(B, n - 1, d)
     scores = torch.addmv(weights.scorer_b2, parents, weights.scorer_w2[0])
     lists = scratch["pair_scores"][: B * plan.K * n].view(B, plan.K, n)
     lists[:, 0, : n - 1] = scores.view(B, n - 1)
+
+
+def _leaf_pairs(B: int, n: int, device: torch.device) -> Tensor:
+    """Sequence, left and right of all pairs of neighbours, (B·(n−1), 3)."""
+    names = torch.empty(B, n - 1, 3, dtype=torch.int64, device=device)
+    names[:, :, 0] = torch.arange(B, device=device).unsqueeze(1)
+    names[:, :, 1] = torch.arange(n - 1, device=device)
+    names[:, :, 2] = torch.arange(1, n, device=device)
+    return names.view(-1, 3)
