@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
     from beamtree.data.survey import Found
 
-app = typer.Typer(no_args_is_help=True, help="Make the files of a task, or check what is there.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Make the files of a task, or check what is there."
+)
 
 Out = Annotated[
     Path | None, typer.Option(help="Folder to write to.", show_default="$BEAMTREE_DATA/TASK or data/TASK")
@@ -123,7 +125,7 @@ def check(
             found.append(split)
             bar.update(row, description=f"{split.task} {split.split}")
     Console().print(_survey_table(root, found))
-    for sentence in rows.report():
+    for sentence in (*dict.fromkeys(split.problem for split in found if split.problem), *rows.report()):
         typer.echo(f"beamtree: {sentence}", err=True)
 
 

@@ -85,7 +85,9 @@ def evaluate(tokens: Sequence[str]) -> int:
             _out_of_place(tokens),
         )
     if len(arguments[0]) != 1:
-        raise UnreadableTextError(f"one expression is wanted, {len(arguments[0])} found", _out_of_place(tokens))
+        raise UnreadableTextError(
+            f"one expression is wanted, {len(arguments[0])} found", _out_of_place(tokens)
+        )
     return arguments[0][0]
 
 

@@ -33,7 +33,7 @@ class Found:
     def state(self) -> str:
         """In a few words, none if all is well."""
         if self.problem:
-            return self.problem
+            return "cannot be read"
         if self.examples is None:
             return "" if self.task == "vectors" and self.split else "missing"
         words = []

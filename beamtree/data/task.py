@@ -18,9 +18,7 @@ class Example:
 
 
 class Reader(Protocol):
-    def __call__(
-        self, folder: Path, split: str, bad_rows: "BadRows | None" = None
-    ) -> Iterator[Example]: ...
+    def __call__(self, folder: Path, split: str, bad_rows: "BadRows | None" = None) -> Iterator[Example]: ...
 
 
 class FileReader(Protocol):

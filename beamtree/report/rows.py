@@ -18,6 +18,7 @@ _WITHOUT_EFFECT = (
     "training.micro_batch_size",
     "training.deterministic",
     "training.checkpoint_minutes",
+    "task.bad_rows",
 )
 
 Changes = tuple[tuple[str, Any], ...]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from beamtree.errors import BeamtreeError
+from beamtree.reading import read_json
 from beamtree.training.recipe import Recipe, load_recipe
 from beamtree.training.run_folder import RunFolder
 
@@ -50,6 +51,7 @@ class TrainedRun:
     history: list[dict[str, Any]] = field(repr=False)
     evaluations: list[Evaluation] = field(repr=False)
     diverged: bool = False
+    data: dict[str, Any] | None = field(default=None, repr=False)  # what `data.json` says, if it is there
 
     @property
     def seed(self) -> int:
@@ -117,7 +119,18 @@ def read_run(path: Path) -> TrainedRun:
     digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else None
     evaluations = [_read_evaluation(file, recipe, digest) for file in sorted(path.glob("eval*.json"))]
     _refuse_contradictions(evaluations)
-    return TrainedRun(path, recipe, history, evaluations, (path / "failure.json").exists())
+    diverged, data = folder.failure_file.exists(), _read_data_facts(folder.data_file)
+    return TrainedRun(path, recipe, history, evaluations, diverged, data)
+
+
+def _read_data_facts(file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
+    facts = read_json(file)
+    match facts:
+        case {"train": {"examples": int()}, "words": None | {"vectors": None | str(), "width": None | int()}}:
+            return facts
+    raise BeamtreeError(f"{file} does not say what was learnt from")
 
 
 def _check_record(file: Path, number: int, record: Any) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, pstdev
 
+from beamtree.report.data_notes import data_note
 from beamtree.report.paper import COPIED, TABLES, PaperTable, group
 from beamtree.report.rows import Member, RowKey, training_command
 from beamtree.report.runs import EARLY, TrainedRun
@@ -69,6 +70,8 @@ def paper_table(table: PaperTable, rows: Rows) -> Table:
         f"gold-tree model does not compete"
         f"{', nor do interaction models with sentence encoders' if 'gau' in table.rows else ''}."
     )
+    runs = [member.run for members in ours.values() for member in members]
+    caption = " ".join(filter(None, (caption, data_note(table.task, runs))))
     headers = ["model", "", *table.columns.values(), "seeds", "epochs", "early stop", "runs"]
     return Table(table.task, table.title, caption, headers, lines, words=2)
 

@@ -1,0 +1,200 @@
+"""The language tasks from end to end: train, resume, eval, parse, report and check, on small corpora."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_language import PAIRS, WIDTH, write_corpora
+from typer.testing import CliRunner, Result
+
+from beamtree.cli import app
+from beamtree.data.task import find_task
+from beamtree.errors import BeamtreeError
+from beamtree.model import ModelSettings, create_model, load_model
+
+SMALL = ("model.d_model=16", "model.classifier_hidden=8", "model.embedding_size=6", "training.batch_size=8")
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpora(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BEAMTREE_DATA", raising=False)
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def said(*words: object) -> str:
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    return result.output + result.stderr
+
+
+def refusal(*words: object) -> str:
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+def train(recipe: str, data: Path, out: str = "run", epochs: int = 1, *changes: str) -> str:
+    settings = (*SMALL, f"training.max_epochs={epochs}", *changes)
+    return said(
+        "train", recipe, "--data", data, "--out", out, *(word for one in settings for word in ("--set", one))
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "splits"),
+    [
+        ("sst5", {"dev", "test"}),
+        ("imdb-om", {"dev", "test", "contrast", "counterfactual", "test-long"}),
+        ("snli", {"dev", "test", "hard", "break", "counterfactual"}),
+        ("snli-ebt-gau", {"dev", "test", "hard", "break", "counterfactual"}),
+        ("qqp-gau", {"dev", "test", "paws-qqp", "paws-wiki"}),
+        (
+            "mnli-egt-gau",
+            {"dev", "matched", "mismatched", "conjnli"}
+            | {f"{kind}-{genres}" for kind in ("negation", "length") for genres in ("matched", "mismatched")},
+        ),
+    ],
+)
+def test_a_model_is_trained_evaluated_on_every_split_and_reported(
+    recipe: str, splits: set[str], corpora: Path
+) -> None:
+    output = train(recipe, corpora)
+    assert f"with vectors of small ({WIDTH} wide, fixed)" in output
+    assert ("learn theirs; unknown are" in output) == (recipe != "sst5")
+    said("eval", "run", "--data", corpora, "--save")
+    measured = json.loads(Path("run/eval.json").read_text())
+    assert {entry["split"] for entry in measured["splits"]} == splits
+    report = said("report", "run")
+    assert "Ours learn from " in report
+    assert f"other vectors: small, {WIDTH} wide (the paper: GloVe 840B, 300 wide)" in report
+    assert ("a subset: " in report) == (not recipe.startswith("imdb"))
+    assert ("The stress tests are rebuilt" in report) == recipe.startswith("mnli")
+
+
+def test_the_model_folder_keeps_the_vectors_as_they_were(corpora: Path) -> None:
+    train("snli-ebt-gau", corpora)
+    model = load_model("run")
+    table = model.embedding.table
+    assert table.dtype == torch.float16
+    stored = torch.from_numpy(np.load(corpora / "vectors" / "small.npy"))
+    place = (corpora / "vectors" / "small_words.txt").read_text().split().index("man")
+    (man,) = model.vocabulary.encode(["man"])
+    assert torch.equal(table[man], stored[place])
+    predictions = model.predict([(first, second) for _, first, second in PAIRS])
+    assert {prediction.label for prediction in predictions} <= {"entailment", "neutral", "contradiction"}
+    config = json.loads(Path("run/best/config.json").read_text())
+    assert config["vectors"]["source"] == "small"
+
+
+def test_trees_of_both_sentences_are_drawn_and_beams_changed(corpora: Path) -> None:
+    train("snli-ebt-gau", corpora)
+    output = said("parse", "run", "A man sleeps.", "He doesn't", "--format", "json", "--beam", 2, "--beams")
+    record = json.loads(output)
+    tokens = [sentence["tokens"] for sentence in record["sentences"]]
+    assert tokens == [["a", "man", "sleeps", "."], ["he", "does", "n't"]]
+    assert all(len(sentence["trees"]) <= 2 for sentence in record["sentences"])
+    train("snli-gau", corpora, "gau")
+    assert json.loads(said("parse", "gau", "A man.", "He", "--format", "json"))["sentences"] == []
+    assert "has no beams" in refusal("eval", "gau", "--data", corpora, "--beam", 2)
+
+
+def test_without_vectors_a_run_says_so_and_learns_all_words(tmp_path: Path) -> None:
+    data = write_corpora(tmp_path / "data", vectors=False)
+    output = train("sst5", data)
+    assert "no word vectors in " in output
+    assert "all words learn 6 features of their own" in output
+    assert load_model("run").embedding.table.weight.shape[1] == 6
+    assert "without word vectors (the paper: " in said("report", "run")
+    assert json.loads(Path("run/data.json").read_text())["words"]["vectors"] is None
+
+
+def test_vectors_can_be_named_and_refused(corpora: Path, tmp_path: Path) -> None:
+    glove = tmp_path / "glove.txt"
+    glove.write_text("a 1 2 3\ni 4 5 6\nfilm 7 8 9\n")
+    assert "of glove (3 wide, fixed); unknown" in train("sst5", corpora, "a", 1, f"words.vectors={glove}")
+    assert "all words learn" in train("sst5", corpora, "b", 1, "words.vectors=none")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    message = refusal("train", "sst5", "--data", corpora, "--set", f"words.vectors={empty}")
+    assert "holds no word vectors" in message
+
+
+def test_an_interrupted_run_goes_on_to_the_same_end(corpora: Path) -> None:
+    changes = [word for one in (*SMALL, "training.max_epochs=2") for word in ("--set", one)]
+    said("train", "snli-gau", "--data", corpora, *changes, "--out", "whole")
+    said("train", "snli-gau", "--data", corpora, *changes, "--out", "parts", "--max-steps", 2)
+    said("train", "snli-gau", "--data", corpora, *changes, "--resume", "parts")
+    whole, parts = (load_model(name).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(whole[key], parts[key]) for key in whole)
+
+
+def test_bad_rows_stop_a_run_with_file_and_line_or_are_skipped_and_told(tmp_path: Path) -> None:
+    data = write_corpora(tmp_path / "data")
+    file = data / "snli" / "train.tsv"
+    file.write_text(file.read_text() + "maybe\tA man.\tA dog.\n")
+    words = [word for one in (*SMALL, "training.max_epochs=1") for word in ("--set", one)]
+    message = refusal("train", "snli-gau", "--data", data, *words, "--out", "run")
+    assert f"{file}, line 26: the label is 'maybe'" in message
+    assert not Path("run").exists()
+    output = said("train", "snli-gau", "--data", data, *words, "--set", "task.bad_rows=skip", "--out", "run")
+    assert "1 bad row was skipped" in " ".join(output.split())
+    test = data / "snli" / "test.tsv"
+    test.write_text(test.read_text() + "neutral\tA man.\n")
+    assert "test.tsv: 1 bad row was skipped" in said("eval", "run", "--data", data, "--split", "test")
+    message = refusal("eval", "run", "--data", data, "--split", "test", "--bad-rows", "refuse")
+    assert "test.tsv, line 26: the column 'hypothesis' is missing" in message
+    assert "one of refuse, skip" in refusal("eval", "run", "--data", data, "--bad-rows", "ignore")
+
+
+def test_data_that_are_not_there_are_answered_with_how_to_find_out(corpora: Path, tmp_path: Path) -> None:
+    message = refusal("train", "sst5", "--data", tmp_path / "nowhere")
+    assert "there are no sst5 data in" in message
+    assert "`beamtree data check" in message
+    (tmp_path / "nowhere" / "sst5").mkdir(parents=True)
+    assert "says where to get them" in refusal("train", "sst5", "--data", tmp_path / "nowhere")
+    train("sst5", corpora)
+    assert "`beamtree data check` says what is there" in refusal("eval", "run", "--data", tmp_path / "lost")
+
+
+def test_check_says_what_is_there_what_is_missing_and_where_to_get_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    data = write_corpora(tmp_path / "data")
+    (data / "mnli" / "dev_conjnli.tsv").unlink()
+    for file in (data / "qqp").iterdir():
+        file.unlink()
+    (data / "qqp").rmdir()
+    file = data / "imdb" / "test.tsv"
+    file.write_text(file.read_text() + "5\tGood.\n")
+    (data / "snli" / "dev.tsv").write_text("label\tpremise\n")
+    lines = [line.split() for line in said("data", "check", data).splitlines()]
+    assert any(line[:6] == ["sst5", "train", "52", "0%", "of", "318,582"] for line in lines)
+    assert any(line[:4] == ["conjnli", "missing", "ConjNLI", "dev"] for line in lines)
+    assert any(line[:5] == ["qqp", "train,", "dev,", "test", "missing"] for line in lines)
+    assert any(line[:5] == ["test", "12", "1", "bad", "row"] for line in lines)
+    assert any(line[:4] == ["dev", "cannot", "be", "read"] for line in lines)
+    assert any("no column 'hypothesis' or 'sentence2'" in " ".join(line) for line in lines)
+    assert ["vectors", "small.npy"] in lines
+    assert "there is no folder" in refusal("data", "check", data / "absent")
+    (data / "vectors" / "more.txt").write_text("the 1 2\n")
+    assert "holds several files" in " ".join(said("data", "check", data).split())
+    monkeypatch.setenv("BEAMTREE_DATA", str(data))
+    assert "refuse" not in said("data", "check", "--bad-rows", "skip")
+
+
+def test_an_encoder_of_pairs_needs_pairs_and_a_language_its_words() -> None:
+    with pytest.raises(BeamtreeError, match="the encoder 'gau' reads pairs, task 'listops' has none"):
+        create_model(ModelSettings("gau", d_model=8), find_task("listops"))
+    with pytest.raises(BeamtreeError, match="task 'snli' has no words of its own"):
+        create_model(ModelSettings("gau", d_model=8), find_task("snli"))

@@ -1,0 +1,114 @@
+"""Word vectors from GloVe text, from a .zip of it and from an array with its words; unsound files say why."""
+
+import lzma
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beamtree.data.vectors import find_vectors, read_vectors
+from beamtree.errors import BeamtreeError
+
+TABLE = {"the": [1.0, 2.0, 3.0], "cat": [0.5, -1.0, 0.25], "unused": [9.0, 9.0, 9.0]}
+
+
+def as_text(table: dict[str, list[float]]) -> str:
+    return "".join(f"{word} {' '.join(map(str, row))}\n" for word, row in table.items())
+
+
+def write_array(folder: Path, compressed: bool, dtype: type) -> Path:
+    (folder / "small_words.txt").write_text("\n".join(TABLE) + "\n")
+    path = folder / "small.npy"
+    np.save(path, np.array(list(TABLE.values()), dtype=dtype))
+    if compressed:
+        packed = folder / "small.npy.xz"
+        packed.write_bytes(lzma.compress(path.read_bytes()))
+        path.unlink()
+        return packed
+    return path
+
+
+@pytest.fixture(params=["text", "xz", "zip", "array", "array.xz", "float64"])
+def vectors(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    kind = request.param
+    if kind == "text":
+        path = tmp_path / "small.txt"
+        path.write_text(as_text(TABLE))
+    elif kind == "xz":
+        path = tmp_path / "small.txt.xz"
+        path.write_bytes(lzma.compress(as_text(TABLE).encode()))
+    elif kind == "zip":
+        path = tmp_path / "small.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("small.txt", as_text(TABLE))
+    else:
+        dtype = np.float64 if kind == "float64" else np.float16
+        path = write_array(tmp_path, kind == "array.xz", dtype)
+    return path
+
+
+def test_every_format_gives_the_vectors_of_the_wanted_words(vectors: Path) -> None:
+    found = read_vectors(vectors, {"cat", "the", "dog"})
+    assert dict(zip(found.words, found.table.tolist(), strict=True)) == {
+        word: TABLE[word] for word in ("the", "cat")
+    }
+    assert found.table.dtype in (np.float16, np.float32)
+    assert found.name == "small"
+    assert find_vectors(vectors.parent) == vectors
+
+
+def test_lines_of_another_width_and_repetitions_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("3 2\nthe 1 2\n. . . 5 6\ncat 3 4 5\nthe 7 8\ncat 3 4\n", encoding="utf-8")
+    found = read_vectors(path, {"the", "cat", "."})
+    assert dict(zip(found.words, found.table.tolist(), strict=True)) == {"the": [1, 2], "cat": [3, 4]}
+
+
+def test_no_folder_and_no_file_are_no_vectors_and_several_are_too_many(tmp_path: Path) -> None:
+    assert find_vectors(tmp_path / "absent") is None
+    (tmp_path / "README.md").touch()
+    assert find_vectors(tmp_path) is None
+    for name in ("a.txt", "b.zip"):
+        (tmp_path / name).touch()
+    with pytest.raises(BeamtreeError, match=r"several files of vectors, a\.txt, b\.zip: name one as words\."):
+        find_vectors(tmp_path)
+
+
+def test_unsound_files_say_what_is_wrong(tmp_path: Path) -> None:
+    def problem(path: Path, content: bytes) -> str:
+        path.write_bytes(content)
+        with pytest.raises(BeamtreeError) as caught:
+            read_vectors(path, {"the"})
+        return str(caught.value)
+
+    assert "a vector for none of the 1 words" in problem(tmp_path / "a.txt", b"cat 1 2\n")
+    assert "a.txt, line 1: the vector of 'the' is not all numbers" in problem(
+        tmp_path / "a.txt", b"the 1 x\n"
+    )
+    assert "not finite" in problem(tmp_path / "a.txt", b"the 1 nan\n")
+    assert "not a sound .zip" in problem(tmp_path / "a.zip", b"PK")
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a.txt", "the 1 2\n")
+        archive.writestr("b.txt", "the 1 2\n")
+    with pytest.raises(BeamtreeError, match=r"must hold one \.txt file of vectors, it holds 2"):
+        read_vectors(tmp_path / "two.zip", {"the"})
+    with pytest.raises(BeamtreeError, match="there is no file"):
+        read_vectors(tmp_path / "absent.zip", {"the"})
+
+
+def test_an_array_must_fit_its_list_of_words(tmp_path: Path) -> None:
+    path = write_array(tmp_path, False, np.float32)
+    (tmp_path / "small_words.txt").write_text("the\n")
+    with pytest.raises(BeamtreeError, match=r"one row of floats for each of the 1 words .* shape \(3, 3\)"):
+        read_vectors(path, {"the"})
+    path.write_bytes(b"no array")
+    with pytest.raises(BeamtreeError, match="is not a sound array"):
+        read_vectors(path, {"the"})
+    (tmp_path / "small_words.txt").unlink()
+    with pytest.raises(BeamtreeError, match="needs one list of its words beside it"):
+        read_vectors(path, {"the"})
+    np.save(path, np.array(["the"], dtype=object), allow_pickle=True)
+    (tmp_path / "small_words.txt").write_text("the\n")
+    with pytest.raises(BeamtreeError, match="is not a sound array"):
+        read_vectors(path, {"the"})

@@ -1,0 +1,135 @@
+"""Which words a model knows, which have ready-made vectors, and how those reach the encoder."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from small_language import WIDTH, examples_of, write_corpora, write_vectors
+
+from beamtree.data.task import CountRule, Example, find_task
+from beamtree.data.vocabulary import PAD, SEP, UNK, Vocabulary
+from beamtree.data.words import Words, choose_words, find_words, saved_words
+from beamtree.embedding import ProjectedEmbedding, TrainableEmbedding, WordEmbedding, create_embedding
+from beamtree.errors import BeamtreeError
+
+RULE = CountRule(2, ("train", "test"))
+SEEN = Counter({"film": 9, "a": 7, "i": 5, "rare": 4, "lovely": 1})
+COUNTED = SEEN + Counter({"lovely": 1, "dull": 2, "once": 1, "unseen": 3})
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    return write_vectors(tmp_path / "vectors")
+
+
+def test_words_with_a_vector_come_first_by_count_then_frequent_ones_without(vectors: Path) -> None:
+    words = choose_words(RULE, SEEN, COUNTED, vectors)
+    assert words.vocabulary.tokens == ("film", "lovely", "dull", "a", "i")
+    assert words.vectors is not None
+    assert words.vectors.shape == (3, WIDTH)
+    assert words.learnt == 2
+    assert words.describe_vectors() == {"words": 3, "width": WIDTH, "dtype": "float16", "source": "small"}
+
+
+@pytest.mark.parametrize(("least", "learnt"), [(0, ()), (4, ("a", "i", "rare")), (6, ("a",))])
+def test_how_often_a_word_must_be_seen_to_learn_a_vector_can_be_chosen(
+    least: int, learnt: tuple[str, ...], vectors: Path
+) -> None:
+    words = choose_words(RULE, SEEN, COUNTED, vectors, learn_missing=least)
+    assert words.vocabulary.tokens[3:] == learnt
+
+
+def test_vectors_that_have_the_commonest_words_leave_the_others_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("a 1 2\ni 3 4\nfilm 5 6\n")
+    words = choose_words(RULE, SEEN, COUNTED, path)
+    assert words.vocabulary.tokens == ("film", "a", "i")
+    assert words.learnt == 0
+
+
+def test_the_vocabulary_has_a_largest_size(vectors: Path) -> None:
+    words = choose_words(CountRule(1, (), most=2), SEEN, COUNTED, vectors)
+    assert len(words.vocabulary.tokens) == 2
+    assert choose_words(CountRule(1, (), most=2), SEEN, COUNTED, None).vocabulary.tokens == ("film", "a")
+
+
+def test_without_vectors_the_training_words_learn_theirs(tmp_path: Path) -> None:
+    words = choose_words(RULE, SEEN, COUNTED, None)
+    assert words.vocabulary.tokens == ("film", "a", "i", "rare")
+    assert words.vectors is None
+    assert words.describe_vectors() is None
+    assert "no word vectors: all are learnt" in words.describe()
+    path = tmp_path / "glove.txt"
+    path.write_text("a 1 2\nother 3 4\n")
+    with pytest.raises(BeamtreeError, match="a vector for none of the words of the data"):
+        choose_words(RULE, Counter({"film": 9}), Counter({"film": 9}), path)
+
+
+@pytest.mark.parametrize("task", ["sst5", "imdb", "snli", "mnli", "qqp"])
+def test_unknown_words_are_told_for_every_split_that_was_counted(task: str, tmp_path: Path) -> None:
+    write_corpora(tmp_path)
+    train, dev, words = examples_of(task, tmp_path)
+    assert train
+    assert dev
+    rule = find_task(task).words
+    assert rule is not None
+    assert set(words.unknown) == {"train", "dev", *rule.counted}
+    assert all(0 <= share < 0.9 for share in words.unknown.values())
+    facts = words.facts()
+    assert (facts["vectors"], facts["width"]) == ("small", WIDTH)
+    assert "with vectors of small (6 wide, fixed)" in words.describe()
+
+
+def test_a_share_of_unknown_words_is_that_of_running_words(tmp_path: Path) -> None:
+    snli = find_task("snli")
+    train = [Example((("film", "film"), ("x",)), "neutral"), Example((("film",), ("y",)), "neutral")]
+    words = find_words(snli, tmp_path, train, train[:1], None)
+    assert words.vocabulary.tokens == ("film",)
+    assert words.unknown == {"train": pytest.approx(2 / 5), "dev": pytest.approx(1 / 3)}
+    with pytest.raises(BeamtreeError, match="words of task 'listops' are given, not counted"):
+        find_words(find_task("listops"), tmp_path, [], [], None)
+
+
+def small_words(learnt: int = 2) -> Words:
+    tokens = ("film", "dull", "man", *(f"learnt{i}" for i in range(learnt)))
+    return Words(Vocabulary(tokens), torch.arange(12.0).reshape(3, 4).half() + 1, "small")
+
+
+def test_ready_made_vectors_stay_unknown_and_frequent_words_learn() -> None:
+    embedding = WordEmbedding(small_words().vectors, 2)
+    ids = torch.tensor([[3, 5, UNK, 6, 7, SEP, PAD]])
+    x = embedding(ids)
+    assert x.dtype == torch.float32
+    assert torch.equal(x[0, :2], torch.tensor([[1.0, 2, 3, 4], [9, 10, 11, 12]]))
+    assert torch.equal(x[0, 2:5], embedding.learnt.weight)
+    assert not x[0, 5:].any()
+    x.sum().backward()
+    assert torch.equal(embedding.learnt.weight.grad, torch.ones(3, 4))
+    assert [name for name, _ in embedding.named_parameters()] == ["learnt.weight"]
+
+
+def test_an_embedding_is_made_for_the_words_there_are() -> None:
+    ids = torch.tensor([[3, UNK, PAD]])
+    plain = create_embedding(Words(Vocabulary(("a",))), 7)
+    assert isinstance(plain, TrainableEmbedding)
+    assert plain(ids).shape == (1, 3, 7)
+    assert create_embedding(small_words(), 7)(ids).shape == (1, 3, 4)
+    for words in (small_words(0), Words(Vocabulary(("a",)))):
+        projected = create_embedding(words, 7, projected_to=5, dropout=0.5).eval()
+        assert isinstance(projected, ProjectedEmbedding)
+        x = projected(ids)
+        assert x.shape == (1, 3, 5)
+        assert not x[0, 2].any()
+        assert projected.inner.dropout.p == 0
+        assert projected.dropout.p == 0.5
+
+
+def test_a_config_that_does_not_fit_its_vocabulary_is_refused() -> None:
+    vocabulary = small_words().vocabulary
+    kept = saved_words(vocabulary, small_words().describe_vectors(), "config.json")
+    assert kept.vectors is not None
+    assert (kept.vectors.shape, kept.vectors.dtype) == ((3, 4), torch.float16)
+    for wrong in ({"words": 9, "width": 4, "dtype": "float16"}, {"words": 3, "width": 4, "dtype": "int8"}, 5):
+        with pytest.raises(BeamtreeError, match=r"config\.json: vectors must have words, width and dtype"):
+            saved_words(vocabulary, wrong, "config.json")
