@@ -18,7 +18,7 @@ from beamtree.rivals.tree_encoder import TreeEncoder, row
 from beamtree.tree import BeamTrees
 
 # Beyond these sizes an iteration's kernels are long enough to hide their launches.
-REPLAYED_TOKENS, REPLAYED_PAIRS = 4096, 2**22
+REPLAYED_TOKENS, REPLAYED_PAIRS = 2**14, 2**22
 # A graph serves all lengths up to a multiple of this, and on a GPU halting is looked at this seldom.
 WIDTH_STEP, LOOKS_EVERY = 16, 4
 
