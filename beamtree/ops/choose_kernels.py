@@ -111,81 +111,12 @@ def pair_score(board, left, right, valid, H: tl.constexpr, ROWS: tl.constexpr, B
 
 
 @triton.jit
-def score_newest(
-    board, t, sequence,
-    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, BEAMS: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
-):  # fmt: skip
-    """`project` and `pair_score` in one, for a narrow scorer: scores do not wait until the new nodes'
-    projections are stored. BEAMS scores of pairs with the left neighbour, and with the right one."""
-    ROWS: tl.constexpr = 16  # the least that a product takes
-    n = at.number(board, at.LENGTH)
-    slot = tl.arange(0, ROWS)
-    made = slot < tl.where(t > 0, K, 0)
-    fresh = at.integers(board, at.FRESH) + (sequence * K + slot) * 4
-    before = tl.load(fresh + 1, mask=made, other=-1)
-    behind = tl.load(fresh + 2, mask=made, other=-1)
-    unit = tl.arange(0, BLOCK_H)[None, :]
-    real = unit < H
-    row = node_row(board, sequence, K)
-    projections = at.floats(board, at.PROJECTIONS)
-    beside = projections + (row + before)[:, None] * (2 * H) + unit
-    on_the_left = tl.load(beside, mask=(before >= 0)[:, None] & real, other=0.0)
-    beside = projections + (row + behind)[:, None] * (2 * H) + H + unit
-    on_the_right = tl.load(beside, mask=(behind >= 0)[:, None] & real, other=0.0)
-
-    source = at.floats(board, at.SUMS) + (sequence * K + slot).to(tl.int64) * D
-    mean, scale = moments(source, made, D, ROWS, BLOCK_D)
-    weight = at.floats(board, at.SCORER_W1) + unit * (2 * S)
-    as_left = tl.zeros([ROWS, BLOCK_H], tl.float32)
-    as_right = as_left + tl.load(at.floats(board, at.SCORER_B1) + unit, mask=real, other=0.0)
-    for first in range(0, S, BLOCK_K):
-        feature = first + tl.arange(0, BLOCK_K)
-        x = node_vectors(board, source, mean, scale, made, feature, S, False)
-        inside = real & (feature < S)[:, None]
-        w = tl.load(weight + feature[:, None], mask=inside, other=0.0)
-        as_left = product(x, w, as_left, "tf32x3")
-        w = tl.load(weight + S + feature[:, None], mask=inside, other=0.0)
-        as_right = product(x, w, as_right, "tf32x3")
-
-    w2 = tl.load(at.floats(board, at.SCORER_W2) + unit, mask=real, other=0.0)
-    b2 = tl.load(at.floats(board, at.SCORER_B2))
-    left_score = tl.sum(gelu(on_the_left + as_right) * w2, 1) + b2
-    right_score = tl.sum(gelu(as_left + on_the_right) * w2, 1) + b2
-    left_score = tl.where(before >= 0, left_score, NONE)
-    right_score = tl.where(behind >= 0, right_score, NONE)
-
-    target = row + n + (t - 1) * K + slot
-    stored = projections + target[:, None] * (2 * H) + unit
-    tl.store(stored, as_left, mask=made[:, None] & real)
-    tl.store(stored + H, as_right, mask=made[:, None] & real)
-    for first in range(0, D, BLOCK_D):
-        feature = first + tl.arange(0, BLOCK_D)
-        x = node_vectors(board, source, mean, scale, made, feature, D, False)
-        node = at.floats(board, at.NODES) + target[:, None] * D + feature[None, :]
-        tl.store(node, x, mask=made[:, None] & (feature < D)[None, :])
-    return first_of(left_score, ROWS, BEAMS), first_of(right_score, ROWS, BEAMS)
-
-
-@triton.jit
-def first_of(values, ROWS: tl.constexpr, COUNT: tl.constexpr):
-    """The first COUNT of ROWS numbers."""
-    if ROWS == COUNT:
-        return values
-    else:
-        block = tl.arange(0, ROWS // COUNT)[:, None]
-        return tl.max(tl.where(block == 0, tl.reshape(values, [ROWS // COUNT, COUNT]), NONE), 0)
-
-
-@triton.jit
 def choose(
     board, t, sequence,
     K: tl.constexpr, H: tl.constexpr, NOISY: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
     BEAMS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_H: tl.constexpr,
-    D: tl.constexpr = 0, S: tl.constexpr = 0, BLOCK_K: tl.constexpr = 16, BLOCK_D: tl.constexpr = 16,
 ):  # fmt: skip
-    """Keep K of a sequence's candidates. BEAMS and WIDTH are K and K + 2 rounded up to powers of two. With D
-    the newest nodes are made and projected first."""
+    """Keep K of a sequence's candidates. BEAMS and WIDTH are K and K + 2 rounded up to powers of two."""
     B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
     pairs = at.length_of(board, sequence, True) - 1 - t
     beam = tl.arange(0, BEAMS)
@@ -218,14 +149,9 @@ def choose(
         if H == 0:  # an entangled scorer: the lists have the new scores already
             left_score = tl.load(pair_scores - 1, mask=before >= 0, other=NONE)
             right_score = tl.load(pair_scores, mask=behind >= 0, other=NONE)
-        elif D > 0:
-            left_score, right_score = score_newest(
-                board, t, sequence, D, K, S, H, BEAMS, BLOCK_K, BLOCK_D, BLOCK_H
-            )
         else:
             left_score = pair_score(board, row + before, row + newest, before >= 0, H, BEAMS, BLOCK_H)
             right_score = pair_score(board, row + newest, row + behind, behind >= 0, H, BEAMS, BLOCK_H)
-        if H > 0:
             tl.store(pair_scores - 1, left_score, mask=before >= 0)
             tl.store(pair_scores, right_score, mask=behind >= 0)
         if NOISY:

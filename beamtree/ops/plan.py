@@ -132,7 +132,7 @@ class Plan:
         if count + draws:
             kernels.choose_kernel[(count + draws,)](
                 board, step, count, UNITS=self.units, NOISY=self.noisy, DROPS=self.drops, BEAMS=self.beams,
-                WIDTH=triton.next_power_of_2(self.K + 2), PROJECTS=self.narrow,
+                WIDTH=triton.next_power_of_2(self.K + 2), PROJECTS=self.narrow, BLOCK_M=16, BLOCK_N=128,
                 BLOCK_H=self.block_h, **self._lists, **self._vectors, **self._launch,
             )  # fmt: skip
 

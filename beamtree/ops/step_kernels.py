@@ -24,10 +24,6 @@ def clock(board, step, CHAINED: tl.constexpr):
     here."""
     if CHAINED:
         cuda.gdc_launch_dependents()
-        lines = (board + tl.arange(0, 4) * 16).to(tl.int64)  # the board, which no kernel of a step changes
-        tl.inline_asm_elementwise(
-            "prefetch.global.L1 [$1]; mov.u32 $0, 0;", "=r,l", [lines], tl.int32, False, 1
-        )
         cuda.gdc_wait()
     return at.number(board, at.BASE) + step
 
@@ -114,15 +110,23 @@ def choose_kernel(
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr,
     NOISY: tl.constexpr, DROPS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
     BEAMS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PROJECTS: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr, CHAINED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_H: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """The first `choices` programs each choose for a sequence, the others draw for the step after."""
     t = clock(board, step, CHAINED)
     program = tl.program_id(0)
     if t < at.number(board, at.LENGTH) - 1:
         if program < choices:
-            choose(board, t, program, K, H, NOISY, CHUNKS, CHUNK, BEAMS, WIDTH, BLOCK_H,
-                   D if PROJECTS else 0, S, BLOCK_K, BLOCK_D)  # fmt: skip
+            if PROJECTS:
+                slot = tl.arange(0, BLOCK_M)
+                length = at.length_of(board, program, True)
+                if (t > 0) & (t < length - 1):
+                    row = program * K + slot
+                    project(board, t, row, slot < K, 0, 2 * H, True,
+                            D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
+                    tl.debug_barrier()
+            choose(board, t, program, K, H, NOISY, CHUNKS, CHUNK, BEAMS, WIDTH, BLOCK_H)
         else:
             draw(board, t + 1, program - choices, K, UNITS, NOISY, DROPS, CHUNKS, CHUNK, BEAMS, ROWS)
 
