@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 import beamtree
 from beamtree.errors import BeamtreeError, SharedError
+from beamtree.settings import nearest
 
 # name -> module and what it holds: a function, or a Typer of several
 COMMANDS = {
@@ -31,7 +32,7 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            return None
+            raise BeamtreeError(f"there is no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
         module, attribute = COMMANDS[cmd_name]
         found = getattr(importlib.import_module(module), attribute)
         if not isinstance(found, typer.Typer):

@@ -54,7 +54,9 @@ def from_table(kind: type[Settings], table: Mapping[str, Any], *, source: str, p
 def nearest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
     """How a message about an unknown name ends: the closest known one, or all of them."""
     close = difflib.get_close_matches(word[:100], list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; there {'is' if len(known) == 1 else 'are'} {', '.join(known)}"
 
 
 def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, key: str) -> Any:

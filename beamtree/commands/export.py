@@ -40,6 +40,8 @@ def export(
     for path in wanted:
         if path.exists() and not overwrite:
             raise BeamtreeError(f"{path} exists: --overwrite replaces it")
+        if not path.parent.is_dir():
+            raise BeamtreeError(f"there is no folder {path.parent} to write {path.name} to")
 
     classifier = load_model(model)
     set_beam_size(classifier, beam)

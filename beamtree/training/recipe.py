@@ -173,6 +173,8 @@ def _find(name: str, folder: Path) -> Path:
     path = folder / name
     if is_file(path):
         return path.resolve()
+    if name.endswith(".toml"):
+        raise BeamtreeError(f"there is no file {shown(name)}")
     raise BeamtreeError(
         f"there is no recipe {shown(name)}, neither shipped nor a file{nearest(name, shipped_recipes())}"
     )

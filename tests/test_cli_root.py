@@ -1,0 +1,45 @@
+"""The command line as a whole: mistyped words are answered by what was probably meant."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from beamtree.cli import COMMANDS, app
+from beamtree.settings import nearest
+
+
+def answer(*words: str) -> str:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    return done.output.strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pars"], "beamtree: there is no command 'pars'; did you mean 'parse'?"),
+        (["xyz"], f"beamtree: there is no command 'xyz'; there are {', '.join(COMMANDS)}"),
+        (["train", "mine.toml"], "beamtree: there is no file 'mine.toml'"),
+        (
+            ["export", "listops-ebt-grc", "--onnx", "nowhere/x.onnx"],
+            "beamtree: there is no folder nowhere to write x.onnx to",
+        ),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert answer(*words) == said
+
+
+def test_help_names_every_command() -> None:
+    done = CliRunner().invoke(app, ["--help"])
+    assert done.exit_code == 0
+    assert all(name in done.output for name in COMMANDS)
+
+
+def test_a_single_known_name_is_not_spoken_of_as_many() -> None:
+    assert nearest("x", ("listops-ebt-grc",)) == "; there is listops-ebt-grc"
+    assert nearest("x", ("one", "two")) == "; there are one, two"
