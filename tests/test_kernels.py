@@ -160,6 +160,7 @@ def test_repeated_tokens_tie_as_on_the_cpu() -> None:
     torch.testing.assert_close(found[1], expected[1], atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="a compiled kernel's constants do not change")
 def test_long_lineages_are_read_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (lineage_kernels, fused_search):
         monkeypatch.setattr(module, "STRETCH", triton.language.constexpr(2))
