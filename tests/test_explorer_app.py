@@ -209,7 +209,7 @@ def test_the_description_needs_nothing_from_elsewhere_and_names_every_error(clie
     page = client.get("/api").text
     assert "http" not in page.replace("https://", "http")
     for error in DOCUMENTED:
-        assert f"<td>{error.code}</td>" in page
+        assert f"<td><code>{error.code}</code></td>" in page
     for address in ("GET /api/models", "GET /api/examples", "POST /api/view"):
         assert address in page
     assert client.get("/api/page.css").headers["content-type"].startswith("text/css")
@@ -226,7 +226,7 @@ def test_a_mistake_of_the_server_is_told_without_its_trace(
         response = client.post("/api/view", json={"texts": ["2"]})
         refusal(response, 500, "internal")
         assert "secret" not in response.text
-    assert [record.getMessage() for record in caplog.records] == ["POST /api/view failed: RuntimeError"]
+    assert [record.getMessage() for record in caplog.records] == ["POST '/api/view' failed: RuntimeError"]
     assert "Traceback" not in caplog.text
 
 

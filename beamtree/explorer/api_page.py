@@ -1,7 +1,8 @@
 """The API described for people: one plain page made from the OpenAPI document, nothing from elsewhere."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
@@ -38,7 +39,10 @@ def write_api_page(document: dict[str, Any]) -> str:
             ),
             "<h2>Errors</h2>",
             "<p>Every error is JSON: <code>{&quot;error&quot;: {status, code, message, where}}</code>.</p>",
-            *_table(("status", "code", "when"), ((str(e.status), e.code, e.when) for e in DOCUMENTED)),
+            *_table(
+                ("status", "code", "when"),
+                [(str(e.status), f"<code>{e.code}</code>", _prose(e.when)) for e in DOCUMENTED],
+            ),
             "<h2>Schemas</h2>",
             *(
                 line
@@ -63,8 +67,8 @@ def _operation(address: str, method: str, operation: dict[str, Any]) -> Iterator
     rows = []
     for status, answer in operation["responses"].items():
         content = answer.get("content", {}).get("application/json", {}).get("schema", {})
-        rows.append((status, _kind(content), escape(answer["description"])))
-    yield from _table(("status", "answer", "when"), rows, raw=True)
+        rows.append((status, _kind(content), _prose(answer["description"])))
+    yield from _table(("status", "answer", "when"), rows)
 
 
 def _schema(name: str, schema: dict[str, Any]) -> Iterator[str]:
@@ -76,11 +80,11 @@ def _schema(name: str, schema: dict[str, Any]) -> Iterator[str]:
         (
             f"<code>{escape(field)}</code>",
             _kind(kind) + ("" if field in required else ", optional"),
-            escape(kind.get("description", "")),
+            _prose(kind.get("description", "")),
         )
         for field, kind in schema.get("properties", {}).items()
     ]
-    yield from _table(("field", "type", "meaning"), rows, raw=True)
+    yield from _table(("field", "type", "meaning"), rows)
 
 
 def _kind(schema: dict[str, Any]) -> str:
@@ -96,8 +100,13 @@ def _kind(schema: dict[str, Any]) -> str:
     return escape(str(schema.get("type", "anything")))
 
 
-def _table(heads: tuple[str, ...], rows: Any, raw: bool = False) -> Iterator[str]:
+def _prose(text: str) -> str:
+    return re.sub(r"`(.+?)`", r"<code>\1</code>", escape(text))
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Cells are HTML."""
     yield "<table>\n<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"
     for row in rows:
-        yield "<tr>" + "".join(f"<td>{cell if raw else escape(cell)}</td>" for cell in row) + "</tr>"
+        yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>"
     yield "</table>"

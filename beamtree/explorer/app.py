@@ -72,7 +72,7 @@ def create_app(
         }
         return _json({"version": beamtree.__version__, "limits": public, "models": cards})
 
-    @app.get("/api/examples", response_model=None, responses=_answers(Examples, 404, 422))
+    @app.get("/api/examples", response_model=None, responses=_answers(Examples, "no_such_model", "invalid"))
     async def examples(
         model: Annotated[
             str | None, Query(max_length=200, description="Name of a model; the first one if left out.")
@@ -86,7 +86,9 @@ def create_app(
     @app.post(
         "/api/view",
         response_model=None,
-        responses=_answers(View, 404, 415, 422, 429, 503),
+        responses=_answers(
+            View, "no_such_model", "too_long", "not_json", "invalid", "unreadable", "busy", "too_slow"
+        ),
         dependencies=[Depends(_require_json)],
     )
     async def view(request: Request, wanted: ViewRequest) -> Response:
@@ -181,13 +183,11 @@ def _json(content: Any) -> Response:
     return Response(json.dumps(content).encode(), media_type="application/json")
 
 
-def _answers(model: type, *statuses: int) -> dict[int | str, dict[str, Any]]:
+def _answers(model: type, *codes: str) -> dict[int | str, dict[str, Any]]:
     """An answer's schema and the errors that may come in its place, for the OpenAPI document."""
-    errors: dict[int | str, dict[str, Any]] = {
-        status: {
-            "model": ErrorAnswer,
-            "description": " ".join(error.when for error in DOCUMENTED if error.status == status),
-        }
-        for status in sorted((400, 408, 413, 500, *statuses))
-    }
-    return {200: {"model": model, "description": "As described."}, **errors}
+    answers: dict[int | str, dict[str, Any]] = {200: {"model": model, "description": "What was asked for."}}
+    for error in DOCUMENTED:
+        if error.code in (*codes, "bad_request", "too_late", "too_large", "internal"):
+            said = answers.setdefault(error.status, {"model": ErrorAnswer, "description": ""})
+            said["description"] = f"{said['description']} {error.when}".strip()
+    return answers

@@ -62,7 +62,7 @@ class Guard:
         except Problem as problem:
             await _answer(problem, send_guarded)
         except Exception as error:
-            log.error("%s %s failed: %s", scope["method"], scope["path"], type(error).__name__)
+            log.error("%s %r failed: %s", scope["method"], scope["path"], type(error).__name__)
             log.debug("the trace of it", exc_info=True)
             if not begun:
                 await _answer(internal(), send_guarded)

@@ -9,7 +9,7 @@ import torch
 from beamtree.errors import MissingExtraError
 
 _SECONDS_TO_FINISH = 3
-_CONNECTIONS = 1000
+_CONNECTIONS = 800  # a process may have 1024 files open
 
 
 def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
@@ -21,7 +21,8 @@ def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
     torch.set_num_threads(1)  # a request is a thread already, and its steps are small
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("beamtree.explorer").setLevel(logging.DEBUG if debug else logging.ERROR)
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    for library in ("uvicorn.error", "asyncio"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,
         log_config=None,
