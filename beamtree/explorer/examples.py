@@ -10,8 +10,8 @@ class Ready(NamedTuple):
 
 
 _LISTOPS = (
-    Ready("a list in a list", ("[MAX 2 9 [MIN 4 7 ] 0 ]",)),
     Ready("a flat list", ("[MAX 2 9 4 7 0 ]",)),
+    Ready("a list in a list", ("[MAX 2 9 [MIN 4 7 ] 0 ]",)),
     Ready("three levels", ("[SM 4 [MAX 2 9 [MIN 4 7 ] 0 ] [MED 1 8 5 ] ]",)),
     Ready("a single digit", ("5",)),
 )
