@@ -127,21 +127,24 @@ def test_what_is_no_http_is_refused_and_the_next_client_served(address: str, req
     assert view(address, "5")["answer"] == "5"
 
 
-@pytest.mark.parametrize("debug", [False, True])
-def test_options_reach_the_server_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch, debug: bool) -> None:
+@pytest.mark.parametrize(("debug", "host"), [(False, "127.0.0.1"), (True, "0.0.0.0")])
+def test_options_reach_the_server_and_its_end_is_told(
+    monkeypatch: pytest.MonkeyPatch, debug: bool, host: str
+) -> None:
     import uvicorn
 
     def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
-        assert sockets[0].getsockname()[0] == "127.0.0.1"
+        assert sockets[0].getsockname()[0] == host
         with TestClient(server.config.app, base_url="http://explorer.test") as client:  # type: ignore[arg-type]
             assert client.get("/api/models").json()["limits"]["max_tokens"] == 7
         raise KeyboardInterrupt
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
-    words = "serve --port 0 --allow-host explorer.test --max-tokens 7 --workers 3"
+    words = f"serve --host {host} --port 0 --allow-host explorer.test --max-tokens 7 --workers 3"
     result = CliRunner().invoke(app, [*(["--debug"] if debug else []), *shlex.split(words)])
     assert result.exit_code == 0, result.output
-    assert result.stderr == "stopped\n"
+    warned = "anybody who can reach this machine can use the explorer\n" if host == "0.0.0.0" else ""
+    assert result.stderr == f"{warned}stopped\n"
     log = logging.getLogger("beamtree.explorer")
     assert log.isEnabledFor(logging.DEBUG) == debug
 

@@ -34,7 +34,9 @@ def serve(
     seconds: Annotated[float, typer.Option(min=0.001, help="Time of one computation.")] = 20.0,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Computations at once.", show_default="as many as there are cores"),
+        typer.Option(
+            min=1, help="Computations at once.", show_default="as many as there are cores, at most 4"
+        ),
     ] = None,
     waiting: Annotated[int, typer.Option(min=0, help="Requests that may wait for one; more get 429.")] = 16,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "cpu",
@@ -55,6 +57,8 @@ def serve(
         limits = Limits(max_tokens, max_beam_size, max_request_bytes, seconds, waiting=waiting, **at_once)
         served = load_models(models or (), device)
         app = create_app(served, limits, {*LOCAL_HOSTS, host, *(allow_host or ())})
+        if host not in ("127.0.0.1", "::1", "localhost"):
+            typer.echo("anybody who can reach this machine can use the explorer", err=True)
         shown = f"[{host}]" if ":" in host else host
         typer.echo(f"beamtree explorer: http://{shown}:{listener.getsockname()[1]}/  (Ctrl-C stops it)")
         run(app, listener, debug=context.find_root().params.get("debug", False))

@@ -12,7 +12,8 @@ class Limits:
     max_beam_size: int = 20
     max_request_bytes: int = 65536
     seconds: float = 20.0  # of one computation; a request waits at most as long for its turn
-    workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # computations at once
+    # Computations at once. They hold the interpreter's lock most of the time: more would only wait for it.
+    workers: int = field(default_factory=lambda: min(4, os.cpu_count() or 1))
     waiting: int = 16  # requests that may wait for a worker
 
     def __post_init__(self) -> None:
