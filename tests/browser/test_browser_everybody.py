@@ -36,7 +36,8 @@ while (walker.nextNode()) {
   const text = walker.currentNode.textContent.trim();
   const element = walker.currentNode.parentElement;
   if (!text || !element.checkVisibility()) continue;
-  if (element.closest('.hidden-text, .skip, .backdrop, option, .options, [aria-disabled=true]')) continue;
+  if (element.closest('.hidden-text, .skip, .backdrop, option, .options, :disabled')) continue;
+  if (element.closest('[aria-disabled=true]')) continue;
   let behind = element;
   while (/, 0\\)$/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
   const style = getComputedStyle(element);

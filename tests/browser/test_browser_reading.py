@@ -59,6 +59,15 @@ def test_a_text_that_cannot_be_read_is_explained_and_marked_at_its_token(explore
     explorer.said("says 9")
 
 
+def test_in_a_long_text_the_mark_is_scrolled_into_sight(explorer: Explorer) -> None:
+    explorer.open(text="[SM " + "[MAX 1 2 3 ] " * 90 + "7x ]")
+    assert explorer.each(".backdrop mark", "e.textContent") == ["7x"]
+    mark, paper = explorer.box(".backdrop mark"), explorer.box(".paper")
+    assert paper["top"] < mark["top"] < mark["bottom"] < paper["bottom"]
+    widths = explorer.each(".backdrop, .paper textarea", "e.clientWidth")
+    assert widths[0] == widths[1], "both break lines at the same places"
+
+
 def test_the_mark_counts_characters_as_people_do(explorer: Explorer) -> None:
     explorer.open(text="[MAX 2 🙂🙂 é 3 ]")
     assert explorer.run("return document.querySelector('.backdrop mark').textContent") == "🙂🙂"

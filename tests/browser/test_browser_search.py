@@ -34,6 +34,17 @@ def test_the_slider_shows_every_candidate_with_its_share(explorer: Explorer, add
     assert len(explorer.all(".tree .node")) == 6
 
 
+def test_one_window_holds_a_step_of_the_search_with_everything_said_of_it(explorer: Explorer) -> None:
+    explorer.resize(1240, 860)
+    explorer.open(text=EXPRESSION, step=7)
+    explorer.run("document.documentElement.style.scrollbarWidth = 'none'")
+    explorer.shot("explorer-window")
+    explorer.resize(1240, 1180)
+    for part in (".verdict", ".tree .candidate.first", ".river", ".pairs .taken", ".beam-list .dies"):
+        assert explorer.box(part)["bottom"] < 1180, part
+    explorer.shot("explorer")  # the picture in docs/images
+
+
 def test_chosen_pairs_and_beams_that_split_or_die_are_those_of_the_search(
     explorer: Explorer, address: str
 ) -> None:

@@ -47,6 +47,7 @@ def test_spans_of_the_gold_tree_are_marked_and_counted(explorer: Explorer) -> No
     explorer.all(".beam-list button")[-1].click()
     assert explorer.text(".beam-list [aria-pressed=true] .name") == "Gold tree"
     assert len(explorer.all(".tree .agrees")) == agrees, "as seen from the gold tree"
+    assert "found by the model" in explorer.text(".legend")
     explorer.shot("gold")
 
 
@@ -147,6 +148,28 @@ def test_a_link_shows_the_same_view_again(explorer: Explorer) -> None:
     assert seen_by(explorer) == seen
     explorer.one("#step").send_keys("\ue012" * 4)  # arrow left
     explorer.wait("return location.hash.includes('step=12')")
+
+
+def test_another_link_in_the_same_tab_is_followed(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION)
+    explorer.run("location.hash = 'text=[MIN 3 4 ]&step=1'")
+    explorer.wait("return document.querySelectorAll('.tree .leaf').length === 4")
+    assert explorer.one("#text-0").get_attribute("value") == "[MIN 3 4 ]"
+    assert explorer.one("#step").get_attribute("value") == "1"
+
+
+def test_the_whole_screen_holds_player_and_tree(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION)
+    explorer.click(".project")
+    explorer.wait("return document.fullscreenElement !== null")
+    assert not explorer.one("#ask").is_displayed()
+    explorer.click("#previous")
+    assert explorer.one(".tree .candidate.first").is_displayed()
+    explorer.shot("whole-screen")
+    explorer.click(".project")
+    explorer.wait("return document.fullscreenElement === null")
+    assert explorer.one("#ask").is_displayed()
+    assert explorer.one(".project").get_attribute("aria-pressed") == "false"
 
 
 def test_a_link_of_nonsense_shows_the_page_all_the_same(explorer: Explorer) -> None:

@@ -88,6 +88,7 @@ export class Asking {
     const seen = sentences === 1 ? "hidden-text" : null;
     const box = element("textarea", {
       id: `text-${i}`, rows: 1, spellcheck: "false", autocapitalize: "off", autocomplete: "off", "aria-describedby": "problem",
+      scroll: () => (box.previousSibling.scrollTop = box.scrollTop),
       input: () => {
         grow(box);
         this.clear();
@@ -135,6 +136,7 @@ export class Asking {
     const start = letters.slice(0, where.start).join("").length;
     box.focus();
     box.setSelectionRange(start + bad.length, start + bad.length);
+    box.scrollTop = box.previousSibling.querySelector("mark").offsetTop - box.clientHeight / 2;
   }
 }
 

@@ -3,11 +3,11 @@
 import { element } from "./dom.js";
 import { figure, percent, spanPlace, spanText } from "./words.js";
 
-export function mergeTable({ tokens, nodes }) {
+export function mergeTable({ tokens, nodes, marks }) {
   if (!nodes.length) return element("p", { class: "quiet" }, "No merge yet.");
   const scored = nodes[0].score !== undefined;
   const judged = typeof nodes[0].inGold === "boolean";
-  const heads = ["Merge", "Text", "Where", "Height", ...(scored ? ["Score", "Share"] : []), ...(judged ? ["In gold tree"] : [])];
+  const heads = ["Merge", "Text", "Where", "Height", ...(scored ? ["Score", "Share"] : []), ...(judged ? [marks.title] : [])];
   const cells = (node) => [
     node.step + 1, element("code", {}, spanText(tokens, node.start, node.end, 60)), spanPlace(node.start, node.end), node.height,
     ...(scored ? [figure(node.score), percent(node.probability)] : []),

@@ -8,6 +8,7 @@ import { foldBelow, foldByDefault, foldFinished, keyOf } from "./folding.js";
 import { mergeTable } from "./listing.js";
 import { Picture, describe } from "./picture.js";
 import { predictionPanel } from "./prediction.js";
+import { toggleProjection } from "./projecting.js";
 import { River } from "./river.js";
 import { Search, forestOf } from "./search.js";
 import { Walking } from "./walking.js";
@@ -50,7 +51,7 @@ export class Pane {
     on("fit", () => this.zoom.fit());
     on("turn", () => this.turn());
     on("fold", () => this.foldAll());
-    on("project", () => this.part("drawing").requestFullscreen?.());
+    on("project", toggleProjection);
     on("copy", () => this.copy());
     on("svg", () => downloadSvg(this.picture.svg, this.fileName()));
     on("png", () => downloadPng(this.picture.svg, this.fileName()));
@@ -137,8 +138,11 @@ export class Pane {
     this.river.show(step, slot);
     this.candidates.show(done ? null : board, taken, `What beam ${slot + 1} can merge next`);
     this.part("beams").replaceChildren(...beamList({ search, sentence, step, chosen: this.gold ? "gold" : slot, choose: (one) => this.choose(one) }));
-    this.part("fold").textContent = this.hidesSome() ? "Open all" : "Fold";
+    this.part("fold").textContent = whole && this.hidesSome() ? "Open all" : "Fold";
+    this.part("fold").disabled = !whole || this.forest.n < 3;
     this.root.classList.toggle("judged", this.forest.nodes.some((node) => typeof node.inGold === "boolean"));
+    this.part("agrees-words").textContent = this.forest.marks.yes;
+    this.part("differs-words").textContent = this.forest.marks.no;
     this.tell(null);
     this.list();
   }

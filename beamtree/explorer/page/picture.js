@@ -24,7 +24,8 @@ export class Picture {
     const wide = this.stage.clientWidth || 800;
     const upright = orientation === "auto" ? chooseUpright(forest, part.leaves, wide) : orientation === "upright";
     const tallest = Math.max(0, ...forest.row.map((id) => part.heights.get(id)));
-    const layout = placeForest(forest, part, { upright, top: folded.size ? tallest : Math.max(top, tallest) });
+    const needed = tallest + (taken ? 1 : 0); // a pair that may be merged stands one level above
+    const layout = placeForest(forest, part, { upright, top: folded.size ? needed : Math.max(top, needed) });
     this.forest = forest;
     this.layout = layout;
     this.part = part;
@@ -128,7 +129,7 @@ export function describe(forest, part) {
   if (part.id < forest.n) return `${words}, ${spanPlace(part.start, part.end)}${forest.unknown.has(part.id) ? ", a token unknown to the model" : ""}`;
   const facts = [words, spanPlace(part.start, part.end), `merge ${part.step + 1}`, `height ${part.height}`];
   if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with ${percent(part.probability)}`);
-  if (part.inGold !== undefined && part.inGold !== null) facts.push(part.inGold ? "also in the gold tree" : "not in the gold tree");
+  if (part.inGold !== undefined && part.inGold !== null) facts.push(part.inGold ? forest.marks.yes : forest.marks.no);
   return facts.join(", ");
 }
 

@@ -3,6 +3,10 @@
 // After s merges (0 ≤ s ≤ n − 1) beams stand in slots, best first. The server sends one number a slot and
 // step; everything else follows by replaying merges (see the API page for the format).
 
+// What a node's mark means, in the tree of a model and in the gold tree.
+const IN_GOLD = { title: "In gold tree", yes: "also in the gold tree", no: "not in the gold tree" };
+const IN_MODEL = { title: "Found", yes: "found by the model", no: "not found by the model" };
+
 export class Search {
   constructor(sentence) {
     this.tokens = sentence.tokens;
@@ -102,7 +106,7 @@ export class Search {
       this.mark(made);
       nodes.push(made);
     });
-    return { n, tokens, nodes, row, pairs, shares: pairs && shares(pairs), unknown: this.unknown };
+    return { n, tokens, nodes, row, pairs, shares: pairs && shares(pairs), unknown: this.unknown, marks: IN_GOLD };
   }
 
   mark(node) {
@@ -116,7 +120,7 @@ export function forestOf({ tokens, unknown }, { left, right }) {
   const nodes = [];
   left.forEach((one, t) => nodes.push(join(nodes, tokens.length, one, right[t])));
   const last = nodes.length ? tokens.length + nodes.length - 1 : 0;
-  return { n: tokens.length, tokens, nodes, row: [last], pairs: null, shares: null, unknown };
+  return { n: tokens.length, tokens, nodes, row: [last], pairs: null, shares: null, unknown, marks: IN_MODEL };
 }
 
 export const spanKeys = ({ start, end }) => start.map((from, i) => `${from}:${end[i]}`);

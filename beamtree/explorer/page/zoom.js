@@ -3,6 +3,8 @@
 const SMALLEST = 0.02;
 const LARGEST = 4;
 const LARGEST_UNASKED = 1.5;
+const LARGEST_PROJECTED = 2.5;
+const WHOLE_IN_SIGHT = 0.52; // of the window's height is left below the form
 
 export class Zoom {
   constructor(stage, svg) {
@@ -22,9 +24,13 @@ export class Zoom {
   }
 
   comfortable(upright) {
-    const room = this.stage.clientWidth - 2;
-    if (room <= 0) return 1;
-    return upright ? Math.min(LARGEST_UNASKED, room / this.size.width) : Math.max(0.8, Math.min(1, room / this.size.width));
+    const { width, height } = this.size;
+    const wide = (this.stage.clientWidth - 2) / width;
+    if (wide <= 0) return 1;
+    if (!upright) return Math.max(0.8, Math.min(1, wide));
+    if (document.body.classList.contains("projecting")) return Math.min(LARGEST_PROJECTED, wide, this.stage.clientHeight / height);
+    const tall = Math.max(0.9, (WHOLE_IN_SIGHT * window.innerHeight) / height);
+    return Math.min(LARGEST_UNASKED, wide, tall);
   }
 
   fit() {
