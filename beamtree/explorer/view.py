@@ -72,24 +72,16 @@ def _view_sentence(
 ) -> dict[str, Any]:
     gold_merges = model.task.gold_merges
     gold = None if gold_merges is None else BeamTrees.from_merges([gold_merges(reading.tokens)])
-    living = 0 if trees is None else int(trees.alive[0].sum())
-    found: dict[str, Any] = {
+    beams = [] if trees is None else _view_beams(reading.tokens, trees, gold, record)
+    return {
         "text": reading.text,
         "tokens": list(reading.tokens),
         "ranges": reading.ranges,
         "unknown": [i for i, token in enumerate(reading.tokens) if token not in model.vocabulary],
-        "beams": [] if trees is None else _view_beams(reading.tokens, trees, gold, record),
-        "gold": None,
-        "search": None if record is None else _view_search(record, living),
+        "beams": beams,
+        "gold": None if gold is None else _view_gold(reading.tokens, gold, beams),
+        "search": None if record is None else _view_search(record, len(beams)),
     }
-    if gold is not None:
-        own = gold.k_best()[0].merges
-        found["gold"] = {
-            "brackets": write_brackets(reading.tokens, gold.span_sets()),
-            "nodes": _nodes(gold, 0),
-            "agreement": [_agree(beam["merges"], own) for beam in found["beams"]],
-        }
-    return found
 
 
 def _view_beams(
@@ -119,6 +111,15 @@ def _view_beams(
         )
         seen.setdefault(frozenset(spans), k)
     return beams
+
+
+def _view_gold(tokens: Tokens, gold: BeamTrees, beams: list[dict[str, Any]]) -> dict[str, Any]:
+    merges = gold.k_best()[0].merges
+    return {
+        "brackets": write_brackets(tokens, gold.span_sets()),
+        "nodes": _nodes(gold, 0),
+        "agreement": [_agree(beam["merges"], merges) for beam in beams],
+    }
 
 
 def _nodes(trees: BeamTrees, beam: int) -> dict[str, Any]:
@@ -170,8 +171,7 @@ def _view_search(record: SearchRecord, living: int) -> dict[str, Any]:
 
 def _numbers(values: Tensor) -> list[Any]:
     """Nested lists, rounded; None for what is not finite, as JSON has no infinity."""
-    rows = values.tolist()
-    return [_row(row) if isinstance(row, list) else _round(row) for row in rows]
+    return [_row(row) if isinstance(row, list) else _round(row) for row in values.tolist()]
 
 
 def _row(row: Iterable[Any]) -> list[Any]:
