@@ -155,6 +155,8 @@ def test_bad_rows_stop_a_run_with_file_and_line_or_are_skipped_and_told(tmp_path
     assert "test.tsv: 1 bad row was skipped" in said("eval", "run", "--data", data, "--split", "test")
     message = refusal("eval", "run", "--data", data, "--split", "test", "--bad-rows", "refuse")
     assert "test.tsv, line 26: the column 'hypothesis' is missing" in message
+    test.write_bytes("label\tpremise\thypothesis\n".encode("utf-16") + b"neutral\t\xff\t\xfe\n")
+    assert "no column 'label' or 'gold_label'" in refusal("eval", "run", "--data", data, "--split", "test")
     assert "one of refuse, skip" in refusal("eval", "run", "--data", data, "--bad-rows", "ignore")
 
 

@@ -81,7 +81,7 @@ def test_json_lines_are_rows_too(tmp_path: Path) -> None:
 def test_a_header_without_a_column_is_refused_whatever_was_chosen(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_bytes(b"label\tpremise\ttext\n" + GOOD)
-    with pytest.raises(BeamtreeError, match="line 1: no column 'hypothesis' or 'sentence2'; the header has"):
+    with pytest.raises(BeamtreeError, match="line 1: no column 'hypothesis' or 'sentence2'; the header is"):
         read_snli(path, BadRows(skip=True))
 
 

@@ -40,6 +40,11 @@ def test_how_often_a_word_must_be_seen_to_learn_a_vector_can_be_chosen(
     assert words.vocabulary.tokens[3:] == learnt
 
 
+def test_a_word_too_rare_for_the_rule_learns_nothing_even_if_it_has_a_vector(vectors: Path) -> None:
+    seen = Counter({"film": 9, "man": 5, "a": 9, "other": 5})
+    assert choose_words(CountRule(6, ()), seen, seen, vectors).vocabulary.tokens == ("film", "a")
+
+
 def test_vectors_that_have_the_commonest_words_leave_the_others_unknown(tmp_path: Path) -> None:
     path = tmp_path / "glove.txt"
     path.write_text("a 1 2\ni 3 4\nfilm 5 6\n")

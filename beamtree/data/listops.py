@@ -20,6 +20,7 @@ from beamtree.data.listops_sampler import sample_expressions
 from beamtree.data.listops_splits import LRA_HEADER, SPLITS, find_split
 from beamtree.data.task import Example, Task
 from beamtree.errors import BeamtreeError
+from beamtree.reading import shown
 
 __all__ = ["TASK", "generate_listops", "nesting", "read", "read_file", "sample_expressions"]
 
@@ -51,7 +52,7 @@ def _read_line(line: str, label_first: bool) -> Example:
     tokens = split_tokens(expression)
     value = DIGITS[evaluate(tokens)]
     if label != value:
-        raise BeamtreeError(f"the label is {label!r}, but the expression evaluates to {value}")
+        raise BeamtreeError(f"the label is {shown(label)}, but the expression evaluates to {value}")
     return Example((tokens,), label)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from beamtree.data.gold import merges_by_brackets
 from beamtree.data.task import Tokens
 from beamtree.errors import UnreadableTextError
+from beamtree.reading import shown
 
 CLOSE = "]"
 DIGITS = tuple("0123456789")
@@ -51,7 +52,7 @@ def split_tokens(text: str) -> Tokens:
     except KeyError:
         position, word = next((place, word) for place, word in enumerate(words, 1) if word not in _SAME)
         raise UnreadableTextError(
-            f"unknown token {word!r} at position {position}; ListOps has {' '.join(TOKENS[:5])} and 0 to 9, "
+            f"unknown token {shown(word)} at position {position}; ListOps has {' '.join(TOKENS[:5])} and 0 to 9, "
             "with a blank between tokens",
             position - 1,
         ) from None
@@ -81,7 +82,7 @@ def evaluate(tokens: Sequence[str]) -> int:
         arguments[-1].append(value)
     if operators:
         raise UnreadableTextError(
-            f"unbalanced brackets: {' '.join(operators)} not closed at the end, position {len(tokens)}",
+            f"unbalanced brackets: {_few(operators)} not closed at the end, position {len(tokens)}",
             _out_of_place(tokens),
         )
     if len(arguments[0]) != 1:
@@ -103,6 +104,10 @@ def _out_of_place(tokens: Sequence[str]) -> int | None:
         elif token == CLOSE:
             opened.pop()
     return next(iter(opened[-1:] or wholes[1:]), None)
+
+
+def _few(operators: Sequence[str]) -> str:
+    return " ".join(operators[:8]) + (f" … ({len(operators):,})" if len(operators) > 8 else "")
 
 
 def nesting(tokens: Sequence[str]) -> int:

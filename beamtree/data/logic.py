@@ -16,6 +16,7 @@ from beamtree.data.files import find_file, read_lines, write_lines
 from beamtree.data.gold import merges_by_brackets
 from beamtree.data.task import Example, Task, Tokens
 from beamtree.errors import BeamtreeError, UnreadableTextError
+from beamtree.reading import shown
 
 VARIABLES = ("a", "b", "c", "d", "e", "f")
 TOKENS = ("(", ")", *VARIABLES, "and", "or", "not")
@@ -61,7 +62,7 @@ def worlds_of(tokens: Tokens) -> int:
             if token not in TOKENS:
                 known = " ".join(TOKENS)
                 raise UnreadableTextError(
-                    f"unknown token {token!r} at position {place}; the tokens are {known}", place - 1
+                    f"unknown token {shown(token)} at position {place}; the tokens are {known}", place - 1
                 )
             stack.append(token)
         else:
@@ -116,7 +117,7 @@ def _check_brackets(tokens: Tokens) -> None:
     open_brackets = 0
     for place, token in enumerate(tokens, start=1):
         if not open_brackets and (place > 1 or token == ")"):
-            raise BeamtreeError(f"unbalanced brackets: no '(' is open for {token!r} at position {place}")
+            raise BeamtreeError(f"unbalanced brackets: no '(' is open for {shown(token)} at position {place}")
         open_brackets += (token == "(") - (token == ")")
     if open_brackets:
         raise BeamtreeError(f"unbalanced brackets: {open_brackets} '(' never closed")
@@ -156,7 +157,9 @@ def _read_pair(path: Path, number: int, line: str, bad_rows: BadRows | None) -> 
             )
         relation, *formulas = columns
         if relation not in RELATIONS:
-            raise BeamtreeError(f"unknown relation {relation!r}; the relations are {' '.join(RELATIONS)}")
+            raise BeamtreeError(
+                f"unknown relation {shown(relation)}; the relations are {' '.join(RELATIONS)}"
+            )
         left, right = (tuple(formula.split()) for formula in formulas)
         true_relation = relation_between(worlds_of(left), worlds_of(right))
         if relation != true_relation:

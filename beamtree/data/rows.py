@@ -16,6 +16,7 @@ from beamtree.data.files import read_lines
 from beamtree.data.task import Example, Tokens
 from beamtree.data.tokenizer import tokenize
 from beamtree.errors import BeamtreeError
+from beamtree.reading import shown
 
 MAX_WORDS = 10_000  # in a sentence; the longest review of IMDB has a quarter of it
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -68,7 +69,7 @@ class RowFormat:
         if label in self.undecided:
             return None
         if label not in self.labels:
-            raise BeamtreeError(f"the label is {label!r}, not one of {', '.join(self.labels)}")
+            raise BeamtreeError(f"the label is {shown(label)}, not one of {', '.join(self.labels)}")
         sentences = []
         for text in texts:
             text = self.prepare(text)
@@ -111,7 +112,7 @@ def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) ->
         place = next((names.index(name) for name in wanted if name in names), None)
         if place is None:
             known = " or ".join(map(repr, wanted))
-            raise BeamtreeError(f"{path}, line 1: no column {known}; the header has {', '.join(names)}")
+            raise BeamtreeError(f"{path}, line 1: no column {known}; the header is {shown(header)}")
         places.append(place)
     for line, fields in _quoted(path, lines) if quoted else ((n, text.split("\t")) for n, text in lines):
         yield line, [fields[place] if place < len(fields) else None for place in places]
@@ -138,7 +139,7 @@ def _json_rows(path: Path, columns: Sequence[tuple[str, ...]]) -> Iterator[Row]:
             yield line, f"not JSON: {error}"
             continue
         if not isinstance(row, dict):
-            yield line, f"a JSON object is wanted, found {text[:40]!r}"
+            yield line, f"a JSON object is wanted, found {shown(text)}"
             continue
         found = [next((row[name] for name in wanted if name in row), None) for wanted in columns]
         yield line, [value if isinstance(value, str) else None for value in found]

@@ -12,8 +12,9 @@ from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import find_file, read_lines
 from beamtree.data.rows import MAX_WORDS, refuse_strange_characters, words_of
 from beamtree.data.split_files import SplitFile, require_split
-from beamtree.data.task import CountRule, Example, Task, Tokens
+from beamtree.data.task import CountRule, Example, Task
 from beamtree.errors import BeamtreeError
+from beamtree.reading import shown
 
 LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 _CORPUS = "Stanford Sentiment Treebank (Socher et al. 2013), the trees in Penn format"
@@ -38,12 +39,12 @@ def phrases_of(line: str) -> list[Example]:
         label, word, close = part.groups()
         if label is not None:
             if not label.isdecimal() or int(label) >= len(LABELS):
-                raise BeamtreeError(f"the label is {label!r}, not one of 0, 1, 2, 3, 4")
+                raise BeamtreeError(f"the label is {shown(label)}, not one of 0, 1, 2, 3, 4")
             if found and not opened:
                 raise BeamtreeError("a second tree in the line")
             opened.append((len(words), LABELS[int(label)]))
         elif not opened:
-            raise BeamtreeError(f"unbalanced brackets: {word or close!r} stands outside the tree")
+            raise BeamtreeError(f"unbalanced brackets: {shown(word or close)} stands outside the tree")
         elif word is not None:
             words.append(_unescape(word))
         else:
@@ -89,18 +90,13 @@ def _trees(path: Path, bad_rows: BadRows) -> Iterator[list[Example]]:
             yield phrases
 
 
-def tokenize(text: str) -> Tokens:
-    """Plain text as the treebank would have it."""
-    return words_of(text)
-
-
 TASK = Task(
     name="sst5",
     tokens=(),
     labels=LABELS,
     sentences=1,
     splits={name: file.description for name, file in SPLITS.items()},
-    tokenize=tokenize,
+    tokenize=words_of,
     read=read,
     read_file=read_file,
     # A word of one sentence is in all its phrases: to have seen it often takes several sentences.

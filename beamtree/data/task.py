@@ -69,8 +69,9 @@ def find_task(name: str) -> Task:
     import importlib
 
     from beamtree.errors import BeamtreeError
+    from beamtree.reading import shown
 
     if name not in TASKS:
-        raise BeamtreeError(f"there is no task {name!r}; choose one of {', '.join(TASKS)}")
+        raise BeamtreeError(f"there is no task {shown(name)}; choose one of {', '.join(TASKS)}")
     task: Task = importlib.import_module(TASKS[name]).TASK
     return task

@@ -116,7 +116,8 @@ def choose_words(
     fixed = [word for word in admitted if word in rows][: rule.most]
     if not fixed:
         raise BeamtreeError(f"{vectors} has a vector for none of the words of the data")
-    learnt = [word for word, count in seen.most_common() if word not in rows and count >= learn_missing > 0]
+    without = set(admitted).difference(rows)
+    learnt = [word for word, count in seen.most_common() if word in without and count >= learn_missing > 0]
     learnt = learnt[: rule.most - len(fixed)]
     table = torch.from_numpy(found.table[[rows[word] for word in fixed]])
     return Words(Vocabulary((*fixed, *learnt)), table, found.name)
