@@ -27,6 +27,7 @@ def address() -> Iterator[str]:
         "balanced": small_model("balanced-grc"),
         "transformer": small_model("transformer"),
         "logic": small_model(task="logic"),
+        "sentiment": small_model(task="sst5"),
     }
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(models, Limits()), log_config=None))

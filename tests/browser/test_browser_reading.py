@@ -115,6 +115,18 @@ def test_a_model_without_trees_says_so_and_still_predicts(explorer: Explorer) ->
     assert len(explorer.all(".bars li")) == 10
 
 
+def test_a_sentence_has_words_unknown_to_the_model_and_labels_of_several_letters(explorer: Explorer) -> None:
+    explorer.open(model="sentiment", text="a gripping <b>film</b> with a weak ending")
+    dotted = explorer.each(".tree .leaf.unknown text", "e.textContent")
+    assert "gripping" in dotted
+    assert f"{len(dotted)} tokens unknown to the model" in explorer.text(".pane-note")
+    assert explorer.all(".tree b") == []
+    edges = explorer.each(".bars .bar", "e.getBoundingClientRect().left")
+    assert len(edges) == 5
+    assert len(set(edges)) == 1, "bars can be compared"
+    explorer.shot("sentiment")
+
+
 def test_a_single_token_is_a_tree_of_one_leaf(explorer: Explorer) -> None:
     explorer.open(text="5")
     assert tree_texts(explorer) == ["5"]

@@ -32,7 +32,7 @@ export class Candidates {
     this.parent.replaceChildren(
       element("h3", {}, heading),
       ...(order.length > IN_WORDS ? [columns(shares, taken)] : []),
-      element("ol", { class: "pairs" }, ...shown.map((at) => this.pair(board, at, pairs[at], shares[at], taken.get(at)))),
+      element("ol", { class: "pairs", tabindex: this.all ? 0 : null, "aria-label": heading }, ...shown.map((at) => this.pair(board, at, pairs[at], shares[at], taken.get(at)))),
       ...(order.length > IN_WORDS ? [this.more(board, taken, heading)] : []));
   }
 

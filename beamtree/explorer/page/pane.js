@@ -15,6 +15,8 @@ import { Walking } from "./walking.js";
 import { count } from "./words.js";
 import { Zoom } from "./zoom.js";
 
+const LANDMARKS = { drawing: "Tree", prediction: "Prediction", beams: "Beams", table: "Merges" };
+
 export class Pane {
   // `moved(step)`: the pane asks for another step; `changed()`: something a link should hold has changed
   constructor({ moved, changed }) {
@@ -78,11 +80,15 @@ export class Pane {
   // Another text or model: `view` is what the server says of it.
   take(view) {
     this.view = view;
+    this.search = this.forest = null;
     this.part("problem").hidden = true;
+    for (const [name, label] of Object.entries(LANDMARKS)) this.part(name).setAttribute("aria-label", `${label} of ${view.model.name}`);
     this.root.classList.remove("failed");
     const { name, encoder, beam_size: beams } = view.model;
     this.part("pane-title").textContent = name;
-    this.part("pane-note").textContent = [encoder, beams && count(beams, "beam"), view.note].filter(Boolean).join(" · ");
+    const unknown = view.sentences.reduce((sum, sentence) => sum + sentence.unknown.length, 0);
+    const notes = [encoder, beams && count(beams, "beam"), view.note, unknown && `${count(unknown, "token")} unknown to the model (dotted)`];
+    this.part("pane-note").textContent = notes.filter(Boolean).join(" · ");
     this.part("prediction").replaceChildren(...predictionPanel(view));
     this.searches = view.sentences.map((sentence) => (sentence.beams.length ? new Search(sentence) : null));
     this.root.classList.toggle("empty", this.searches.every((search) => search === null));

@@ -72,6 +72,7 @@ export class Player {
     byId("player").classList.toggle("playing", playing);
     byId("play").setAttribute("aria-label", words);
     byId("play").title = words;
+    byId("step-text").setAttribute("aria-live", playing ? "off" : "polite"); // nobody can listen that fast
   }
 
   press(event) {

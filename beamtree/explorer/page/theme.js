@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 
-const NAMES = { auto: "as the system", light: "light", dark: "dark" };
+const NAMES = { auto: "Auto: colours as the system has them", light: "Light colours", dark: "Dark colours" };
 
 export function setUpTheme() {
   let theme = "auto";
@@ -22,8 +22,8 @@ function apply(theme) {
   document.documentElement.dataset.theme = theme;
   const button = byId("theme");
   button.textContent = theme[0].toUpperCase() + theme.slice(1);
-  button.setAttribute("aria-label", `Colours: ${NAMES[theme]}`);
-  button.title = `Colours: ${NAMES[theme]}`;
+  button.setAttribute("aria-label", NAMES[theme]);
+  button.title = NAMES[theme];
   try {
     localStorage.setItem("beamtree-theme", theme);
   } catch {
