@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -245,15 +246,21 @@ def test_a_computation_over_the_time_limit_is_answered(monkeypatch: pytest.Monke
 def test_a_crowd_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     import httpx
 
+    released = threading.Event()
+
     def dawdle(*_: Any, **__: Any) -> dict[str, Any]:
-        time.sleep(0.3)
+        released.wait(60)
         return {}
 
     async def crowd() -> list[httpx.Response]:
-        app = create_app({"m": small_model()}, Limits(workers=1, waiting=1))
+        app = create_app({"m": small_model()}, Limits(workers=1, waiting=1, seconds=60))
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
-            calls = [client.post("/api/view", json={"texts": ["2"]}) for _ in range(5)]
+            posts = [client.post("/api/view", json={"texts": ["2"]}) for _ in range(5)]
+            calls = [asyncio.create_task(post) for post in posts]
+            while sum(call.done() for call in calls) < 3:
+                await asyncio.sleep(0.01)
+            released.set()
             return await asyncio.gather(*calls)
 
     monkeypatch.setattr(explorer, "make_view", dawdle)
