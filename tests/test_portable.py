@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from beamtree import portable
 from beamtree.cli import app
 from beamtree.data.task import find_task
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.model import ModelSettings, TreeClassifier, create_model
 
@@ -23,21 +25,15 @@ Run = Callable[[Tensor], Tensor]
 SIZES = [(1, 1), (3, 1), (1, 2), (2, 2), (5, 3), (1, 7), (4, 19), (2, 41)]
 
 
-def classifier(task: str = "listops", encoder: str = "ebt-grc") -> TreeClassifier:
+def classifier(encoder: str = "ebt-grc") -> TreeClassifier:
     torch.manual_seed(0)
     settings = ModelSettings(encoder, d_model=8, embedding_size=6, classifier_hidden=8)
-    return create_model(settings, find_task(task)).eval()
+    return create_model(settings, find_task("listops")).eval()
 
 
 def predict(model: TreeClassifier, ids: Tensor) -> Tensor:
     with torch.no_grad():
         return portable.Predictor(model)(ids)
-
-
-def write(model: TreeClassifier, folder: Path) -> Path:
-    path = folder / "model.onnx"
-    portable.save_onnx(portable.export_program(model), model, path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -101,21 +97,25 @@ def test_the_exported_program_agrees_too(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_classifier_of_pairs_is_exported_too(tmp_path: Path) -> None:
-    model = classifier("logic", "ebt-grc-noslice")
-    path = write(model, tmp_path)
+def test_pairs_of_sentences_two_classes_and_ready_made_vectors_are_exported_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    known = Words(Vocabulary(("is", "it", "so", "?", "why")), torch.randn(3, 5).half())
+    settings = ModelSettings("ebt-grc-noslice", d_model=8, classifier_hidden=8)
+    model = create_model(settings, find_task("qqp"), known).eval()
+    path = tmp_path / "model.onnx"
+    portable.save_onnx(portable.export_program(model), model, path)
     session = onnxruntime.InferenceSession(str(path))
     for B, n in [(1, 1), (1, 2), (3, 8)]:
         ids = portable.random_ids(model, B, n, torch.Generator().manual_seed(n))
         found = run(session, ids)
-        assert found.shape == (B, 7)
+        assert found.shape == (B, 2)
         torch.testing.assert_close(found, predict(model, ids), rtol=0, atol=2e-6)
     assert portable.compare_with_onnx(model, path) < 2e-6
 
 
 def test_an_encoder_that_cannot_go_is_refused_by_name() -> None:
     with pytest.raises(BeamtreeError, match=r"encoder 'om' cannot be exported .*ebt-grc-noslice can$"):
-        portable.export_program(classifier(encoder="om"))
+        portable.export_program(classifier("om"))
 
 
 def test_what_torch_stumbles_over_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
