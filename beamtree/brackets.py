@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from beamtree.errors import BeamtreeError
+from beamtree.reading import shown
 
 Span = tuple[int, int]
 
@@ -57,7 +58,7 @@ def merges_from_brackets(text: str | Sequence[str]) -> tuple[list[str], list[int
     for place, symbol in symbols:
         if alive and not open_nodes:
             raise BeamtreeError(
-                f"the tree is complete before {unit} {place} ({symbol!r}): one tree is wanted"
+                f"the tree is complete before {unit} {place} ({shown(symbol)}): one tree is wanted"
             )
         if symbol == "(":
             open_nodes.append((place, alive))

@@ -52,8 +52,8 @@ def split_tokens(text: str) -> Tokens:
     except KeyError:
         position, word = next((place, word) for place, word in enumerate(words, 1) if word not in _SAME)
         raise UnreadableTextError(
-            f"unknown token {shown(word)} at position {position}; ListOps has {' '.join(TOKENS[:5])} and 0 to 9, "
-            "with a blank between tokens",
+            f"unknown token {shown(word)} at position {position}; ListOps has {' '.join(TOKENS[:5])} and "
+            "0 to 9, with a blank between tokens",
             position - 1,
         ) from None
 
