@@ -137,6 +137,23 @@ def test_arrows_walk_the_way_they_point_and_enter_folds(explorer: Explorer) -> N
     explorer.keys("+")
 
 
+def test_items_are_read_from_the_root_down_whatever_happened_before(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION)
+    spans = ("[role=treeitem]", "[+e.dataset.start, -e.dataset.end]")
+    for button in (
+        "#previous",
+        "#previous",
+        "#first",
+        "#next",
+        "#next",
+        ".beam-list li:nth-child(3) button",
+        "#last",
+    ):
+        explorer.click(button)
+        read = explorer.each(*spans)
+        assert read == sorted(read), "a node before what it covers, and from left to right"
+
+
 def test_the_whole_page_can_be_reached_by_the_tab_key_and_shows_where_it_is(explorer: Explorer) -> None:
     explorer.open(text="[MAX 2 9 ]", step=1)
     explorer.run("document.activeElement.blur(); window.scrollTo(0, 0)")

@@ -44,7 +44,9 @@ function present(answers, wanted = {}) {
   if (panes.length === 2) panes[1].compare(panes[0]);
   const sentences = Math.max(0, ...answers.map((answer) => answer.sentences?.length ?? 0));
   byId("sentence-choice").hidden = sentences < 2;
-  byId("sentence").replaceChildren(...Array.from({ length: sentences }, (_, i) => element("option", { value: i }, `${i + 1}`)));
+  byId("sentence").replaceChildren(
+    ...Array.from({ length: sentences }, (_, i) => element("option", { value: i }, `${i + 1}`)),
+  );
   chooseSentence(Math.min(wanted.sentence ?? asked.sentence, Math.max(0, sentences - 1)), wanted.step);
   if (answers.length) announce(answers.map(answerWords).join(" "));
 }
@@ -61,7 +63,9 @@ async function submit({ model, other, beams, texts }, wanted) {
   Object.assign(asked, { model, other, beams, texts });
   document.body.setAttribute("aria-busy", "true");
   const names = other ? [model, other] : [model];
-  const answers = await Promise.all(names.map((name) => askView(name, texts, asking.beamsFor(name, beams)).catch((error) => error)));
+  const answers = await Promise.all(
+    names.map((name) => askView(name, texts, asking.beamsFor(name, beams)).catch((error) => error)),
+  );
   if (own !== question) return;
   document.body.removeAttribute("aria-busy");
   const refused = answers.find((answer) => answer instanceof Error);
@@ -142,7 +146,10 @@ async function start() {
 
 async function startWithServer(wanted) {
   try {
-    asking = new Asking(await askModels(), { submit, examplesOf: async (model) => (await askExamples(model)).examples });
+    asking = new Asking(await askModels(), {
+      submit,
+      examplesOf: async (model) => (await askExamples(model)).examples,
+    });
   } catch (error) {
     announce(error.message);
     byId("panes").replaceChildren(element("p", { class: "problem" }, error.message));

@@ -30,7 +30,12 @@ export class Asking {
 
   get question() {
     const beams = byId("beams").value;
-    return { model: this.model.name, other: byId("other").value || null, beams: beams ? Number(beams) : null, texts: this.boxes.map((box) => box.value) };
+    return {
+      model: this.model.name,
+      other: byId("other").value || null,
+      beams: beams ? Number(beams) : null,
+      texts: this.boxes.map((box) => box.value),
+    };
   }
 
   // Only a search has beams to count.
@@ -69,10 +74,15 @@ export class Asking {
     const { model } = this;
     const alike = this.models.filter(({ name, task }) => task === model.task && name !== model.name);
     const chosen = byId("other").value;
-    byId("other").replaceChildren(element("option", { value: "" }, "nothing"), ...alike.map(({ name }) => element("option", { value: name }, name)));
+    byId("other").replaceChildren(
+      element("option", { value: "" }, "nothing"),
+      ...alike.map(({ name }) => element("option", { value: name }, name)),
+    );
     if (alike.some(({ name }) => name === chosen)) byId("other").value = chosen;
     byId("other").disabled = alike.length === 0;
-    byId("other").title = alike.length ? "" : "Start the server with a second model of the same task to compare: beamtree serve MODEL MODEL";
+    byId("other").title = alike.length
+      ? ""
+      : "Start the server with a second model of the same task to compare: beamtree serve MODEL MODEL";
     byId("beams").placeholder = model.beam_size ?? "–";
     byId("beams").disabled = model.kind !== "search";
     if (this.task !== model.task) {
@@ -87,7 +97,12 @@ export class Asking {
     const label = sentences === 1 ? "Text" : `Sentence ${i + 1}`;
     const seen = sentences === 1 ? "hidden-text" : null;
     const box = element("textarea", {
-      id: `text-${i}`, rows: 1, spellcheck: "false", autocapitalize: "off", autocomplete: "off", "aria-describedby": "problem",
+      id: `text-${i}`,
+      rows: 1,
+      spellcheck: "false",
+      autocapitalize: "off",
+      autocomplete: "off",
+      "aria-describedby": "problem",
       scroll: () => (box.previousSibling.scrollTop = box.scrollTop),
       input: () => {
         grow(box);
@@ -99,15 +114,27 @@ export class Asking {
         this.send();
       },
     });
-    return element("div", { class: "field" }, element("label", { for: `text-${i}`, class: seen }, label),
-      element("div", { class: "paper" }, element("div", { class: "backdrop", "aria-hidden": "true" }), box));
+    return element(
+      "div",
+      { class: "field" },
+      element("label", { for: `text-${i}`, class: seen }, label),
+      element("div", { class: "paper" }, element("div", { class: "backdrop", "aria-hidden": "true" }), box),
+    );
   }
 
   example({ title, texts }) {
-    return element("button", { type: "button", title: texts.join("  ·  ").slice(0, 200), click: () => {
-      this.write(texts);
-      this.send();
-    } }, title);
+    return element(
+      "button",
+      {
+        type: "button",
+        title: texts.join("  ·  ").slice(0, 200),
+        click: () => {
+          this.write(texts);
+          this.send();
+        },
+      },
+      title,
+    );
   }
 
   send() {
@@ -132,7 +159,11 @@ export class Asking {
     const letters = Array.from(box.value);
     const bad = letters.slice(where.start, where.end).join("");
     box.setAttribute("aria-invalid", "true");
-    box.previousSibling.replaceChildren(letters.slice(0, where.start).join(""), element("mark", {}, bad || " "), letters.slice(where.end).join(""));
+    box.previousSibling.replaceChildren(
+      letters.slice(0, where.start).join(""),
+      element("mark", {}, bad || " "),
+      letters.slice(where.end).join(""),
+    );
     const start = letters.slice(0, where.start).join("").length;
     box.focus();
     box.setSelectionRange(start + bad.length, start + bad.length);

@@ -10,15 +10,29 @@ export function beamList({ search, sentence, step, chosen, choose }) {
   const single = !search.scored && search.final.length === 1;
   const rows = search.living(step).map((beam) => {
     const heirs = search.heirs(step, beam.slot);
-    return row({
-      name: single ? "Its tree" : `Beam ${beam.slot + 1}`, weight: single ? null : beam.weight, pressed: chosen === beam.slot, choose: () => choose(beam.slot),
+    return beamRow({
+      name: single ? "Its tree" : `Beam ${beam.slot + 1}`,
+      weight: single ? null : beam.weight,
+      pressed: chosen === beam.slot,
+      choose: () => choose(beam.slot),
       dies: !done && heirs.length === 0,
       fate: done ? finalWords(search, sentence, beam.slot) : fateWords(heirs),
-      strip: done || !search.scored ? null : columns(search.board(step, beam.slot).shares, new Map(heirs.map(({ position }) => [position, true]))),
+      strip:
+        done || !search.scored
+          ? null
+          : columns(search.board(step, beam.slot).shares, new Map(heirs.map(({ position }) => [position, true]))),
     });
   });
   if (sentence.gold) {
-    rows.push(row({ name: "Gold tree", weight: null, pressed: chosen === "gold", choose: () => choose("gold"), fate: goldWords(sentence.gold.agreement[0]) }));
+    rows.push(
+      beamRow({
+        name: "Gold tree",
+        weight: null,
+        pressed: chosen === "gold",
+        choose: () => choose("gold"),
+        fate: goldWords(sentence.gold.agreement[0]),
+      }),
+    );
   }
   return [
     element("h3", {}, done ? "Trees" : `Beams after ${step} of ${search.steps} merges`),
@@ -26,13 +40,25 @@ export function beamList({ search, sentence, step, chosen, choose }) {
   ];
 }
 
-function row({ name, weight, pressed, choose, fate, strip, dies }) {
-  return element("li", {},
-    element("button", { type: "button", "aria-pressed": String(pressed), class: dies ? "dies" : null, vars: { share: weight ?? 0 }, click: choose },
+function beamRow({ name, weight, pressed, choose, fate, strip, dies }) {
+  return element(
+    "li",
+    {},
+    element(
+      "button",
+      {
+        type: "button",
+        "aria-pressed": String(pressed),
+        class: dies ? "dies" : null,
+        vars: { share: weight ?? 0 },
+        click: choose,
+      },
       element("span", { class: "name" }, name),
       weight === null ? null : element("span", { class: "share" }, percent(weight)),
       element("span", { class: "fate" }, fate),
-      strip ?? null));
+      strip ?? null,
+    ),
+  );
 }
 
 function fateWords(heirs) {

@@ -10,8 +10,18 @@ export function columns(shares, taken) {
   const top = Math.max(...shares, 1e-9);
   const column = (share, at) => `M${at + 0.12} 1V${Math.min(0.985, 1 - share / top).toFixed(4)}H${at + 0.88}V1Z`;
   const draw = (wanted) => shares.map((share, at) => (taken.has(at) === wanted ? column(share, at) : "")).join("");
-  return shape("svg", { class: "columns", viewBox: `0 0 ${shares.length} 1`, preserveAspectRatio: "none", "aria-hidden": "true", vars: { count: shares.length } },
-    shape("path", { d: draw(false) }), shape("path", { class: "taken", d: draw(true) }));
+  return shape(
+    "svg",
+    {
+      class: "columns",
+      viewBox: `0 0 ${shares.length} 1`,
+      preserveAspectRatio: "none",
+      "aria-hidden": "true",
+      vars: { count: shares.length },
+    },
+    shape("path", { d: draw(false) }),
+    shape("path", { class: "taken", d: draw(true) }),
+  );
 }
 
 export class Candidates {
@@ -32,8 +42,13 @@ export class Candidates {
     this.parent.replaceChildren(
       element("h3", {}, heading),
       ...(order.length > IN_WORDS ? [columns(shares, taken)] : []),
-      element("ol", { class: "pairs", tabindex: this.all ? 0 : null, "aria-label": heading }, ...shown.map((at) => this.pair(board, at, pairs[at], shares[at], taken.get(at)))),
-      ...(order.length > IN_WORDS ? [this.more(board, taken, heading)] : []));
+      element(
+        "ol",
+        { class: "pairs", tabindex: this.all ? 0 : null, "aria-label": heading },
+        ...shown.map((at) => this.pair(board, at, pairs[at], shares[at], taken.get(at))),
+      ),
+      ...(order.length > IN_WORDS ? [this.more(board, taken, heading)] : []),
+    );
   }
 
   more(board, taken, heading) {
@@ -48,10 +63,19 @@ export class Candidates {
 
   pair({ n, tokens, nodes, row }, at, score, share, heirs) {
     const words = (id) => (id < n ? tokens[id] : spanText(tokens, nodes[id - n].start, nodes[id - n].end, 22));
-    return element("li", { class: heirs ? "taken" : null, vars: { share } },
-      element("span", { class: "pair" }, element("code", {}, words(row[at])), " + ", element("code", {}, words(row[at + 1]))),
+    return element(
+      "li",
+      { class: heirs ? "taken" : null, vars: { share } },
+      element(
+        "span",
+        { class: "pair" },
+        element("code", {}, words(row[at])),
+        " + ",
+        element("code", {}, words(row[at + 1])),
+      ),
       element("span", { class: "quiet", title: "score of the pair" }, figure(score)),
       element("span", { class: "share" }, percent(share)),
-      element("span", { class: "fate" }, heirs ? `→ beam ${heirs.map((slot) => slot + 1).join(", ")}` : ""));
+      element("span", { class: "fate" }, heirs ? `→ beam ${heirs.map((slot) => slot + 1).join(", ")}` : ""),
+    );
   }
 }

@@ -2,7 +2,18 @@
 
 const LARGEST_SIDE = 12000; // pixels a canvas surely holds
 const DENSITY = 2;
-const LOOK = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "opacity", "font-family", "font-size", "font-weight"];
+const LOOK = [
+  "fill",
+  "fill-opacity",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-linecap",
+  "opacity",
+  "font-family",
+  "font-size",
+  "font-weight",
+];
 
 export function downloadJson(view, name) {
   save(new Blob([JSON.stringify(view, null, 1)], { type: "application/json" }), `${name}.json`);
@@ -36,7 +47,18 @@ function standalone(svg) {
     const style = getComputedStyle(originals[i]);
     if (element.tagName !== "g") for (const name of LOOK) element.setAttribute(name, style.getPropertyValue(name));
     else if (style.opacity !== "1") element.setAttribute("opacity", style.opacity);
-    for (const name of ["class", "style", "tabindex", "role", "aria-level", "aria-expanded", "data-id", "data-start", "data-end"]) element.removeAttribute(name);
+    for (const name of [
+      "class",
+      "style",
+      "tabindex",
+      "role",
+      "aria-level",
+      "aria-expanded",
+      "data-id",
+      "data-start",
+      "data-end",
+    ])
+      element.removeAttribute(name);
   });
   copy.querySelectorAll("[aria-label]").forEach((element) => {
     const title = document.createElementNS(svg.namespaceURI, "title");

@@ -39,10 +39,12 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top })
     return upright ? [place, across] : [across, place];
   };
 
-  const bracket = (left, right, level) => bracketPath(point,
-    [places.get(left), heights.get(left)], [places.get(right), heights.get(right)], level, unit);
+  const bracket = (left, right, level) =>
+    bracketPath(point, [places.get(left), heights.get(left)], [places.get(right), heights.get(right)], level, unit);
   return {
-    width, height, upright,
+    width,
+    height,
+    upright,
     leaves: leaves.map((leaf, i) => {
       const [x, y] = point(places.get(leaf.id), 0);
       const text = upright ? [x - lengths[i] / 2, y + LINE - 4] : [x + LABEL_GAP, y + 5];
@@ -88,7 +90,12 @@ function measure(label) {
 function bracketPath(point, [from, fromLevel], [to, toLevel], level, unit) {
   const reach = (below) => Math.min(CORNER, (to - from) / 2, (level - below) * unit) || 0;
   const [a, b] = [reach(fromLevel), reach(toLevel)];
-  const at = (place, levels) => point(place, levels).map((one) => Math.round(10 * one) / 10).join(" ");
-  return `M${at(from, fromLevel)}L${at(from, level - a / unit)}Q${at(from, level)} ${at(from + a, level)}`
-    + `L${at(to - b, level)}Q${at(to, level)} ${at(to, level - b / unit)}L${at(to, toLevel)}`;
+  const at = (place, levels) =>
+    point(place, levels)
+      .map((one) => Math.round(10 * one) / 10)
+      .join(" ");
+  return (
+    `M${at(from, fromLevel)}L${at(from, level - a / unit)}Q${at(from, level)} ${at(from + a, level)}` +
+    `L${at(to - b, level)}Q${at(to, level)} ${at(to, level - b / unit)}L${at(to, toLevel)}`
+  );
 }

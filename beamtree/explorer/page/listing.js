@@ -7,13 +7,30 @@ export function mergeTable({ tokens, nodes, marks }) {
   if (!nodes.length) return element("p", { class: "quiet" }, "No merge yet.");
   const scored = nodes[0].score !== undefined;
   const judged = typeof nodes[0].inGold === "boolean";
-  const heads = ["Merge", "Text", "Where", "Height", ...(scored ? ["Score", "Share"] : []), ...(judged ? [marks.title] : [])];
+  const heads = [
+    "Merge",
+    "Text",
+    "Where",
+    "Height",
+    ...(scored ? ["Score", "Share"] : []),
+    ...(judged ? [marks.title] : []),
+  ];
   const cells = (node) => [
-    node.step + 1, element("code", {}, spanText(tokens, node.start, node.end, 60)), spanPlace(node.start, node.end), node.height,
+    node.step + 1,
+    element("code", {}, spanText(tokens, node.start, node.end, 60)),
+    spanPlace(node.start, node.end),
+    node.height,
     ...(scored ? [figure(node.score), percent(node.probability)] : []),
     ...(judged ? [node.inGold ? "yes" : "no"] : []),
   ];
-  return element("table", {},
+  return element(
+    "table",
+    {},
     element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
-    element("tbody", {}, ...nodes.map((node) => element("tr", {}, ...cells(node).map((cell) => element("td", {}, cell))))));
+    element(
+      "tbody",
+      {},
+      ...nodes.map((node) => element("tr", {}, ...cells(node).map((cell) => element("td", {}, cell)))),
+    ),
+  );
 }

@@ -59,7 +59,8 @@ export class Pane {
     on("png", () => downloadPng(this.picture.svg, this.fileName()));
     on("json", () => downloadJson(this.view, this.fileName()));
     stage.addEventListener("keydown", (event) => {
-      const act = { "+": () => this.zoom.by(1.3), "-": () => this.zoom.by(1 / 1.3), 0: () => this.zoom.fit() }[event.key];
+      const acts = { "+": () => this.zoom.by(1.3), "-": () => this.zoom.by(1 / 1.3), 0: () => this.zoom.fit() };
+      const act = acts[event.key];
       if (!act || event.ctrlKey || event.metaKey) return;
       event.preventDefault();
       act();
@@ -82,22 +83,32 @@ export class Pane {
     this.view = view;
     this.search = this.forest = null;
     this.part("problem").hidden = true;
-    for (const [name, label] of Object.entries(LANDMARKS)) this.part(name).setAttribute("aria-label", `${label} of ${view.model.name}`);
+    for (const [name, label] of Object.entries(LANDMARKS))
+      this.part(name).setAttribute("aria-label", `${label} of ${view.model.name}`);
     this.root.classList.remove("failed");
     const { name, encoder, beam_size: beams } = view.model;
     this.part("pane-title").textContent = name;
     const unknown = view.sentences.reduce((sum, sentence) => sum + sentence.unknown.length, 0);
-    const notes = [encoder, beams && count(beams, "beam"), view.note, unknown && `${count(unknown, "token")} unknown to the model (dotted)`];
+    const notes = [
+      encoder,
+      beams && count(beams, "beam"),
+      view.note,
+      unknown && `${count(unknown, "token")} unknown to the model (dotted)`,
+    ];
     this.part("pane-note").textContent = notes.filter(Boolean).join(" · ");
     this.part("prediction").replaceChildren(...predictionPanel(view));
     this.searches = view.sentences.map((sentence) => (sentence.beams.length ? new Search(sentence) : null));
-    this.root.classList.toggle("empty", this.searches.every((search) => search === null));
+    this.root.classList.toggle(
+      "empty",
+      this.searches.every((search) => search === null),
+    );
   }
 
   // How far the best trees of two models agree, told in the second pane.
   compare(other) {
     if (!this.view || !other.view) return;
-    const spans = (pane) => pane.searches.flatMap((search, i) => search ? search.bestSpans().map((key) => `${i}:${key}`) : []);
+    const spans = (pane) =>
+      pane.searches.flatMap((search, i) => (search ? search.bestSpans().map((key) => `${i}:${key}`) : []));
     const [own, theirs] = [spans(this), new Set(spans(other))];
     if (!own.length || !theirs.size) return;
     const shared = own.filter((key) => theirs.has(key)).length;
@@ -132,7 +143,7 @@ export class Pane {
     this.forest = this.gold ? this.goldForest() : board;
     const whole = this.gold || done;
     const layout = this.picture.draw(this.forest, {
-      folded: whole ? this.folded ?? foldByDefault(this.forest) : foldFinished(this.forest),
+      folded: whole ? (this.folded ?? foldByDefault(this.forest)) : foldFinished(this.forest),
       orientation: this.orientation,
       taken: whole ? null : taken,
       top: search.best().nodes.at(-1)?.height ?? 1,
@@ -143,10 +154,15 @@ export class Pane {
     this.part("search-view").hidden = search.steps === 0 || !search.scored;
     this.river.show(step, slot);
     this.candidates.show(done ? null : board, taken, `What beam ${slot + 1} can merge next`);
-    this.part("beams").replaceChildren(...beamList({ search, sentence, step, chosen: this.gold ? "gold" : slot, choose: (one) => this.choose(one) }));
+    this.part("beams").replaceChildren(
+      ...beamList({ search, sentence, step, chosen: this.gold ? "gold" : slot, choose: (one) => this.choose(one) }),
+    );
     this.part("fold").textContent = whole && this.hidesSome() ? "Open all" : "Fold";
     this.part("fold").disabled = !whole || this.forest.n < 3;
-    this.root.classList.toggle("judged", this.forest.nodes.some((node) => typeof node.inGold === "boolean"));
+    this.root.classList.toggle(
+      "judged",
+      this.forest.nodes.some((node) => typeof node.inGold === "boolean"),
+    );
     this.part("agrees-words").textContent = this.forest.marks.yes;
     this.part("differs-words").textContent = this.forest.marks.no;
     this.tell(null);
@@ -213,7 +229,9 @@ export class Pane {
   }
 
   foldAll() {
-    this.folded = this.hidesSome() ? new Set() : foldBelow(this.forest, Math.max(4, Math.min(36, Math.round(this.forest.n / 4))));
+    this.folded = this.hidesSome()
+      ? new Set()
+      : foldBelow(this.forest, Math.max(4, Math.min(36, Math.round(this.forest.n / 4))));
     this.zoom.asked = false;
     this.draw();
     this.changed();
@@ -221,8 +239,10 @@ export class Pane {
 
   tell(id) {
     const { forest } = this;
-    const words = id === null ? "Point at a node for its span, height and score."
-      : describe(forest, id < forest.n ? { id, start: id, end: id + 1 } : forest.nodes[id - forest.n]);
+    const words =
+      id === null
+        ? "Point at a node for its span, height and score."
+        : describe(forest, id < forest.n ? { id, start: id, end: id + 1 } : forest.nodes[id - forest.n]);
     this.part("readout").textContent = words;
   }
 

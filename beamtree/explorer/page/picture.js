@@ -6,7 +6,7 @@
 import { shape } from "./dom.js";
 import { visiblePart } from "./folding.js";
 import { chooseUpright, placeForest } from "./layout.js";
-import { count, figure, percent, spanPlace, spanText } from "./words.js";
+import { figure, percent, spanPlace, spanText } from "./words.js";
 
 export class Picture {
   constructor(stage) {
@@ -72,7 +72,13 @@ export class Picture {
       this.itemOf.set(of.id, item);
     }
     this.order = preorder(forest, part);
-    this.items.append(...this.order.map((id) => this.itemOf.get(id)).filter((item, i) => item !== this.items.children[i]));
+    // Only what is out of place is moved: an element that is moved loses focus.
+    let next = this.items.firstElementChild;
+    for (const id of this.order) {
+      const item = this.itemOf.get(id);
+      if (item === next) next = next.nextElementSibling;
+      else this.items.insertBefore(item, next);
+    }
     const first = this.itemOf.get(this.focused) ?? this.itemOf.get(forest.row[0]) ?? this.items.firstElementChild;
     first?.setAttribute("tabindex", 0);
   }
@@ -86,16 +92,30 @@ export class Picture {
         const chosen = taken.has(at);
         const first = chosen && at === taken.keys().next().value;
         const share = shares ? shares[at] : chosen ? 1 : 0;
-        const group = shape("g", { class: `candidate${chosen ? " taken" : ""}${first ? " first" : ""}`, vars: { share: 0.18 + 0.82 * Math.sqrt(share) } },
-          shape("path", { d: path }));
+        const group = shape(
+          "g",
+          {
+            class: `candidate${chosen ? " taken" : ""}${first ? " first" : ""}`,
+            vars: { share: 0.18 + 0.82 * Math.sqrt(share) },
+          },
+          shape("path", { d: path }),
+        );
         if (shares && (chosen || share >= 0.02) && (room > 34 || chosen)) {
           const [dx, dy] = this.layout.upright ? [0, -7] : [-6, 4];
-          group.append(shape("text", { x: x + dx, y: y + dy, "text-anchor": this.layout.upright ? "middle" : "end" }, percent(share)));
+          group.append(
+            shape(
+              "text",
+              { x: x + dx, y: y + dy, "text-anchor": this.layout.upright ? "middle" : "end" },
+              percent(share),
+            ),
+          );
         }
         made.push(group);
       }
     }
-    this.candidates.replaceChildren(...made.sort((a, b) => a.classList.contains("taken") - b.classList.contains("taken")));
+    this.candidates.replaceChildren(
+      ...made.sort((a, b) => a.classList.contains("taken") - b.classList.contains("taken")),
+    );
   }
 
   // Where the next merge happens, in the picture's own units.
@@ -126,7 +146,8 @@ export class Picture {
 
 export function describe(forest, part) {
   const words = spanText(forest.tokens, part.start, part.end, 60);
-  if (part.id < forest.n) return `${words}, ${spanPlace(part.start, part.end)}${forest.unknown.has(part.id) ? ", a token unknown to the model" : ""}`;
+  if (part.id < forest.n)
+    return `${words}, ${spanPlace(part.start, part.end)}${forest.unknown.has(part.id) ? ", a token unknown to the model" : ""}`;
   const facts = [words, spanPlace(part.start, part.end), `merge ${part.step + 1}`, `height ${part.height}`];
   if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with ${percent(part.probability)}`);
   if (part.inGold !== undefined && part.inGold !== null) facts.push(part.inGold ? forest.marks.yes : forest.marks.no);
@@ -147,16 +168,22 @@ function preorder(forest, { open }) {
 }
 
 function drawNode(x, y, path) {
-  return shape("g", { class: "node", role: "treeitem" },
+  return shape(
+    "g",
+    { class: "node", role: "treeitem" },
     shape("path", { d: path }),
     shape("circle", { class: "reach", cx: x, cy: y, r: 13 }),
-    shape("circle", { class: "dot", cx: x, cy: y, r: 4.5 }));
+    shape("circle", { class: "dot", cx: x, cy: y, r: 4.5 }),
+  );
 }
 
 function drawLeaf({ label, length, text: [x, y], folded }) {
-  return shape("g", { class: folded ? "leaf folded" : "leaf", role: "treeitem" },
+  return shape(
+    "g",
+    { class: folded ? "leaf folded" : "leaf", role: "treeitem" },
     shape("rect", { x: x - 6, y: y - 15, width: length + 12, height: 21, rx: 6 }),
-    shape("text", { x, y }, label));
+    shape("text", { x, y }, label),
+  );
 }
 
 function set(item, attributes) {

@@ -78,7 +78,11 @@ export class Player {
   press(event) {
     if (event.ctrlKey || event.altKey || event.metaKey || this.steps === 0) return;
     if (event.target.closest("input, textarea, select, button, summary, a")) return;
-    const act = { " ": () => this.toggle(), ",": () => this.stopAt(this.step - 1), ".": () => this.stopAt(this.step + 1) }[event.key];
+    const act = {
+      " ": () => this.toggle(),
+      ",": () => this.stopAt(this.step - 1),
+      ".": () => this.stopAt(this.step + 1),
+    }[event.key];
     if (!act) return;
     event.preventDefault();
     act();

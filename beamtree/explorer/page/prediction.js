@@ -7,19 +7,34 @@ const SHOWN = 12;
 
 export function predictionPanel({ prediction, answer }) {
   const { label, probability, probabilities } = prediction;
-  const ranked = probabilities.length <= SHOWN ? probabilities
-    : [...probabilities].sort((a, b) => b.probability - a.probability).slice(0, SHOWN);
+  const ranked =
+    probabilities.length <= SHOWN
+      ? probabilities
+      : [...probabilities].sort((a, b) => b.probability - a.probability).slice(0, SHOWN);
   const right = answer === null || answer === undefined ? null : answer === label;
   const short = ranked.every((one) => one.label.length <= 2); // such stand side by side
   return [
-    element("p", { class: "verdict" },
+    element(
+      "p",
+      { class: "verdict" },
       element("strong", {}, label),
       element("span", {}, percent(probability)),
-      right === null ? null : element("span", { class: right ? "right" : "wrong" }, right ? "✓ right" : `✗ it is ${answer}`)),
-    element("ul", { class: short ? "bars short" : "bars", "aria-label": "Probability of each label" }, ...ranked.map((one) =>
-      element("li", { class: one.label === label ? "best" : null, vars: { share: one.probability } },
-        element("span", { class: "label" }, one.label),
-        element("span", { class: "bar", title: `${one.label}: ${percent(one.probability)}` }),
-        element("span", { class: short ? "share hidden-text" : "share" }, percent(one.probability))))),
+      right === null
+        ? null
+        : element("span", { class: right ? "right" : "wrong" }, right ? "✓ right" : `✗ it is ${answer}`),
+    ),
+    element(
+      "ul",
+      { class: short ? "bars short" : "bars", "aria-label": "Probability of each label" },
+      ...ranked.map((one) =>
+        element(
+          "li",
+          { class: one.label === label ? "best" : null, vars: { share: one.probability } },
+          element("span", { class: "label" }, one.label),
+          element("span", { class: "bar", title: `${one.label}: ${percent(one.probability)}` }),
+          element("span", { class: short ? "share hidden-text" : "share" }, percent(one.probability)),
+        ),
+      ),
+    ),
   ];
 }

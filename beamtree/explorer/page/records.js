@@ -29,18 +29,27 @@ export class Records {
 
   list() {
     const wanted = byId("record-filter").value.trim().toLowerCase();
-    const found = this.elements.map((one, index) => ({ index, ...one.dataset }))
+    const found = this.elements
+      .map((one, index) => ({ index, ...one.dataset }))
       .filter(({ text }) => text.toLowerCase().includes(wanted));
     byId("record-list").replaceChildren(...found.slice(0, LISTED).map((one) => this.row(one)));
-    byId("record-count").textContent = found.length > LISTED ? `The first ${LISTED} of ${found.length}: find others by their words.` : "";
+    byId("record-count").textContent =
+      found.length > LISTED ? `The first ${LISTED} of ${found.length}: find others by their words.` : "";
     this.mark(this.chosen);
   }
 
   row({ index, line, text, label, probability }) {
-    return element("li", {}, element("button", { type: "button", "data-index": index, click: () => this.choose(index) },
-      element("span", { class: "quiet" }, line),
-      element("strong", { class: label ? null : "wrong" }, label || "unread"),
-      element("span", { class: "quiet" }, label ? percent(Number(probability)) : ""),
-      element("code", {}, clip(text.replaceAll("\t", "  ·  "), 160))));
+    return element(
+      "li",
+      {},
+      element(
+        "button",
+        { type: "button", "data-index": index, click: () => this.choose(index) },
+        element("span", { class: "quiet" }, line),
+        element("strong", { class: label ? null : "wrong" }, label || "unread"),
+        element("span", { class: "quiet" }, label ? percent(Number(probability)) : ""),
+        element("code", {}, clip(text.replaceAll("\t", "  ·  "), 160)),
+      ),
+    );
   }
 }

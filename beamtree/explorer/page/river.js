@@ -6,9 +6,19 @@ export class River {
   // `choose({ step, slot })` when a point of it is clicked
   constructor(parent, choose) {
     const line = (name) => shape("path", { class: name, "vector-effect": "non-scaling-stroke" });
-    this.parts = { dropped: line("dropped"), kept: line("kept"), ends: line("ends"), own: line("own"), now: line("now"), here: line("here") };
-    this.svg = shape("svg", { class: "search", preserveAspectRatio: "none", role: "img", click: (event) => this.click(event) },
-      ...Object.values(this.parts));
+    this.parts = {
+      dropped: line("dropped"),
+      kept: line("kept"),
+      ends: line("ends"),
+      own: line("own"),
+      now: line("now"),
+      here: line("here"),
+    };
+    this.svg = shape(
+      "svg",
+      { class: "search", preserveAspectRatio: "none", role: "img", click: (event) => this.click(event) },
+      ...Object.values(this.parts),
+    );
     this.choose = choose;
     parent.append(this.svg);
   }
@@ -17,7 +27,10 @@ export class River {
     this.search = search;
     const { steps } = search;
     const slots = search.data.beam_size;
-    this.ranks = Math.min(slots, Math.max(1, ...search.data.parent.map((row) => row.filter((from) => from >= 0).length)));
+    this.ranks = Math.min(
+      slots,
+      Math.max(1, ...search.data.parent.map((row) => row.filter((from) => from >= 0).length)),
+    );
     this.svg.setAttribute("viewBox", `0 -0.5 ${Math.max(1, steps)} ${this.ranks}`);
     this.svg.style.setProperty("--ranks", this.ranks);
     this.svg.classList.toggle("dense", steps > 150);
@@ -32,11 +45,15 @@ export class River {
         splits += heirs.length > 1;
         deaths += heirs.length === 0;
         if (!heirs.length) lines.ends += dot(s, slot);
-        for (const heir of heirs) lines[kept.has(`${s}:${heir.slot}`) ? "kept" : "dropped"] += stream(s, slot, heir.slot);
+        for (const heir of heirs)
+          lines[kept.has(`${s}:${heir.slot}`) ? "kept" : "dropped"] += stream(s, slot, heir.slot);
       }
     }
     for (const [name, d] of Object.entries(lines)) this.parts[name].setAttribute("d", d);
-    this.svg.setAttribute("aria-label", `The search: ${steps} merges, up to ${this.ranks} beams; beams split ${splits} times, ${deaths} were dropped.`);
+    this.svg.setAttribute(
+      "aria-label",
+      `The search: ${steps} merges, up to ${this.ranks} beams; beams split ${splits} times, ${deaths} were dropped.`,
+    );
   }
 
   // The beam now shown, after s merges.
@@ -52,7 +69,13 @@ export class River {
     const step = Math.round(((event.clientX - box.left) / box.width) * this.search.steps);
     const rank = Math.round(((event.clientY - box.top) / box.height) * this.ranks - 0.5);
     const living = this.search.living(Math.min(this.search.steps, Math.max(0, step)));
-    this.choose({ step, slot: living.reduce((best, beam) => (Math.abs(beam.slot - rank) < Math.abs(best - rank) ? beam.slot : best), living[0].slot) });
+    this.choose({
+      step,
+      slot: living.reduce(
+        (best, beam) => (Math.abs(beam.slot - rank) < Math.abs(best - rank) ? beam.slot : best),
+        living[0].slot,
+      ),
+    });
   }
 }
 

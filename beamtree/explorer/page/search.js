@@ -18,7 +18,9 @@ export class Search {
     this.data = told ?? onlyTrees(sentence.beams);
     this.final = this.data.final;
     this.unknown = new Set(sentence.unknown); // tokens that the model never saw in training
-    this.gold = sentence.gold ? new Set(spanKeys(sentence.gold.nodes)) : null;
+    this.gold = sentence.gold
+      ? new Set(sentence.gold.nodes.start.map((from, i) => `${from}:${sentence.gold.nodes.end[i]}`))
+      : null;
     this.replayed = new Map();
   }
 
@@ -38,7 +40,8 @@ export class Search {
   heirs(s, slot) {
     if (s >= this.steps) return [];
     return this.data.parent[s].flatMap((from, heir) =>
-      from === slot ? [{ slot: heir, position: this.data.position[s][heir] }] : []);
+      from === slot ? [{ slot: heir, position: this.data.position[s][heir] }] : [],
+    );
   }
 
   // Whether there is such a beam: a link may ask for one of another text.
@@ -83,7 +86,9 @@ export class Search {
 
   // Without the span of the whole, which every tree has.
   bestSpans() {
-    return this.best().nodes.slice(0, -1).map(({ start, end }) => `${start}:${end}`);
+    return this.best()
+      .nodes.slice(0, -1)
+      .map(({ start, end }) => `${start}:${end}`);
   }
 
   replay(slots) {
@@ -122,8 +127,6 @@ export function forestOf({ tokens, unknown }, { left, right }) {
   const last = nodes.length ? tokens.length + nodes.length - 1 : 0;
   return { n: tokens.length, tokens, nodes, row: [last], pairs: null, shares: null, unknown, marks: IN_MODEL };
 }
-
-export const spanKeys = ({ start, end }) => start.map((from, i) => `${from}:${end[i]}`);
 
 function join(nodes, n, left, right) {
   const part = (id) => (id < n ? { start: id, end: id + 1, height: 0 } : nodes[id - n]);

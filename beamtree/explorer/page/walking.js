@@ -75,8 +75,11 @@ export class Walking {
 
   // The item beside this one: the nearest that starts where it ends, or ends where it starts.
   neighbour(id, direction) {
-    const { order, itemOf, layout } = this.picture;
-    const spans = order.map((other) => ({ other, start: Number(itemOf.get(other).dataset.start), end: Number(itemOf.get(other).dataset.end) }));
+    const { order, itemOf } = this.picture;
+    const spans = order.map((other) => {
+      const { start, end } = itemOf.get(other).dataset;
+      return { other, start: Number(start), end: Number(end) };
+    });
     const own = spans.find(({ other }) => other === id);
     const beside = spans.filter(({ start, end }) => (direction > 0 ? start === own.end : end === own.start));
     // Of several at that edge, the one as large as this one or the next smaller.

@@ -20,7 +20,6 @@ export function spanText(tokens, start, end, longest = 40) {
   return clip(part.join(" "), longest);
 }
 
-export const spanPlace = (start, end) =>
-  end - start === 1 ? `token ${start + 1}` : `tokens ${start + 1}–${end}`;
+export const spanPlace = (start, end) => (end - start === 1 ? `token ${start + 1}` : `tokens ${start + 1}–${end}`);
 
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;

@@ -28,7 +28,8 @@ export class Zoom {
     const wide = (this.stage.clientWidth - 2) / width;
     if (wide <= 0) return 1;
     if (!upright) return Math.max(0.8, Math.min(1, wide));
-    if (document.body.classList.contains("projecting")) return Math.min(LARGEST_PROJECTED, wide, this.stage.clientHeight / height);
+    if (document.body.classList.contains("projecting"))
+      return Math.min(LARGEST_PROJECTED, wide, this.stage.clientHeight / height);
     const tall = Math.max(0.9, (WHOLE_IN_SIGHT * window.innerHeight) / height);
     return Math.min(LARGEST_UNASKED, wide, tall);
   }
