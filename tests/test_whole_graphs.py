@@ -124,6 +124,22 @@ def test_weights_changed_before_the_backward_raise_pytorchs_error(graphs: list[R
         root.sum().backward()
 
 
+def test_a_capture_reads_leaves_of_its_own_in_the_weights_memory(graphs: list[Recording]) -> None:
+    """Those of an earlier loss that somebody still holds belong to another stream."""
+    encoder = make()
+    weight, search, seen = encoder.cell.w1.weight, encoder.search, []
+
+    def watched(*given: Tensor) -> object:
+        seen.append(encoder.cell.w1.weight)
+        return search(*given)
+
+    encoder.search = watched
+    encoder(*make_input([6, 3]))
+    assert len(seen) == 3  # twice to warm up, once captured
+    assert all(one is not weight and one.data_ptr() == weight.data_ptr() for one in seen)
+    assert encoder.cell.w1.weight is weight
+
+
 def test_frozen_weights_get_no_gradient(graphs: list[Recording]) -> None:
     encoder = make()
     encoder.scorer.requires_grad_(False)
@@ -151,6 +167,9 @@ def test_no_graph_where_none_is_possible(graphs: list[Recording], monkeypatch: p
         encoder(x, is_padding)
     encoder(x, is_padding, need_trees=True)
     encoder(make_input([1])[0])
+    encoder.graphs.capacity = 0
+    encoder(x, is_padding)
+    encoder.graphs.capacity = 1
     monkeypatch.setattr(whole_graphs, "LONGEST", 5)
     encoder(x, is_padding)
     assert not graphs

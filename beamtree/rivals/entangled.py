@@ -57,8 +57,8 @@ class BeamTreeGRC(TreeEncoder):
         leaves, lengths = self.read(x, key_padding_mask)
         self._warn_if_greedy()
         if self.plain and not need_trees and x.shape[1] > 1:
-            weights = [*self.cell.parameters(), *self.scorer.parameters()]
-            return self.graphs.run(lambda *of: self.search(*of).root(), leaves, lengths, weights)
+            reads = (self.cell, self.scorer)
+            return self.graphs.run(lambda *of: self.search(*of).root(), leaves, lengths, reads)
         beams = self.search(leaves, lengths) if self.plain else self._recurse(leaves, lengths)
         root = beams.root()
         if self.plain and x.shape[1] == 1:

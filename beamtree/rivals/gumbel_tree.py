@@ -148,7 +148,7 @@ def _replayed(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor,
         lambda leaves, lengths: encoder.tree(leaves, Schedule(lengths))[0],
         leaves,
         lengths,
-        [*encoder.cell.parameters(), *encoder.scorer.parameters()],
+        (encoder.cell, encoder.scorer),
         static=lambda leaves, lengths: encoder.tree(leaves, StaticSchedule(lengths, leaves.shape[1]))[0],
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from beamtree.generic import NO_SECOND_DERIVATIVE
 from beamtree.rivals import step_graphs
@@ -28,7 +28,7 @@ class WholeGraphs:
 
     One pass uses them at a time. A forward that comes while another still waits for its backward runs as
     usual, kernel by kernel, and so does one under autocast, without gradients or inside another capture.
-    Copies and pickles of the module start with no graphs.
+    Copies and pickles of the module start with no graphs. A capacity of 0 turns them off.
     """
 
     def __init__(self, capacity: int = 32) -> None:
@@ -51,10 +51,10 @@ class WholeGraphs:
         recursion: Recursion,
         leaves: Tensor,
         lengths: Tensor,
-        weights: Sequence[Tensor],
+        reads: Sequence[nn.Module],
         static: Recursion | None = None,
     ) -> Tensor:
-        """recursion(leaves, lengths); `weights` are all it reads besides, always the same tensors.
+        """recursion(leaves, lengths), which reads the parameters of these modules and nothing else.
 
         `static` is the recursion in a form that can be captured, where its own cannot.
         """
@@ -65,10 +65,11 @@ class WholeGraphs:
             latest = self._pass()
             if latest is not None and latest.waits:
                 return recursion(leaves, lengths)
-            captured = self._find(static or recursion, leaves, lengths, weights)
+            parts = nn.ModuleList(reads)
+            captured = self._find(static or recursion, leaves, lengths, parts)
             this = _Pass()
             self._pass = weakref.ref(this)
-        root: Tensor = _Replay.apply(self, captured, this, leaves, lengths, *weights)
+        root: Tensor = _Replay.apply(self, captured, this, leaves, lengths, *parts.parameters())
         return root
 
     def is_latest(self, one: "_Pass") -> bool:
@@ -76,7 +77,8 @@ class WholeGraphs:
 
     def _may_replay(self, leaves: Tensor) -> bool:
         return (
-            1 < leaves.shape[1] <= LONGEST
+            self.capacity > 0
+            and 1 < leaves.shape[1] <= LONGEST
             and torch.is_grad_enabled()
             and not torch.is_autocast_enabled(leaves.device.type)
             and not torch.compiler.is_compiling()
@@ -84,14 +86,14 @@ class WholeGraphs:
         )
 
     def _find(
-        self, recursion: Recursion, leaves: Tensor, lengths: Tensor, weights: Sequence[Tensor]
+        self, recursion: Recursion, leaves: Tensor, lengths: Tensor, reads: nn.ModuleList
     ) -> "_Captured":
-        addresses = tuple((w.data_ptr(), w.requires_grad) for w in weights)
+        addresses = tuple((w.data_ptr(), w.requires_grad) for w in reads.parameters())
         key = (tuple(leaves.shape), leaves.dtype, addresses, *step_graphs.surroundings(leaves.device))
         if key not in self._graphs:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            self._graphs[key] = _Captured(recursion, leaves, lengths, weights, self._pool)
+            self._graphs[key] = _Captured(recursion, leaves, lengths, reads, self._pool)
         self._graphs.move_to_end(key)
         while len(self._graphs) > self.capacity:
             self._graphs.popitem(last=False)
@@ -104,16 +106,32 @@ class _Pass:
     waits = True
 
 
+class _Reading(nn.Module):
+    """The recursion as a module, so that its parameters can be replaced during a call."""
+
+    def __init__(self, recursion: Recursion, reads: nn.ModuleList) -> None:
+        super().__init__()
+        self.recursion, self.reads = recursion, reads
+
+    def forward(self, leaves: Tensor, lengths: Tensor) -> Tensor:
+        return self.recursion(leaves, lengths)
+
+
 class _Captured:
     def __init__(
-        self, recursion: Recursion, leaves: Tensor, lengths: Tensor, weights: Sequence[Tensor], pool: Any
+        self, recursion: Recursion, leaves: Tensor, lengths: Tensor, reads: nn.ModuleList, pool: Any
     ) -> None:
         self.leaves, self.lengths = leaves.detach().clone().requires_grad_(), lengths.clone()
-        wanted = [self.leaves, *(w for w in weights if w.requires_grad)]
+        # Autograd runs what belongs to a leaf on the stream where the leaf was first used, and a capture must
+        # not leave its own: so the parameters are other leaves here, of the same memory.
+        weights = {name: w.detach().requires_grad_(w.requires_grad) for name, w in reads.named_parameters()}
+        wanted = [self.leaves, *(w for w in weights.values() if w.requires_grad)]
+        called = _Reading(recursion, reads)
         held: list[Tensor] = []
 
         def forward() -> tuple[Tensor, ...]:
-            held[:] = [recursion(self.leaves, self.lengths)]
+            named = {f"reads.{name}": w for name, w in weights.items()}
+            held[:] = [torch.func.functional_call(called, named, (self.leaves, self.lengths))]
             return (held[0].detach(),)
 
         def backward() -> tuple[Tensor, ...]:
