@@ -22,8 +22,9 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from beamtree.cli import app
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.explorer.catalog import load_models
+from beamtree.explorer.server import run
 from beamtree.model import save_model
 
 LIMITS = [
@@ -139,13 +140,13 @@ def test_options_reach_the_server_and_its_end_is_told(
 ) -> None:
     import uvicorn
 
-    def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+    def serve_once(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
         assert sockets[0].getsockname()[0] == host
         with TestClient(server.config.app, base_url="http://explorer.test") as client:  # type: ignore[arg-type]
             assert client.get("/api/models").json()["limits"]["max_tokens"] == 7
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr(uvicorn.Server, "run", serve_once)
     words = f"serve --host {host} --port 0 --allow-host explorer.test --max-tokens 7 --workers 3"
     result = CliRunner().invoke(app, [*(["--debug"] if debug else []), *shlex.split(words)])
     assert result.exit_code == 0, result.output
@@ -189,6 +190,12 @@ def test_a_missing_package_is_named_by_its_extra() -> None:
     assert done.returncode == 2
     expected = "beamtree: the tree explorer needs an optional dependency: pip install 'beamtree[web]'\n"
     assert done.stderr == expected
+
+
+def test_a_missing_uvicorn_is_named_by_its_extra_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with socket.socket() as unused, pytest.raises(MissingExtraError, match=r"beamtree\[web\]"):
+        run(None, unused)
 
 
 def test_models_are_named_by_their_folders_and_nothing_above(tmp_path: Path) -> None:
