@@ -2,6 +2,7 @@
 
 import os
 from datetime import timedelta
+from typing import Any
 
 from beamtree.errors import BeamtreeError
 
@@ -44,8 +45,22 @@ class Processes:
 
         if not dist.is_initialized():
             # One process may be hours ahead of another, so the usual half hour is too short.
-            dist.init_process_group("gloo", rank=self.rank, world_size=self.count, timeout=timedelta(days=30))
+            self.connect("gloo", timeout=timedelta(days=30))
         dist.barrier()
+
+    def connect(self, backend: str, **options: Any) -> None:
+        """Join the process group.
+
+        torchrun keeps one store over its restarts, and in it the addresses of processes that are dead, which
+        new ones would try to reach. So every attempt has names of its own there.
+        """
+        import torch.distributed as dist
+
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            options["store"] = dist.PrefixStore(f"attempt{attempt}", dist.TCPStore(*place, is_master=False))
+        dist.init_process_group(backend, rank=self.rank, world_size=self.count, **options)
 
     def leave(self) -> None:
         """Close the connections that `wait` opened."""

@@ -102,3 +102,25 @@ def test_two_real_processes_share_a_file_and_both_see_it_whole(tmp_path: Path) -
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors.decode()
     assert (tmp_path / "out.txt").read_text() == "".join(f"{i}{i}\n" for i in range(20))
+
+
+def test_every_attempt_of_torchrun_has_names_of_its_own_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed as dist
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = dist.TCPStore("127.0.0.1", port, is_master=True)  # the supervisor's, which outlives its workers
+    for name, value in {
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }.items():
+        monkeypatch.setenv(name, value)
+    for attempt in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        Processes(0, 1).connect("gloo")
+        dist.destroy_process_group()
+    keys = server.list_keys()
+    assert any(key.startswith("attempt0/") for key in keys)
+    assert any(key.startswith("attempt1/") for key in keys)

@@ -22,6 +22,7 @@ from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.heads import class_losses
 from beamtree.model import save_model
+from beamtree.processes import Processes
 from beamtree.together import failing_together
 from beamtree.training.progress import Display
 from beamtree.training.recipe import Recipe, TrainingSettings
@@ -51,7 +52,12 @@ def create_accelerator() -> "Accelerator":
         from accelerate import Accelerator
     except ImportError as error:
         raise MissingExtraError("training", "train") from error
-    return Accelerator(cpu=not torch.cuda.is_available())
+    on_gpu, processes = torch.cuda.is_available(), Processes.from_environment()
+    if processes.count > 1 and not torch.distributed.is_initialized():
+        if on_gpu:
+            torch.cuda.set_device(processes.local_rank % torch.cuda.device_count())
+        processes.connect("nccl" if on_gpu else "gloo")
+    return Accelerator(cpu=not on_gpu)
 
 
 def fit(
