@@ -13,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import beamtree
 from beamtree.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,6 +73,12 @@ def test_pages_speak_of_every_command() -> None:
 
     named = {words[0] for page in WITH_COMMANDS for words in commands(page)}
     assert named == set(COMMANDS)
+
+
+def test_the_reference_lists_every_public_name() -> None:
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^::: beamtree\.(?:\w+\.)*(\w+)$", text, re.M))
+    assert set(beamtree.__all__) <= listed
 
 
 def numbers_apart(text: str) -> tuple[str, list[float]]:
