@@ -206,7 +206,8 @@ def test_small_rows_are_replayed_on_a_gpu_and_share_widths() -> None:
     assert crvnn._row_width(1, 225, True) == (240, True)
     assert crvnn._row_width(1, 238, True) == (240, True)
     assert crvnn._row_width(1, 225, False) == (227, False)
-    assert crvnn._row_width(128, 100, True) == (102, False)
+    assert crvnn._row_width(128, 100, True) == (112, True)
+    assert crvnn._row_width(256, 100, True) == (102, False)
     assert crvnn._row_width(1, 3000, True) == (3002, False)
 
 
