@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.cell import autocasts
-from beamtree.ops.registry import HAS_TRITON
+from beamtree.ops.registry import has_kernels
 
 SMALL = 2**30  # multiplications
+FEW = 2**19  # numbers that a layer reads: beyond, the workspace does not matter
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -42,12 +43,12 @@ def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     weight = layer.weight
     if (
         x.is_cuda
-        and HAS_TRITON
+        and torch.is_grad_enabled()
+        and x.numel() <= FEW
         and x.dtype == weight.dtype == torch.float32
-        and x.numel() * weight.shape[0] <= SMALL
         and not torch.compiler.is_compiling()
         and not autocasts(x)
-        and torch.cuda.get_device_capability(x.device) >= (8, 0)
+        and has_kernels(x.device)
     ):
         y: Tensor = _Product.apply(x.reshape(-1, x.shape[-1]), weight.t())
         return y.view(*x.shape[:-1], -1) + layer.bias

@@ -1,12 +1,21 @@
 """How the package registers its operators."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 HAS_TRITON = find_spec("triton") is not None
+
+
+@cache
+def has_kernels(device: torch.device) -> bool:
+    """Whether our kernels can run there."""
+    return HAS_TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 _LIBRARY = torch.library.Library("beamtree", "FRAGMENT")
 
 
