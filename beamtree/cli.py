@@ -73,6 +73,8 @@ def _root(
     ] = False,
 ) -> None:
     """Neural networks that find a tree in a sequence by themselves."""
+    # oneDNN keeps what it compiled for the last 1024 shapes: hundreds of MiB, as every batch has its own.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def main() -> None:

@@ -1,6 +1,5 @@
 """`beamtree parse MODEL TEXT`: what a model says of a text and the trees it finds; one line or a million."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -79,8 +78,6 @@ def parse(
     from beamtree.processes import Processes
     from beamtree.streaming import LineJob, survey
 
-    # oneDNN keeps what it compiled for the last 1024 shapes: hundreds of MiB, as every batch has its own.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     source = _choose_source(texts, file)
     format = format or (_BY_SUFFIX.get(out.suffix, Format.text) if out is not None else Format.text)
     processes = Processes.from_environment()
