@@ -136,7 +136,7 @@ def splice(rows: Tensor, chosen: Candidates, parents: Tensor, step: Step) -> Ten
 def take(rows: Tensor, beam: Tensor, place: Tensor) -> Tensor:
     """rows[b, beam, place] for (B, beams, width, d) and indices (B, …) -> (B, …, d)."""
     B, beams, width, d = rows.shape
-    sequence = torch.arange(B, device=rows.device).view(B, *[1] * (place.dim() - 1))
-    index = (sequence * beams + beam) * width + place
+    first = torch.arange(0, B * beams, beams, device=rows.device).view(B, *[1] * (place.dim() - 1))
+    index = torch.add(place, first + beam, alpha=width)
     # Of gather and index_select, only the latter keeps nothing but the indices for the backward pass.
     return rows.reshape(-1, d).index_select(0, index.view(-1)).view(*index.shape, d)

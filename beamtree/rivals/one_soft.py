@@ -92,20 +92,23 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
         left = torch.cat((around[:, :, :-1].flatten(1, 2), soft[:, :, :-1].flatten(1, 2)), 1)
         right = torch.cat((around[:, :, 1:].flatten(1, 2), soft[:, :, 1:].flatten(1, 2)), 1)
         made, scores = self.propose(left, right)  # (B, 2·k + the soft beam's pairs, d)
+
+        beams, pairs = logits.shape[1:]
         place = torch.arange(width - 1, device=states.device)
-        at = torch.where(step.running[:, None], hard.position, width + 1).unsqueeze(
-            -1
-        )  # nowhere at the end
-        source = place + (place > at)  # (B, k, width−1)
-        which = (place - at + 1).clamp(0, 1)
-        is_new = (place == at) | (place == at - 1)
+        row = torch.arange(B, device=states.device).view(B, 1, 1)
+        at = torch.where(step.running[:, None], hard.position, width + 1).unsqueeze(-1)  # nowhere at the end
+        old = (row * beams + hard.beam.unsqueeze(-1)) * pairs + place + (place > at)  # (B, k, width−1)
+        new = row * made.shape[1] + logits.numel()  # where a sequence's new pairs begin
+        is_right = place == at
+        index = torch.where(is_right | (place == at - 1), new + 2 * slot + is_right, old)
+        if soft.shape[1]:
+            index = torch.cat((index, new + 2 * k + place), 1)
 
-        def merged(old: Tensor, new: Tensor) -> Tensor:  # (B, beams, width, f), (B, rows, f)
-            beside = take(new[:, : 2 * k].unflatten(1, (k, 2)), slot, which)
-            kept = torch.where(is_new.unsqueeze(-1), beside, take(old, hard.beam.unsqueeze(-1), source))
-            return torch.cat((kept, new[:, 2 * k :].unflatten(1, (soft.shape[1], width - 1))), 1)
+        def pick(before: Tensor, fresh: Tensor) -> Tensor:
+            both = torch.cat((before.flatten(0, 2), fresh.flatten(0, 1)))
+            return both.index_select(0, index.view(-1)).view(*index.shape, *both.shape[1:])
 
-        return merged(parents, made), merged(logits.unsqueeze(-1), scores.unsqueeze(-1)).squeeze(-1)
+        return pick(parents, made), pick(logits, scores)
 
 
 def blend(rest: Candidates, states: Tensor, parents: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -121,6 +124,7 @@ def blend(rest: Candidates, states: Tensor, parents: Tensor, step: Step) -> tupl
     old = (by_beam @ states.flatten(2)).view(B, pairs + 1, d)
     new = (by_beam @ parents.flatten(2)).view(B, pairs, d)
     choice, passed = choice.unsqueeze(-1), running_sum(choice).unsqueeze(-1)
-    merged = choice * new + (1 - passed) * old[:, :-1] + (passed - choice) * old[:, 1:]
-    soft = torch.where(step.running[:, None, None], merged, old[:, :-1])
+    here, next_one = old[:, :-1], old[:, 1:]
+    merged = choice * new + (1 - passed) * here + (passed - choice) * next_one
+    soft = torch.where(step.running[:, None, None], merged, here)
     return score.masked_fill(~some, -torch.inf), soft.unsqueeze(1)
