@@ -4,7 +4,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 
-.PHONY: run test browser lint clean
+.PHONY: run test browser lint clean lock audit trust
 
 run: .venv/installed
 	$(BIN)/python -m beamtree.demo
@@ -24,11 +24,27 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-.venv/installed: pyproject.toml
+# Everything but torch comes in the version and with the hash that requirements.lock names.
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+.venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP_INSTALL) --no-deps --require-hashes -r requirements.lock
+	$(PIP_INSTALL) $(TORCH)
+	$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
+
+# After a change to the dependencies in pyproject.toml; LOCK=--upgrade takes the newest versions.
+lock:
+	$(PIP_INSTALL) uv
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/lock.py $(LOCK)
+
+audit:
+	$(PIP_INSTALL) pip-audit
+	$(BIN)/pip-audit --disable-pip --require-hashes -r requirements.lock
+
+# Every check of docs/reliability.md in full; `make test` runs them in short.
+trust: .venv/installed
+	$(BIN)/python -m tools.trust all
 
 clean:
 	rm -rf .venv dist build

@@ -1,0 +1,1 @@
+"""Checks of minutes: faults, hostile files and inputs, rounding, endurance. See docs/reliability.md."""

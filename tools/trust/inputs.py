@@ -1,0 +1,324 @@
+"""Hostile inputs: parsers, readers, brackets, given trees, pinned spans, masks and activations.
+
+Text must be read or refused by a BeamtreeError, a tensor by a ValueError that names the argument; what is
+read must be whole: n−1 merges, brackets that read back, as many records as lines.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tools.trust import texts
+from tools.trust.mutate import hostile_value, spoil_bytes
+from tools.trust.tally import Tally
+
+SHORT = {"cases": 150, "tokens": 50_000}
+
+
+def run(folder: Path, *, cases: int = 2600, tokens: int = 1_000_000, seed: int = 0) -> list[Tally]:
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(seed)
+    readers = Readers(folder)
+    checks: dict[str, Callable[[random.Random], str | None]] = {
+        "ListOps expressions": lambda draw: expressions(draw, "listops"),
+        "logic formulas": lambda draw: expressions(draw, "logic"),
+        "data files": readers.one,
+        "lines to parse": Lines().one,
+        "brackets": brackets,
+        "merges=": merges,
+        "pinned_spans=": pinned_spans,
+        "masks and activations": activations,
+    }
+    tallies = []
+    for name, check in checks.items():
+        tally = Tally(name)
+        for _ in range(cases):
+            try:
+                problem = check(draw)
+            except Exception as error:
+                problem = f"{type(error).__name__}: {str(error)[:300]}"
+            tally.note(problem is None, str(problem))
+        print(tally, flush=True)
+        tallies.append(tally)
+    tallies.append(long_lines(tokens))
+    print(tallies[-1], flush=True)
+    return tallies
+
+
+def _text(draw: random.Random, sound: Callable[[random.Random], str]) -> str:
+    return texts.soup(draw) if draw.random() < 0.3 else texts.stirred(draw, sound(draw))
+
+
+def expressions(draw: random.Random, name: str) -> str | None:
+    from beamtree.data.task import find_task
+    from beamtree.errors import BeamtreeError
+
+    task = find_task(name)
+    text = _text(draw, texts.expression if name == "listops" else texts.formula)
+    try:
+        tokens = task.tokenize(text)
+    except BeamtreeError as error:
+        return None if 0 < len(str(error)) < 400 else f"{text!r}: {error}"
+    return _whole_tree(task.gold_merges(tokens), len(tokens), text)
+
+
+def _whole_tree(found: list[int], n: int, text: str) -> str | None:
+    import torch
+
+    from beamtree.constraints import check_merges
+
+    check_merges(torch.tensor([found], dtype=torch.int64).reshape(1, -1), torch.tensor([n]), n=n)
+    return None if len(found) == n - 1 else f"{text!r} gives {len(found)} merges of {n} tokens"
+
+
+class Readers:
+    """Data files of every task, spoilt as bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        from beamtree.data import task as tasks
+
+        self.folder = folder
+        self.names = tuple(getattr(tasks, "TASKS", ("listops", "logic")))
+
+    def one(self, draw: random.Random) -> str | None:
+        from beamtree.data.task import find_task
+        from beamtree.errors import BeamtreeError
+
+        name = draw.choice(self.names)
+        path = self.folder / f"{name}{draw.choice(['.tsv', '.tsv', '.txt', '.jsonl', '.tsv.gz', '.tsv.xz'])}"
+        content = "\n".join(_row(draw, name) for _ in range(draw.randrange(6))).encode(errors="surrogatepass")
+        path.write_bytes(spoil_bytes(draw, content) if draw.random() < 0.7 else content)
+        try:
+            examples = list(find_task(name).read_file(path))
+        except BeamtreeError as error:
+            return None if path.name in str(error) else f"{path.name} is not named: {error}"
+        finally:
+            path.unlink()
+        whole = all(all(example.sentences) for example in examples)
+        return None if whole else f"{name}: an example without words"
+
+
+def _row(draw: random.Random, name: str) -> str:
+    one, other = texts.expression(draw), texts.formula(draw)
+    rows = {"listops": f"{draw.randrange(10)}\t{one}", "logic": f"{draw.choice('=<>^|v#')}\t{other}\t{other}"}
+    languages = [
+        "label\tsentence\tpremise\thypothesis\ttext\tquestion1\tquestion2\tis_duplicate\tgold_label",
+        "entailment\ta b\tc d\te f\tg\th\ti\t1\tneutral",
+        "(3 (2 It) (4 (2 's) (3 good)))",
+        '{"gold_label": "neutral", "sentence1": "a", "sentence2": "b"}',
+    ]
+    return texts.stirred(draw, rows.get(name) or draw.choice(languages))
+
+
+class Lines:
+    """Lines through a tiny model, as `beamtree parse` reads them."""
+
+    def __init__(self) -> None:
+        from beamtree.data.task import find_task
+        from beamtree.model import ModelSettings, create_model
+
+        sizes = {"d_model": 4, "embedding_size": 4, "classifier_hidden": 4}
+        settings = ModelSettings("ebt-grc", **sizes, options={"beam_size": 2})
+        self.models = [create_model(settings, find_task(name)).eval() for name in ("listops", "logic")]
+
+    def one(self, draw: random.Random) -> str | None:
+        from beamtree.formats import as_brackets, as_json
+        from beamtree.parsing import parse_lines
+
+        model = draw.choice(self.models)
+        sound = texts.expression if model.task.sentences == 1 else _pair
+        lines = [_text(draw, sound).replace("\n", " ") for _ in range(2)]
+        records = parse_lines(model, lines, max_length=40)
+        written = [
+            text
+            for record in records
+            for text in (as_json(record, beams=True), as_brackets(record, beams=True))
+        ]
+        if len(records) != 2 or any("\n" in text for text in written):
+            return f"{lines!r} gives {len(records)} records"
+        return None
+
+
+def _pair(draw: random.Random) -> str:
+    return f"{texts.formula(draw)}\t{texts.formula(draw)}"
+
+
+def brackets(draw: random.Random) -> str | None:
+    from beamtree.brackets import merges_from_brackets
+    from beamtree.errors import BeamtreeError
+
+    text = _text(draw, texts.tree)
+    given: Any = text if draw.random() < 0.7 else text.replace("(", "( ").replace(")", " )").split()
+    try:
+        tokens, found = merges_from_brackets(given)
+    except BeamtreeError:
+        return None
+    return _whole_tree(found, len(tokens), text)
+
+
+_ENCODER: list[Any] = []
+
+
+def _encoder() -> Any:
+    import torch
+
+    from beamtree import BeamTreeEncoder
+
+    if not _ENCODER:
+        torch.manual_seed(0)
+        _ENCODER.append(BeamTreeEncoder(4, beam_size=3).eval())
+    return _ENCODER[0]
+
+
+def _batch(draw: random.Random) -> tuple[Any, Any]:
+    import torch
+
+    B, n = draw.randint(1, 3), draw.randint(1, 7)
+    lengths = torch.tensor([draw.randint(1, n) for _ in range(B)])
+    return torch.randn(B, n, 4), torch.arange(n) >= lengths[:, None]
+
+
+def _refused_by_name(action: Callable[[], Any], name: str, given: Any) -> str | None:
+    """None if the action runs or a ValueError names the argument."""
+    try:
+        action()
+    except ValueError as error:
+        return None if name in str(error) and len(str(error)) < 2000 else f"{given!r:.300}: {error!r:.300}"
+    except Exception as error:
+        return f"{given!r:.300}: {type(error).__name__}: {str(error)[:200]}"
+    return None
+
+
+def merges(draw: random.Random) -> str | None:
+    import torch
+
+    x, mask = _batch(draw)
+    B, n = mask.shape
+    given: Any = torch.tensor(
+        [[draw.randint(-2, n) for _ in range(n - 1)] for _ in range(B)], dtype=torch.int64
+    )
+    given = given.reshape(B, n - 1)
+    if draw.random() < 0.5:  # one that is nearly right
+        left = (~mask).sum(1)
+        for t in range(n - 1):
+            high = (left - t - 2).tolist()
+            given[:, t] = torch.tensor([draw.randint(0, top) if top >= 0 else -1 for top in high])
+        if draw.random() < 0.5 and given.numel():
+            given.view(-1)[draw.randrange(given.numel())] = draw.choice([-2, -1, 0, n, 2**62, -(2**63)])
+    elif draw.random() < 0.3:
+        given = draw.choice(
+            [given.float(), given.int(), given[:, None], given.tolist(), given[:1, :0], 5, "x"]
+        )
+    return _refused_by_name(lambda: _encoder()(x, mask, merges=given, need_trees=True), "merges", given)
+
+
+def pinned_spans(draw: random.Random) -> str | None:
+    import torch
+
+    x, mask = _batch(draw)
+    B, n = mask.shape
+
+    def end() -> int:
+        return draw.choice([draw.randint(0, n), draw.randint(0, n), -1, n + 1, 2**62, 2**70])
+
+    given: Any = [[(end(), end()) for _ in range(draw.randrange(3))] for _ in range(B)]
+    match draw.randrange(8):
+        case 0:
+            given = hostile_value(draw)
+        case 1:
+            given = [hostile_value(draw) for _ in range(B)]
+        case 2:
+            given = [[hostile_value(draw)] for _ in range(B)]
+        case 3:
+            sizes = draw.choice([(B, 2, 2), (B, 0, 2), (B, 2), (B + 1, 1, 2), (B, 1, 3)])
+            given = torch.randint(-2, n + 2, sizes, dtype=draw.choice([torch.int64, torch.int32]))
+    if given is None:
+        return None
+    problem = _refused_by_name(lambda: _encoder()(x, mask, pinned_spans=given), "pinned_spans", given)
+    if problem is None and isinstance(given, list):
+        problem = _keeps_pins(x, mask, given)
+    return problem
+
+
+def _keeps_pins(x: Any, mask: Any, given: list[Any]) -> str | None:
+    try:
+        trees = _encoder()(x, mask, pinned_spans=given, need_trees=True)[1]
+    except ValueError:
+        return None
+    for b, spans in enumerate(given):
+        found = trees.span_sets(b, 0)
+        for start, end in spans:
+            if end - start > 1 and (start, end) not in set(map(tuple, found)):
+                return f"{(start, end)} is not in the tree of sequence {b}"
+    return None
+
+
+def activations(draw: random.Random) -> str | None:
+    import torch
+
+    x, mask = _batch(draw)
+    B, n = mask.shape
+    b, i, kind = draw.randrange(B), draw.randrange(n), draw.randrange(8)
+    value = draw.choice([float("nan"), float("inf"), -float("inf")])
+    if kind == 0:  # in padding it has no effect
+        expected = _encoder()(x, mask)
+        x[mask] = value
+        return None if torch.equal(_encoder()(x, mask), expected) else "padding has an effect"
+    wanted = "x"
+    if kind == 1:
+        mask[b] = True
+        wanted = "key_padding_mask"
+    elif kind == 2:
+        x[b, 0, draw.randrange(4)] = value
+    elif kind == 3 and n > 1:
+        mask[b, -1], mask[b, 0] = False, True
+        wanted = "key_padding_mask"
+    elif kind == 4:
+        mask = draw.choice([mask.float(), mask[:, :-1], mask[:1].expand(B + 1, n), mask.tolist(), mask[0]])
+        wanted = "key_padding_mask"
+    elif kind == 5:
+        x = draw.choice([x.double(), x[..., :3], x[0], x.int(), x.tolist(), x[:, :0], None, x.to_sparse()])
+        mask = None
+    elif kind == 6:
+        x[b, i] = draw.choice([1e15, -1e15, 1e-45])
+        out = _encoder()(x, mask)
+        return None if out.isfinite().all() else "finite activations give a root that is not finite"
+    else:
+        return None if _encoder()(x, mask).isfinite().all() else "not finite"
+    try:
+        _encoder()(x, mask)
+    except ValueError as error:
+        return None if wanted in str(error) else f"{wanted} is not named: {error}"
+    return f"{wanted} was taken, kind {kind}"
+
+
+def long_lines(tokens: int) -> Tally:
+    """Lines of so many tokens are read or refused in seconds, however deep they nest."""
+    from beamtree.brackets import merges_from_brackets
+    from beamtree.data.task import find_task
+    from beamtree.errors import BeamtreeError
+    from beamtree.parsing import parse_lines
+
+    tally = Tally(f"lines of {tokens:,} tokens")
+    model = Lines().models[0]
+    readers: dict[str, Callable[[str], Any]] = {
+        "listops": find_task("listops").tokenize,
+        "logic": find_task("logic").tokenize,
+        "brackets": merges_from_brackets,
+        "parse": lambda text: parse_lines(model, [text]),
+    }
+    for what, text in texts.endless(tokens).items():
+        for name, reader in readers.items():
+            began = time.monotonic()
+            problem = ""
+            try:
+                reader(text)
+            except BeamtreeError as error:
+                problem = "" if len(str(error)) < 2000 else f"a message of {len(str(error)):,} characters"
+            except Exception as error:
+                problem = f"{type(error).__name__}: {str(error)[:200]}"
+            seconds = time.monotonic() - began
+            tally.note(not problem and seconds < 20, f"{what} to {name}: {problem or f'{seconds:.1f} s'}")
+    return tally

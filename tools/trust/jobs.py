@@ -1,0 +1,98 @@
+"""What crash tests interrupt: commands that write, small enough to be run hundreds of times."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RECIPE = """
+[task]
+sampled = { train = 40, dev = 12, max_length = 12 }
+[model]
+encoder = "ebt-grc"
+d_model = 8
+embedding_size = 6
+classifier_hidden = 8
+options = { beam_size = 2 }
+[training]
+batch_size = 8
+micro_batch_size = 4
+max_epochs = 3
+patience = 10
+plateau_patience = 0
+learning_rate = 0.2
+selection = "accuracy"
+"""
+EPOCHS, STEPS = 3, 15
+_EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]", "not an expression", "[MED 1 2 3 4 5 ]"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command for an empty folder, which repeated as it stands finishes what a crash interrupted."""
+
+    name: str
+    arguments: tuple[str, ...]  # paths are relative to the folder
+    outcome: Callable[[Path], Any]  # equal where everything that matters is equal
+    prepare: Callable[[Path], None]
+
+
+def all_jobs(stage: Path) -> list[Job]:
+    """The jobs; `stage` gets what they read."""
+    stage.mkdir(parents=True, exist_ok=True)
+    (stage / "recipe.toml").write_text(RECIPE)
+    (stage / "lines.txt").write_text("".join(f"{_EXPRESSIONS[i % 5]}\n" for i in range(40)))
+    return [
+        Job("train", ("train", f"{stage}/recipe.toml", "--resume", "run"), training_outcome, _no),
+        Job(
+            "parse",
+            ("parse", "listops-ebt-grc", "--file", f"{stage}/lines.txt", "--out", "out.jsonl", "--resume"),
+            file_contents,
+            _no,
+        ),
+        Job("data", ("data", "logic", "--pairs", "2500", "--out", "data", "--overwrite"), file_contents, _no),
+        Job("eval --save", ("eval", "run", "--data", "test.tsv", "--save"), file_contents, _copy_run),
+        Job("report", ("report", "run", "--out", "out"), file_contents, _copy_run),
+    ]
+
+
+def _no(folder: Path) -> None:
+    """Nothing has to be there."""
+
+
+def _copy_run(folder: Path) -> None:
+    """A finished run: that of the trained model which ships with the package."""
+    import beamtree
+
+    shipped = Path(beamtree.__file__).parent / "pretrained" / "listops-ebt-grc"
+    shutil.copytree(shipped, folder / "run" / "best")
+    (folder / "run" / "recipe.toml").write_text("")
+    record = {"epoch": 1, "step": 1, "train_loss": 1.0, "train_accuracy": 0.5, "dev_loss": 1.0}
+    record |= {"dev_accuracy": 0.5, "learning_rate": 0.1, "best": True, "tokens_per_second": 1, "seconds": 1}
+    (folder / "run" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    (folder / "test.tsv").write_text("9\t[MAX 2 9 ]\n3\t[SM 1 2 ]\n4\t[MIN 4 7 ]\n")
+
+
+def training_outcome(folder: Path) -> Any:
+    """Metrics without what a clock decides, and every weight of best/ and last/, bit for bit."""
+    from beamtree.tensorfile import load_tensors
+
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        del record["seconds"], record["tokens_per_second"]
+    weights = {}
+    for name in ("best", "last"):
+        tensors, _ = load_tensors(folder / "run" / name / "model.safetensors")
+        weights[name] = {key: tensor.numpy().tobytes() for key, tensor in tensors.items()}
+    return records, weights, leftovers(folder)
+
+
+def file_contents(folder: Path) -> Any:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Part files that should be gone."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob(".*.part"))

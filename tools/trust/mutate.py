@@ -1,0 +1,149 @@
+"""Ways to spoil bytes, values and files, drawn from a seeded generator."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NAMES = [
+    "../../../../etc/passwd",
+    "/etc/passwd",
+    "a\0b",
+    "x" * 5000,
+    "os.system",
+    "__import__('os')",
+    "é\u202e",
+    "",
+]
+
+
+def spoil_bytes(draw: random.Random, content: bytes) -> bytes:
+    """Cut, flip, overwrite, insert, remove or repeat something."""
+    place = draw.randrange(len(content) + 1)
+    some = draw.randbytes(draw.choice([1, 2, 8, 64, 1024]))
+    match draw.randrange(7):
+        case 0:
+            return content[:place]
+        case 1:
+            spoilt = bytearray(content or b"\0")
+            for _ in range(draw.choice([1, 1, 2, 8])):
+                spoilt[draw.randrange(len(spoilt))] ^= 1 << draw.randrange(8)
+            return bytes(spoilt)
+        case 2:
+            return content[:place] + some + content[place + len(some) :]
+        case 3:
+            return content[:place] + some + content[place:]
+        case 4:
+            return content[:place] + content[place + len(some) :]
+        case 5:
+            return content + content[place:]
+        case _:
+            return some
+
+
+def hostile_value(draw: random.Random) -> Any:
+    """A value that JSON can hold and no setting wants, or one that is only absurd."""
+    return draw.choice(
+        [
+            *(None, True, False, [], {}, -1, 0, 1, 2, 7, 65536, 2**31, 2**63, 10**30, int("9" * 4000)),
+            *(0.5, -0.0, 1e308, float("nan"), float("inf"), 1e-320),
+            *NAMES,
+            [[[[1]]]],
+            {"a": {"b": {}}},
+            "9" * 50,
+            list(range(1000)),
+            deep_list(draw.choice([5, 400])),
+        ]
+    )
+
+
+def deep_list(depth: int) -> list[Any]:
+    nested: list[Any] = []
+    for _ in range(depth):
+        nested = [nested]
+    return nested
+
+
+def spoil_json(draw: random.Random, value: Any) -> Any:
+    """Somewhere in the tables and lists: another value, one less or one more."""
+    value = json.loads(json.dumps(value))
+    places: list[Any] = [value]
+    for place in places:
+        children = place.values() if isinstance(place, dict) else place
+        places += [child for child in children if isinstance(child, (dict, list))]
+    place = draw.choice([place for place in places if place] or [value])
+    key = draw.choice(list(place) if isinstance(place, dict) else range(len(place)))
+    match draw.randrange(4):
+        case 0:
+            del place[key]
+        case 1 if isinstance(place, dict):
+            place[draw.choice([*NAMES, "device", "cell", "extends", "beam_size"])] = hostile_value(draw)
+        case _:
+            place[key] = hostile_value(draw)
+    return value
+
+
+def spoil_place(draw: random.Random, path: Path) -> None:
+    """Something else than a file where a file should be, or a file too large to read."""
+    path.unlink()
+    match draw.randrange(8):
+        case 0:
+            pass
+        case 1:
+            path.mkdir()
+        case 2:
+            os.mkfifo(path)
+        case 3:
+            path.symlink_to(path.name)
+        case 4:
+            path.symlink_to(
+                draw.choice(["/etc/passwd", "/dev/zero", "/dev/null", "/nowhere", "/proc/self/maps"])
+            )
+        case 5:
+            path.symlink_to(path.parent)
+        case 6:
+            path.touch()
+        case 7:
+            path.touch()
+            os.truncate(path, draw.choice([1 << 31, 1 << 40]))
+
+
+def replant(good: dict[str, bytes], folder: Path) -> None:
+    """The folder as it was before it was spoilt."""
+    if folder.exists() or folder.is_symlink():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    for name, content in good.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def raw_safetensors(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    """A file of that header, sound or not, with the length it claims."""
+    return (len(header) if length is None else length).to_bytes(8, "little") + header + data
+
+
+def hostile_safetensors(draw: random.Random) -> bytes:
+    """Headers that lie."""
+    shape = draw.choice([[2**40], [2**62, 4], [-1], [0], [], [1] * 5000, [2**31, 2**31], ["x"], [1.5]])
+    offsets = draw.choice([[0, 4], [0, 2**42], [8, 4], [-4, 0], [0, 0], [0], None])
+    dtype = draw.choice(["F32", "F64", "I64", "BOOL", "F8_E4M3", "X", "", 5])
+    entry: Any = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+    table = {draw.choice([*NAMES, "head.out.bias"]): entry, "other": entry}
+    metadata = {
+        "beamtree": draw.choice(["null", "{", "[" * 3000, json.dumps({"notes": "{}", "sha256": "0"})])
+    }
+    makers: list[Callable[[], bytes]] = [
+        lambda: raw_safetensors(json.dumps(table).encode(), bytes(8)),
+        lambda: raw_safetensors(json.dumps(table | {"__metadata__": metadata}).encode(), bytes(8)),
+        lambda: raw_safetensors(json.dumps({"__metadata__": metadata}).encode()),
+        lambda: raw_safetensors(b"{}", length=draw.choice([2**63, 2**64 - 1, 2**26, 3, 0])),
+        lambda: raw_safetensors(b"[" * draw.choice([10, 100_000])),
+        lambda: raw_safetensors(b'{"a":' * 10_000),
+        lambda: b"cos\nsystem\n(S'touch executed'\ntR.",  # what an unpickler would run
+        lambda: b"PK\x03\x04" + draw.randbytes(200),
+    ]
+    return draw.choice(makers)()

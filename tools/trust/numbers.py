@@ -1,0 +1,134 @@
+"""Numerical honesty: float32 against float64, finite losses and gradients at the extremes, equal bytes."""
+
+import copy
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tools.trust.jobs import RECIPE, training_outcome
+from tools.trust.tally import Tally
+
+SHORT = {"batches": 30, "longest": 400}
+
+
+def run(folder: Path, *, batches: int = 1000, longest: int = 10_000, seed: int = 0) -> list[Tally]:
+    import torch
+
+    torch.set_num_threads(1)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    tallies = []
+    for check in (
+        lambda: compare_precisions(batches, seed),
+        lambda: compare_precisions(batches // 5, seed, scale=0.05),
+        lambda: reach_extremes(longest, seed),
+        lambda: repeat_in_two_processes(folder),
+    ):
+        tallies.append(check())
+        print(tallies[-1], flush=True)
+    return tallies
+
+
+def compare_precisions(batches: int, seed: int, scale: float = 1.0) -> Tally:
+    """The same weights and tokens in both: where the trees differ, only near-ties may be the reason.
+
+    A small `scale` of the scorer's weights brings scores together and makes near-ties more frequent.
+    """
+    import torch
+
+    from beamtree import BeamTreeEncoder
+
+    torch.manual_seed(seed)
+    sequences = differing = beams_differing = 0
+    worst_root, widest_tie = 0.0, 0.0
+    tally = Tally("")
+    for _ in range(batches):
+        encoder = BeamTreeEncoder(16, beam_size=5).eval()
+        with torch.no_grad():
+            encoder.scorer.out.weight.mul_(scale)
+        exact = copy.deepcopy(encoder).double()
+        n = int(torch.randint(2, 25, ()))
+        x = torch.randn(4, n, 16)
+        is_pad = torch.arange(n) >= torch.randint(1, n + 1, (4, 1))
+        with torch.no_grad():
+            root, trees = encoder(x, is_pad, need_trees=True)
+            exact_root, exact_trees = exact(x.double(), is_pad, need_trees=True)
+        same = (trees.merges == exact_trees.merges).flatten(1).all(1)
+        same_best = (trees.merges[:, 0] == exact_trees.merges[:, 0]).all(1)
+        sequences += 4
+        differing += int((~same_best).sum())
+        beams_differing += int((~same).sum())
+        gap = (root.double() - exact_root).abs().amax(1)
+        if same.any():
+            worst_root = max(worst_root, float(gap[same].max()))
+        if not same_best.all():
+            scores = exact_trees.log_scores[~same_best]
+            widest_tie = max(widest_tie, float((scores[:, 0] - scores[:, 1]).max()))
+        tally.note(bool((gap[same] < 1e-4).all()), f"roots of the same trees differ by {float(gap.max())}")
+    tally.name = (
+        f"float32 against float64 (scorer × {scale}): the best tree differs in {differing} of {sequences:,} "
+        f"sequences, any of 5 beams in {beams_differing}; roots of equal trees by at most {worst_root:.1e}; "
+        f"widest gap of best scores where trees differ {widest_tie:.1e}; batches"
+    )
+    return tally
+
+
+def reach_extremes(longest: int, seed: int) -> Tally:
+    """Loss and every gradient are finite, whatever the sizes and however large scores and logits are."""
+    tally = Tally(f"finite loss and gradients: logits to ±1e4, lengths to {longest:,}, d 1 … 1024, K 1 … 32")
+    cases = [(d, K, n, 1.0) for d in (1, 2, 3, 17, 1024) for K, n in ((1, 3), (5, 9))]
+    cases += [(8, K, n, 1.0) for K in (1, 2, 3, 16, 32) for n in (1, 2, 3, 12)]
+    cases += [(8, 5, n, size) for n in (2, 7, 40) for size in (1e2, 1e4, 1e-4)]
+    cases += [(4, 2, n, 1.0) for n in sorted({100, longest // 10, longest})]
+    for d, K, n, size in cases:
+        problem = _step(d, K, n, size, seed)
+        tally.note(problem is None, f"d {d}, K {K}, n {n}, scores × {size:g}: {problem}")
+    return tally
+
+
+def _step(d: int, K: int, n: int, size: float, seed: int) -> str | None:
+    import warnings
+
+    import torch
+
+    from beamtree import BeamTreeEncoder
+    from beamtree.heads import ClassifierHead, class_losses
+
+    warnings.simplefilter("ignore")
+    torch.manual_seed(seed)
+    encoder, head = BeamTreeEncoder(d, beam_size=K), ClassifierHead(d, 8, 10)
+    with torch.no_grad():
+        encoder.scorer.out.weight.mul_(size)
+    x = torch.randn(2 if n < 1000 else 1, n, d, requires_grad=True)
+    root, trees = encoder(x, need_trees=True)
+    logits = head(root)
+    logits = logits * (1e4 / logits.detach().abs().amax().clamp(min=1e-9)) if size != 1.0 else logits
+    loss = class_losses(logits, torch.zeros(len(x), dtype=torch.int64)).mean()
+    (loss + trees.weights.square().sum()).backward()
+    named = {"x": x, **dict(encoder.named_parameters()), **dict(head.named_parameters())}
+    wrong = [
+        name for name, tensor in named.items() if tensor.grad is None or not tensor.grad.isfinite().all()
+    ]
+    if not loss.isfinite() or not root.isfinite().all():
+        return f"loss {float(loss)}"
+    return f"gradients of {', '.join(wrong)}" if wrong else None
+
+
+def repeat_in_two_processes(folder: Path) -> Tally:
+    """The same command in two processes: the same metrics and the same bytes of every weight."""
+    tally = Tally("same seed, same device, two processes: metrics and weights, bit for bit")
+    outcomes = []
+    for name in ("one", "two"):
+        place = folder / name
+        place.mkdir()
+        (place / "recipe.toml").write_text(RECIPE)
+        command = [sys.executable, "-m", "beamtree.cli", "train", "recipe.toml", "--out", "run"]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+        subprocess.run(
+            command, cwd=place, check=True, env=environment, stdout=subprocess.DEVNULL, timeout=300
+        )
+        outcomes.append(training_outcome(place))
+    tally.note(outcomes[0] == outcomes[1], "they differ")
+    return tally
