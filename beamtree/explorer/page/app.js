@@ -159,6 +159,7 @@ async function startWithServer(wanted) {
     asking.fill(link);
     if (!link.texts.length) {
       const [example] = await asking.examples;
+      if (asking.boxes.some((box) => box.value)) return; // somebody was quicker
       asking.write(example?.texts ?? []);
     }
     await submit(asking.question, link);
