@@ -12,14 +12,16 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
     """`kernel[grid](*arguments, **options)`; options are the kernel's constants, in order, then Triton's.
 
-    A kernel compiled once serves every call with the same options: integers among the arguments must not be
-    specialised (`do_not_specialize`), and tensors start at multiples of 16 bytes, or take the slow way.
+    A kernel compiled once serves every call with the same options and types of tensors: integers among the
+    arguments must not be specialised (`do_not_specialize`), and tensors start at multiples of 16 bytes, or
+    take the slow way.
     """
     device = arguments[0].device
-    if device.type != "cuda" or any(x.data_ptr() % 16 for x in arguments if isinstance(x, Tensor)):
+    tensors = [x for x in arguments if isinstance(x, Tensor)]
+    if device.type != "cuda" or any(x.data_ptr() % 16 for x in tensors):
         kernel[grid](*arguments, **options)
         return
-    key = (kernel, device.index, *options.values())
+    key = (kernel, device.index, *options.values(), *(x.dtype for x in tensors))
     compiled = _compiled.get(key)
     if compiled is None:
         _compiled[key] = kernel[grid](*arguments, **options)
