@@ -11,7 +11,7 @@ from beamtree.cell import GatedRecursiveCell
 from beamtree.checks import lengths_from
 from beamtree.constraints import check_merges, check_pins
 from beamtree.errors import BeamtreeError
-from beamtree.exporting import roots_in_a_loop
+from beamtree.exporting import exported_root
 from beamtree.forest import Forest
 from beamtree.leaf import LeafTransform
 from beamtree.recursion import Beams, beam_tree_recursion
@@ -96,7 +96,10 @@ class BeamTreeEncoder(SavedBlock):
         dynamic, the length from 2 on.
         """
         if torch.compiler.is_exporting():
-            return self._exported(x, key_padding_mask, need_trees, merges, pinned_spans)
+            if self.merge_equal_trees:
+                raise ValueError("merge_equal_trees cannot be exported: set it to False before")
+            given = (need_trees, merges, pinned_spans)
+            return exported_root(self, x, key_padding_mask, *given, beam_size=self.beam_size)
         beams = self.beams(x, key_padding_mask, merges=merges, pinned_spans=pinned_spans)
         return (beams.root(), beams.trees()) if need_trees else beams.root()
 
@@ -153,16 +156,6 @@ class BeamTreeEncoder(SavedBlock):
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         return self.leaf(x), lengths
-
-    def _exported(self, x: Tensor, key_padding_mask: Tensor | None, *refused: object) -> Tensor:
-        if self.training:
-            raise RuntimeError("torch.export is for inference here: call eval() on the encoder before")
-        if any(option is not None and option is not False for option in refused):
-            raise ValueError("need_trees, merges and pinned_spans cannot be exported: leave them out")
-        if self.merge_equal_trees:
-            raise ValueError("merge_equal_trees cannot be exported: set it to False before")
-        leaves, lengths = self.read(x, key_padding_mask)
-        return roots_in_a_loop(leaves, lengths, self.cell, self.scorer, beam_size=self.beam_size)
 
     def _warn_if_greedy(self) -> None:
         if self.beam_size > 1 or self._warned or not self.training or torch.compiler.is_compiling():

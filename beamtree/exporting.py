@@ -5,19 +5,54 @@ row of n of which fewer count with every merge. That is O(n²·K·d) work; searc
 but is an operator that only this package can run.
 """
 
+from collections.abc import Callable
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._higher_order_ops.while_loop import while_loop
 
 from beamtree.ops.reference import stable_topk
+from beamtree.scorer import EntangledScorer
+
+
+class TreeReader(Protocol):
+    """An encoder that in evaluation merges the best pairs by score."""
+
+    training: bool
+
+    @property
+    def cell(self) -> nn.Module: ...
+    @property
+    def scorer(self) -> nn.Module: ...
+    def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]: ...
+
+
+def exported_root(
+    encoder: TreeReader, x: Tensor, key_padding_mask: Tensor | None, *refused: object, beam_size: int
+) -> Tensor:
+    """What the encoder returns while it is exported, (B, d); options that were given are refused."""
+    if encoder.training:
+        raise RuntimeError("torch.export is for inference here: call eval() on the encoder before")
+    if any(option is not None and option is not False for option in refused):
+        raise ValueError("need_trees, merges and pinned_spans cannot be exported: leave them out")
+    cell, score = encoder.cell, encoder.scorer
+
+    def score_parent(left: Tensor, right: Tensor) -> Tensor:
+        scores: Tensor = score(cell(left, right))
+        return scores
+
+    entangled = isinstance(score, EntangledScorer)
+    leaves, lengths = encoder.read(x, key_padding_mask)
+    return roots_in_a_loop(leaves, lengths, cell, score_parent if entangled else score, beam_size=beam_size)
 
 
 def roots_in_a_loop(
     leaves: Tensor,  # (B, n, d), n ≥ 2, finite everywhere, padding included
     lengths: Tensor,  # (B,)
     cell: nn.Module,
-    scorer: nn.Module,
+    scorer: Callable[[Tensor, Tensor], Tensor],
     *,
     beam_size: int,
 ) -> Tensor:

@@ -19,11 +19,11 @@ from torch.export import Dim, ExportedProgram
 
 from beamtree.atomic import replace_file
 from beamtree.data.vocabulary import PAD
-from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError, MissingExtraError, first_line
 from beamtree.heads import class_probabilities
 from beamtree.model import TreeClassifier
 
+EXPORTABLE = ("ebt-grc", "ebt-grc-noslice", "bt-grc", "bt-grc-os", "gt-grc", "egt-grc")
 IDS, PROBABILITIES = "ids", "probabilities"
 CHECKED_SIZES = ((1, 1), (1, 2), (3, 3), (2, 17), (4, 40))  # batches and lengths tried after an export
 
@@ -41,10 +41,10 @@ class Predictor(nn.Module):
 
 def export_program(model: TreeClassifier) -> ExportedProgram:
     """The whole classifier as a graph of plain PyTorch operators."""
-    if not isinstance(model.encoder, BeamTreeEncoder):
+    if model.settings.encoder not in EXPORTABLE:
         raise BeamtreeError(
             f"the encoder {model.settings.encoder!r} cannot be exported for every length; "
-            "ebt-grc and ebt-grc-noslice can"
+            f"{', '.join(EXPORTABLE)} can"
         )
     sentences = model.task.sentences
     batch, length = Dim("batch", min=1), Dim("length", min=2)

@@ -28,7 +28,7 @@ def export(
     the rows are the first sentences. An ONNX file names its labels and tokens in its metadata; the first
     token has id 3, and 1 stands for an unknown one.
 
-    Models with the encoders ebt-grc and ebt-grc-noslice can be exported.
+    Models with the encoders ebt-grc, ebt-grc-noslice, bt-grc, bt-grc-os, gt-grc and egt-grc can be exported.
     """
     from beamtree.inference import set_beam_size
     from beamtree.model import load_model

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from beamtree import recursion
+from beamtree.exporting import exported_root
 from beamtree.forest import Forest, refuse_merges
 from beamtree.rivals.beam_step import Beams, Made, Step, splice, take
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
@@ -54,6 +55,8 @@ class BeamTreeGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        if torch.compiler.is_exporting():
+            return exported_root(self, x, key_padding_mask, need_trees, beam_size=self.beam_size)
         leaves, lengths = self.read(x, key_padding_mask)
         self._warn_if_greedy()
         if self.plain and not need_trees and x.shape[1] > 1:

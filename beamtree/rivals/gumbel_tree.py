@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from beamtree.exporting import exported_root
 from beamtree.forest import Forest, refuse_merges
 from beamtree.generic import refuse_double_backward
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
@@ -50,6 +51,8 @@ class EfficientGumbelTreeGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        if torch.compiler.is_exporting():
+            return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
         if self.training and not need_trees:
             return _replayed(self, leaves, lengths)
@@ -102,6 +105,8 @@ class GumbelTreeGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        if torch.compiler.is_exporting():
+            return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
         if self.mode == "cached" or not self.training:
             if self.training and not need_trees:
