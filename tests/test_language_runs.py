@@ -200,3 +200,12 @@ def test_an_encoder_of_pairs_needs_pairs_and_a_language_its_words() -> None:
         create_model(ModelSettings("gau", d_model=8), find_task("listops"))
     with pytest.raises(BeamtreeError, match="task 'snli' has no words of its own"):
         create_model(ModelSettings("gau", d_model=8), find_task("snli"))
+
+
+@pytest.mark.parametrize("recipe", ["snli-gau", "qqp"])
+def test_pairs_are_told_apart_after_a_few_epochs(recipe: str, corpora: Path) -> None:
+    changes = [f"model.{name}=0.0" for name in ("input_dropout", "dropout", "output_dropout")]
+    # Sorted by length together, the few pairs there are would make batches of one label each.
+    changes += ["training.bucket=1", "training.learning_rate=0.01", "training.patience=20"]
+    changes += ["training.plateau_patience=20", "model.d_model=32", "model.classifier_hidden=64"]
+    assert "with dev accuracy 100.00%" in train(recipe, corpora, "run", 20, *changes)
