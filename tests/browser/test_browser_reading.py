@@ -47,6 +47,14 @@ def test_a_typed_expression_gives_prediction_bars_tree_and_beams(explorer: Explo
     assert names == ["Beam 1", "Beam 2", "Beam 3", "Beam 4", "Beam 5", "Gold tree"]
 
 
+def test_the_next_text_leaves_nothing_of_the_last(explorer: Explorer) -> None:
+    explorer.open(text="[MAX 4 5 ]")
+    for text in ("[MIN 4 5 ]", "[SM 4 6 ]", "7", "[MED 4 6 ]"):
+        explorer.type(text)
+        explorer.wait("return location.hash.includes(arguments[0])", text.split()[0].strip("["))
+        assert tree_texts(explorer) == text.split()
+
+
 def test_an_example_is_one_click(explorer: Explorer) -> None:
     explorer.open()
     examples = explorer.all("#examples button")

@@ -44,7 +44,7 @@ export class Picture {
       wanted.set(`${node.start}:${node.end}:${path}`, { of: node, x, y, path });
     }
     for (const place of layout.leaves) {
-      wanted.set(`${place.leaf.start}:${place.leaf.end}:${place.text}`, { of: place.leaf, place });
+      wanted.set(`${place.leaf.start}:${place.leaf.end}:${place.text}:${place.label}`, { of: place.leaf, place });
     }
     for (const [key, item] of this.drawn) {
       if (!wanted.has(key)) {
