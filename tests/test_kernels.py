@@ -150,6 +150,15 @@ def test_inner_nodes_and_their_gradients_are_the_plain_engines(lengths: list[int
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm() + 1e-5
 
 
+def test_without_a_gradient_the_results_are_the_same() -> None:
+    case = make([5, 3, 1])
+    found = run(case, 3, noisy=True, dropout=0.2, need_nodes=True)
+    with torch.no_grad():
+        again = run(case, 3, noisy=True, dropout=0.2, need_nodes=True)
+    for one, other in zip(found, again, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_repeated_tokens_tie_as_on_the_cpu() -> None:
     case = make([7, 6])
     with torch.no_grad():

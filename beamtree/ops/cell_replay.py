@@ -17,6 +17,11 @@ WIDEST_FUSED = 256  # beyond, the library's products for each level are faster
 SPLITS = 16  # programs that share the rows of a sum over them
 
 
+def goes_by_library(d: int) -> bool:
+    """Whether the host takes a launch for each level, and so must know where they start."""
+    return d > WIDEST_FUSED
+
+
 class NodeGradients(NamedTuple):
     """What reaches the nodes before any of it goes through the cell."""
 
@@ -92,7 +97,7 @@ def through_cell(
             ALL_D=all_d,
             num_warps=4,
         )
-        descend = _descend_by_library if d > WIDEST_FUSED else _descend
+        descend = _descend_by_library if goes_by_library(d) else _descend
         by_node = (gradients, child_grads, parents, normed, scales, weights.gamma)
         descend(some, by_node, gates, hidden, weights, totals, sums, counter, B * n, K, precision)
 
@@ -191,9 +196,8 @@ def _descend_by_library(
     all_d = triton.next_power_of_2(d)
     block_m = max(1, 2048 // all_d)
     by_gate, by_sum, sent = gates.view(-1, 4, d), sums.view(-1, 1, d), by_node[1].view(-1, 2 * d)
-    starts = some.starts[: some.highest + 1].tolist()
     for height in range(some.highest, 0, -1):
-        start, end = starts[height], starts[height - 1]
+        start, end = some.bounds[height], some.bounds[height - 1]
         launch(
             level_kernels.node_gradient_kernel,
             (triton.cdiv(end - start, block_m),),

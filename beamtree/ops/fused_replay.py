@@ -5,7 +5,7 @@ import triton
 from torch import Tensor
 
 from beamtree.ops import level_kernels, survivor_kernels
-from beamtree.ops.cell_replay import NodeGradients, through_cell
+from beamtree.ops.cell_replay import NodeGradients, goes_by_library, through_cell
 from beamtree.ops.fused_search import Tape, Weights
 from beamtree.ops.launch import launch
 from beamtree.ops.products import HALF, float32_precision, product
@@ -32,7 +32,9 @@ def replay(
     H, s = weights.scorer_w1.shape[0], weights.scorer_w1.shape[1] // 2
     units = weights.b1.shape[0]
     links, slots, heights, energies, log_z = tape.parts(K)
-    some = find_survivors(slots, heights, relative, grad_relative, n, deterministic)
+    some = find_survivors(
+        slots, heights, relative, grad_relative, n, deterministic, need_bounds=goes_by_library(d)
+    )
     N = some.count
     rows = B * n + N  # of gradients: leaves, then survivors
 

@@ -22,22 +22,29 @@ class Survivors:
     starts: Tensor  # (n,) int32: how many survivors are higher than this
     count: int
     highest: int
+    bounds: list[int]  # `starts` for the host, if it asked
 
 
 def find_survivors(
-    slots: Tensor, heights: Tensor, relative: Tensor, grad_relative: Tensor, n: int, deterministic: bool
+    slots: Tensor,
+    heights: Tensor,
+    relative: Tensor,
+    grad_relative: Tensor,
+    n: int,
+    deterministic: bool,
+    need_bounds: bool = False,
 ) -> Survivors:
     B, K = relative.shape
     T = n - 1
     count = B * K * T
     levels, rows = torch.empty_like(slots), torch.empty_like(slots)
     weights = relative.new_empty(count)
-    counts, starts, cursors, totals = (
+    counts, cursors, starts, totals = (
         piece.view(torch.int32)
         for piece in pieces(torch.zeros, slots.device, (T + 1,), (T + 1,), (T + 1,), (2,))
     )
     if T == 0:
-        return Survivors(slots, weights, rows, starts, 0, 0)
+        return Survivors(slots, weights, rows, starts, 0, 0, [])
     beams = max(2, triton.next_power_of_2(K))
     launch(survivor_kernels.mark_kernel, (B, triton.cdiv(T, 16)),
         slots, heights, relative, grad_relative, levels, weights, counts, T,
@@ -65,8 +72,10 @@ def find_survivors(
         num_warps=4,
     )
     # The only synchronisation: everything that follows is as large as the number of survivors.
-    number, highest = totals.tolist()
-    return Survivors(order, weights, rows, starts, number, highest)
+    first, last = starts.storage_offset(), totals.storage_offset() + 2
+    wanted = starts.as_strided((last - first,), (1,)) if need_bounds else totals
+    *bounds, number, highest = wanted.tolist()
+    return Survivors(order, weights, rows, starts, number, highest, bounds)
 
 
 def pieces(make: Callable[..., Tensor], device: torch.device, *shapes: tuple[int, ...]) -> Iterator[Tensor]:
