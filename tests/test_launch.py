@@ -30,7 +30,7 @@ class Compiled:
         self.kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *arguments: self.kernel.launches.append((grid, arguments[2:]))
+        return lambda *arguments: self.kernel.launches.append((grid, arguments[1:]))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_the_second_launch_passes_the_constants_in_the_kernels_order(on_gpu: Any
     kernel, y = Kernel(), torch.zeros(8)
     for count in (3, 4):
         launching.launch(kernel, (count, 2), on_gpu, y, count, DEEP=True, WIDTH=16, num_warps=4)
-    assert kernel.launches == [("worked out", (3, 2)), ((4, 2, 1), (4, 16, True))]
+    assert kernel.launches == [("worked out", (3, 2)), ((4, 2, 1), (y.data_ptr(), 4, 16, True))]
 
 
 def test_other_options_and_other_types_are_worked_out_anew(on_gpu: Any) -> None:

@@ -27,4 +27,6 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
         _compiled[key] = kernel[grid](*arguments, **options)
         return
     constants = [options[name] for name in kernel.arg_names[len(arguments) :]]
-    compiled[(*grid, 1, 1)[:3]](*arguments, *constants)
+    # Of an address Triton asks nothing more; a tensor costs it a question to the driver.
+    addresses = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+    compiled[(*grid, 1, 1)[:3]](*addresses, *constants)
