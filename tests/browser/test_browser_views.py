@@ -94,10 +94,8 @@ def test_five_hundred_tokens_start_folded_and_can_be_opened_zoomed_and_moved(exp
 
 def test_five_hundred_tokens_can_be_played(explorer: Explorer) -> None:
     explorer.open(text=LONG, step=250)
-    next_ten = (
-        "const t = performance.now(); for (let i = 0; i < 10; i++) document.querySelector('#next').click();"
-    )
-    assert explorer.run(f"{next_ten} return (performance.now() - t) / 10") < 300, "milliseconds a merge"
+    explorer.run("for (let i = 0; i < 10; i++) document.querySelector('#next').click()")
+    assert explorer.text("#step-text").startswith("Merge 261 of 497")
     stage, merge = explorer.box(".stage"), explorer.box(".candidate.first path")
     assert stage["top"] < merge["top"] < stage["bottom"], "the place of work is in sight"
     explorer.shot("500-tokens-playing")
