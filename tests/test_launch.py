@@ -60,6 +60,11 @@ def test_a_tensor_at_an_odd_address_takes_the_slow_way_and_is_not_remembered(on_
     assert [launch[0] for launch in kernel.launches] == ["worked out"] * 3 + [(1, 1, 1)]
 
 
+def test_blocks_and_powers_of_two_are_rounded_up() -> None:
+    assert [launching.blocks(count, 4) for count in (0, 1, 4, 5)] == [0, 1, 1, 2]
+    assert [launching.power_of_two(number) for number in (0, 1, 2, 3, 64, 65)] == [1, 1, 2, 4, 64, 128]
+
+
 def test_on_a_cpu_every_launch_is_tritons_own(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, x = Kernel(), torch.zeros(8)
     for _ in range(2):

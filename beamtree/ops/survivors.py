@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
-import triton
 from torch import Tensor
 
 from beamtree.ops import survivor_kernels
-from beamtree.ops.launch import launch
+from beamtree.ops.launch import blocks, launch, power_of_two
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ def find_survivors(
     )
     if T == 0:
         return Survivors(slots, weights, rows, starts, 0, 0, [])
-    beams = max(2, triton.next_power_of_2(K))
-    launch(survivor_kernels.mark_kernel, (B, triton.cdiv(T, 16)),
+    beams = max(2, power_of_two(K))
+    launch(survivor_kernels.mark_kernel, (B, blocks(T, 16)),
         slots, heights, relative, grad_relative, levels, weights, counts, T,
         K=K, BEAMS=beams, BLOCK=16, num_warps=4,
     )  # fmt: skip
@@ -57,7 +56,7 @@ def find_survivors(
         order = torch.empty(count, dtype=torch.int64, device=slots.device)
     launch(
         survivor_kernels.place_kernel,
-        (triton.cdiv(count, 256),),
+        (blocks(count, 256),),
         levels,
         slots,
         starts,
