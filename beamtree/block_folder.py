@@ -8,7 +8,7 @@ from torch import nn
 
 from beamtree.card import write_card
 from beamtree.errors import BeamtreeError
-from beamtree.folder import CONFIG, WEIGHTS, check_fit, read_config, write_config
+from beamtree.folder import CONFIG, WEIGHTS, check_fit, check_options, read_config, write_config
 from beamtree.hub import HubMixin
 
 _KINDS = {"block": (str, "text"), "options": (dict, "a table")}
@@ -36,14 +36,15 @@ class SavedBlock(HubMixin, nn.Module):
 
         config = read_config(folder, _KINDS)
         if config["block"] != cls.__name__:
-            raise BeamtreeError(f"{folder} holds a {config['block']}, not a {cls.__name__}")
+            raise BeamtreeError(f"{folder} holds a {config['block'][:80]}, not a {cls.__name__}")
+        check_options(config["options"], f"{folder / CONFIG}: options")
         tensors, _ = load_tensors(folder / WEIGHTS)
         dtype = next((tensor.dtype for tensor in tensors.values()), torch.float32)
         try:
             with torch.device("meta"):  # so that wrong sizes cost no memory
                 wanted = cls._make(config["options"], dtype).state_dict()
         except (TypeError, ValueError, RuntimeError) as error:
-            reason = f"its options make no {cls.__name__}: {error}"
+            reason = f"its options make no {cls.__name__}: {' '.join(str(error).split())[:300]}"
             raise BeamtreeError(f"{folder / CONFIG}: {reason}") from error
         check_fit(wanted, tensors, folder / WEIGHTS, CONFIG)
         with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced

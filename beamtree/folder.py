@@ -13,6 +13,10 @@ from beamtree.errors import BeamtreeError
 from beamtree.reading import read_json, shown
 
 FORMAT = 1
+_NOT_IN_FILES = ("cell", "scorer", "device", "dtype")
+_MOST = {"memory_slots": 4096, "test_slots": 4096} | dict.fromkeys(
+    ("beam_size", "layers", "steps", "repeats", "refinements"), 1024
+)
 CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocabulary.json", "README.md"
 
 
@@ -37,6 +41,22 @@ def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str
         if not isinstance(config.get(key), kind):
             raise BeamtreeError(f"{path}: {key} must be {wanted}, got {shown(config.get(key))}")
     return config
+
+
+def check_options(options: Mapping[str, Any], name: str) -> None:
+    """Refuse options that no file may choose, and sizes that would only waste memory."""
+    for key, option in options.items():
+        if key in _NOT_IN_FILES:
+            raise BeamtreeError(f"{name}.{key} cannot be set: it is chosen by the program")
+        most = _MOST.get(key, 65536)
+        if type(option) is int and option > most:
+            raise BeamtreeError(f"{name}.{key[:80]} must be at most {most}, got {shown(option)}")
+        if isinstance(option, dict):
+            check_options(option, f"{name}.{key}")
+
+
+def bytes_of(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def check_fit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path, beside: str) -> None:

@@ -3,7 +3,7 @@
 A model folder holds `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,16 @@ from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words, saved_words
 from beamtree.embedding import create_embedding
 from beamtree.errors import BeamtreeError
-from beamtree.folder import CONFIG, VOCABULARY, WEIGHTS, check_fit, read_config, write_config
+from beamtree.folder import (
+    CONFIG,
+    VOCABULARY,
+    WEIGHTS,
+    bytes_of,
+    check_fit,
+    check_options,
+    read_config,
+    write_config,
+)
 from beamtree.heads import ClassifierHead, class_probabilities, pair_features
 from beamtree.hub import HubMixin
 from beamtree.reading import is_file, is_folder, machine_memory, shown
@@ -28,11 +37,6 @@ from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.zoo import create_encoder, pair_encoder_names
 
 _KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
-# A file may not choose where and in what a model computes, nor sizes that only waste memory.
-_NOT_IN_FILES = ("cell", "scorer", "device", "dtype")
-_MOST = {"memory_slots": 4096, "test_slots": 4096} | dict.fromkeys(
-    ("beam_size", "layers", "steps", "repeats", "refinements"), 1024
-)
 PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
 
@@ -66,7 +70,7 @@ class TreeClassifier(HubMixin, nn.Module):
         super().__init__()
         self.settings, self.task, self.words = settings, task, words
         self.notes: dict[str, Any] = {}  # what stands beside the weights: how they were trained
-        _check_options(settings)
+        check_options(settings.options, "model.options")
         d = settings.d_model
         self.embedding = embedding = create_embedding(
             words,
@@ -183,7 +187,7 @@ def create_model(settings: ModelSettings, task: Task, words: Words | None = None
         raise BeamtreeError(f"task {task.name!r} has no words of its own: they are counted in its text")
     words = words or Words(Vocabulary(task.tokens))
     with torch.device("meta"):
-        needed = _bytes(TreeClassifier(settings, task, words).state_dict())
+        needed = bytes_of(TreeClassifier(settings, task, words).state_dict())
     if needed > machine_memory():
         raise BeamtreeError(
             f"the weights would take {needed / 2**30:,.0f} GiB, more than this machine's memory: "
@@ -222,7 +226,7 @@ def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") 
         raise BeamtreeError(f"{source}: {error}") from error
     if config["labels"] != list(task.labels):
         raise BeamtreeError(f"{source} lists other labels than the task {task.name!r} has")
-    tensors, notes = load_tensors(folder / WEIGHTS, largest=_bytes(wanted))
+    tensors, notes = load_tensors(folder / WEIGHTS, largest=bytes_of(wanted))
     check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
     with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
         model = TreeClassifier(settings, task, saved_words(vocabulary, vectors, source))
@@ -249,16 +253,3 @@ def find_model(path_or_name: str | Path) -> Path:
         raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
     known = nearest(str(path_or_name), shipped) if shipped else ""
     raise BeamtreeError(f"there is no model {shown(str(path_or_name))}, neither a folder nor shipped{known}")
-
-
-def _check_options(settings: ModelSettings) -> None:
-    for name, option in settings.options.items():
-        if name in _NOT_IN_FILES:
-            raise BeamtreeError(f"model.options.{name} cannot be set: it is chosen by the program")
-        most = _MOST.get(name, 65536)
-        if type(option) is int and option > most:
-            raise BeamtreeError(f"model.options.{name} must be at most {most}, got {option}")
-
-
-def _bytes(tensors: Mapping[str, Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors.values())

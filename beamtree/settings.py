@@ -56,7 +56,9 @@ def nearest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
     close = difflib.get_close_matches(word[:100], list(known), n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; there {'is' if len(known) == 1 else 'are'} {', '.join(known)}"
+    names = list(known)
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names[:20])}{more}"
 
 
 def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, key: str) -> Any:

@@ -404,7 +404,7 @@ def damaged(folder: Path, file: str, change: Any) -> Path:
             lambda text: text.partition("\n")[2],
             "line 1: this is epoch 2; others are missing",
         ),
-        ("eval.json", lambda text: text[:-1], "cannot read .*eval.json"),
+        ("eval.json", lambda text: text[:-1], "eval.json is not JSON"),
         ("eval.json", lambda text: "[]", "eval.json is not what `beamtree eval --json` writes"),
         ("eval.json", lambda text: text.replace("accuracy_95", "interval"), "KeyError.'accuracy_95'"),
         ("eval.json", lambda text: text.replace("0.9,", "9.0,", 1), "near-iid is not between 0 and 1"),

@@ -5,7 +5,6 @@ gone. Where they are still there, an evaluation of other weights is refused.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from beamtree.errors import BeamtreeError
-from beamtree.reading import read_json
+from beamtree.reading import read_json, shown
 from beamtree.training.recipe import Recipe, load_recipe
 from beamtree.training.run_folder import RunFolder
 
@@ -111,7 +110,7 @@ def read_run(path: Path) -> TrainedRun:
     if not folder.begun:
         problem = "has no recipe.toml, nor has a folder in it" if path.is_dir() else "is not there"
         raise BeamtreeError(f"{path} is no run folder: it {problem}")
-    recipe = load_recipe(folder.recipe_file.resolve())
+    recipe = load_recipe(folder.recipe_file.absolute())
     history = folder.read_metrics()
     for number, record in enumerate(history, start=1):
         _check_record(folder.metrics_file, number, record)
@@ -138,16 +137,13 @@ def _check_record(file: Path, number: int, record: Any) -> None:
     for key, kind in kinds.items():
         value = record.get(key) if isinstance(record, dict) else None
         if type(value) is not kind and not (kind is float and type(value) is int):
-            raise BeamtreeError(f"{file}, line {number}: {key} must be {kind.__name__}, got {value!r}")
+            raise BeamtreeError(f"{file}, line {number}: {key} must be {kind.__name__}, got {shown(value)}")
     if record["epoch"] != number:
         raise BeamtreeError(f"{file}, line {number}: this is epoch {record['epoch']}; others are missing")
 
 
 def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluation:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BeamtreeError(f"cannot read {file}: {error}") from error
+    content = read_json(file)
     try:
         of = content["task"], content["encoder"]
         wanted = recipe.task.name, recipe.model.encoder
@@ -164,7 +160,7 @@ def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluat
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BeamtreeError):
             raise
-        raise BeamtreeError(f"{file} is not what `beamtree eval --json` writes: {error!r}") from error
+        raise BeamtreeError(f"{file} is not what `beamtree eval --json` writes: {shown(error)}") from error
 
 
 def _figures(entry: dict[str, Any]) -> SplitFigures:

@@ -1,5 +1,6 @@
 """A recipe says everything that decides a training run: task, model, training; commented TOML on disk."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -172,7 +173,7 @@ def _find(name: str, folder: Path) -> Path:
         return SHIPPED / f"{name}.toml"
     path = folder / name
     if is_file(path):
-        return path.resolve()
+        return Path(os.path.abspath(path))  # a link keeps its own name in messages
     if name.endswith(".toml"):
         raise BeamtreeError(f"there is no file {shown(name)}")
     raise BeamtreeError(

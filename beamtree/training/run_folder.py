@@ -13,6 +13,7 @@ from typing import Any
 
 from beamtree.atomic import make_folder, replace_file
 from beamtree.errors import BeamtreeError
+from beamtree.reading import read_text
 from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
 
 
@@ -107,9 +108,8 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The records, one an epoch."""
+        lines = read_text(self.metrics_file).split("\n")
         try:
-            return [json.loads(line) for line in self.metrics_file.read_text(encoding="utf-8").splitlines()]
-        except OSError as error:
-            raise BeamtreeError(f"cannot read {self.metrics_file}: {error.strerror}") from error
-        except ValueError as error:
+            return [json.loads(line) for line in lines if line]
+        except (ValueError, RecursionError) as error:
             raise BeamtreeError(f"{self.metrics_file} is not one JSON record a line: {error}") from error

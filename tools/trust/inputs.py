@@ -295,7 +295,7 @@ def activations(draw: random.Random) -> str | None:
 
 
 def long_lines(tokens: int) -> Tally:
-    """Lines of so many tokens are read or refused in seconds, however deep they nest."""
+    """Lines of so many tokens are read or refused in seconds of one core, however deep they nest."""
     from beamtree.brackets import merges_from_brackets
     from beamtree.data.task import find_task
     from beamtree.errors import BeamtreeError
@@ -311,7 +311,7 @@ def long_lines(tokens: int) -> Tally:
     }
     for what, text in texts.endless(tokens).items():
         for name, reader in readers.items():
-            began = time.monotonic()
+            began = time.process_time()
             problem = ""
             try:
                 reader(text)
@@ -319,6 +319,6 @@ def long_lines(tokens: int) -> Tally:
                 problem = "" if len(str(error)) < 2000 else f"a message of {len(str(error)):,} characters"
             except Exception as error:
                 problem = f"{type(error).__name__}: {str(error)[:200]}"
-            seconds = time.monotonic() - began
+            seconds = time.process_time() - began
             tally.note(not problem and seconds < 20, f"{what} to {name}: {problem or f'{seconds:.1f} s'}")
     return tally
