@@ -140,6 +140,14 @@ def test_a_capture_reads_leaves_of_its_own_in_the_weights_memory(graphs: list[Re
     assert encoder.cell.w1.weight is weight
 
 
+def test_an_option_changed_between_two_calls_is_followed(graphs: list[Recording]) -> None:
+    encoder = make(dropout=0.5)
+    x, is_padding = make_input([6, 3])
+    assert not torch.equal(encoder(x, is_padding), encoder(x, is_padding))
+    encoder.cell.dropout = 0.0
+    assert torch.equal(encoder(x, is_padding), encoder(x, is_padding))
+
+
 def test_frozen_weights_get_no_gradient(graphs: list[Recording]) -> None:
     encoder = make()
     encoder.scorer.requires_grad_(False)

@@ -60,8 +60,10 @@ class BeamTreeGRC(TreeEncoder):
         leaves, lengths = self.read(x, key_padding_mask)
         self._warn_if_greedy()
         if self.plain and not need_trees and x.shape[1] > 1:
-            reads = (self.cell, self.scorer)
-            return self.graphs.run(lambda *of: self.search(*of).root(), leaves, lengths, reads)
+            options = (self.beam_size, self.mode, self.stochastic, self.cell.training, self.cell.dropout)
+            return self.graphs.run(
+                lambda *of: self.search(*of).root(), leaves, lengths, (self.cell, self.scorer), options
+            )
         beams = self.search(leaves, lengths) if self.plain else self._recurse(leaves, lengths)
         root = beams.root()
         if self.plain and x.shape[1] == 1:

@@ -154,6 +154,7 @@ def _replayed(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor,
         leaves,
         lengths,
         (encoder.cell, encoder.scorer),
+        (encoder.stochastic, encoder.cell.training, encoder.cell.dropout),
         static=lambda leaves, lengths: encoder.tree(leaves, StaticSchedule(lengths, leaves.shape[1]))[0],
     )
 

@@ -7,7 +7,7 @@ numbers. The graphs of a module share their memory, so it holds what one step ne
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class WholeGraphs:
         self.capacity = capacity
         self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
         self._lock = threading.Lock()
-        self._pool: Any = None
+        self._pools: dict[tuple[Hashable, ...], Any] = {}
         self._pass: Callable[[], _Pass | None] = lambda: (
             None
         )  # the latest, while anything may still ask for it
@@ -52,9 +52,11 @@ class WholeGraphs:
         leaves: Tensor,
         lengths: Tensor,
         reads: Sequence[nn.Module],
+        options: tuple[Hashable, ...],
         static: Recursion | None = None,
     ) -> Tensor:
-        """recursion(leaves, lengths), which reads the parameters of these modules and nothing else.
+        """recursion(leaves, lengths), which reads the parameters of these modules and nothing else that
+        changes but these options.
 
         `static` is the recursion in a form that can be captured, where its own cannot.
         """
@@ -66,7 +68,7 @@ class WholeGraphs:
             if latest is not None and latest.waits:
                 return recursion(leaves, lengths)
             parts = nn.ModuleList(reads)
-            captured = self._find(static or recursion, leaves, lengths, parts)
+            captured = self._find(static or recursion, leaves, lengths, parts, options)
             this = _Pass()
             self._pass = weakref.ref(this)
         root: Tensor = _Replay.apply(self, captured, this, leaves, lengths, *parts.parameters())
@@ -86,14 +88,22 @@ class WholeGraphs:
         )
 
     def _find(
-        self, recursion: Recursion, leaves: Tensor, lengths: Tensor, reads: nn.ModuleList
+        self,
+        recursion: Recursion,
+        leaves: Tensor,
+        lengths: Tensor,
+        reads: nn.ModuleList,
+        options: tuple[Hashable, ...],
     ) -> "_Captured":
         addresses = tuple((w.data_ptr(), w.requires_grad) for w in reads.parameters())
-        key = (tuple(leaves.shape), leaves.dtype, addresses, *step_graphs.surroundings(leaves.device))
+        surroundings = step_graphs.surroundings(leaves.device)
+        key = (tuple(leaves.shape), leaves.dtype, addresses, *options, *surroundings)
         if key not in self._graphs:
-            if self._pool is None:
-                self._pool = torch.cuda.graph_pool_handle()
-            self._graphs[key] = _Captured(recursion, leaves, lengths, reads, self._pool)
+            device_and_stream = surroundings[:2]  # only one stream's kernels keep an order
+            if device_and_stream not in self._pools:
+                self._pools[device_and_stream] = torch.cuda.graph_pool_handle()
+            pool = self._pools[device_and_stream]
+            self._graphs[key] = _Captured(recursion, leaves, lengths, reads, pool)
         self._graphs.move_to_end(key)
         while len(self._graphs) > self.capacity:
             self._graphs.popitem(last=False)
