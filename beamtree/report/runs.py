@@ -136,7 +136,9 @@ def _check_record(file: Path, number: int, record: Any) -> None:
     kinds = {"epoch": int, "dev_loss": float, "dev_accuracy": float, "best": bool, "seconds": float}
     for key, kind in kinds.items():
         value = record.get(key) if isinstance(record, dict) else None
-        if type(value) is not kind and not (kind is float and type(value) is int):
+        if kind is float and type(value) is int and abs(value) < 2**63:
+            continue
+        if type(value) is not kind:
             raise BeamtreeError(f"{file}, line {number}: {key} must be {kind.__name__}, got {shown(value)}")
     if record["epoch"] != number:
         raise BeamtreeError(f"{file}, line {number}: this is epoch {record['epoch']}; others are missing")
