@@ -46,7 +46,8 @@ def _open_alone(part: Path) -> BinaryIO:
             if sys.platform != "win32":
                 import fcntl
 
-                fcntl.flock(file, fcntl.LOCK_EX)
+                with suppress(OSError):  # some network file systems have no locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), part.stat()):
                     file.truncate(0)

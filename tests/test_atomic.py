@@ -96,3 +96,39 @@ def test_data_are_looked_for_where_the_user_says_then_the_environment_then_here(
     assert data_folder("listops", tmp_path / "mine") == tmp_path / "mine"
     (tmp_path / "mine" / "listops").mkdir(parents=True)
     assert data_folder("listops", tmp_path / "mine") == tmp_path / "mine" / "listops"
+
+
+def test_a_part_that_another_process_renamed_meanwhile_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, answers = os.path.samestat, iter([False, True])
+    monkeypatch.setattr(os.path, "samestat", lambda one, other: next(answers) and real(one, other))
+    replace_file(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+    assert next(answers, None) is None
+
+
+def test_where_there_are_no_locks_files_are_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    replace_file(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_a_part_that_cannot_be_emptied_leaves_no_handle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fstat", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(BeamtreeError, match=r"cannot write .*file: Input/output error"):
+        replace_file(tmp_path / "file", "new")
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -67,7 +67,7 @@ def test_what_all_have_raised_already_is_not_shared_again(two_processes: dict[st
         raise SharedError("once")
 
 
-@pytest.mark.parametrize(("rank", "said"), [("0", "beamtree: there is no recipe"), ("1", "")])
+@pytest.mark.parametrize(("rank", "said"), [("0", "beamtree: there is no file"), ("1", "")])
 def test_a_shared_error_is_said_by_the_first_process_alone(
     rank: str, said: str, two_processes: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tools.trust.jobs import RECIPE, training_outcome
 from tools.trust.tally import Tally
 
-SHORT = {"batches": 30, "longest": 400}
+SHORT = {"batches": 15, "longest": 300}
 
 
 def run(folder: Path, *, batches: int = 1000, longest: int = 10_000, seed: int = 0) -> list[Tally]:
