@@ -127,7 +127,7 @@ def test_a_part_that_cannot_be_emptied_leaves_no_handle(
     def refuse(*arguments: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(os, "fstat", refuse)
+    monkeypatch.setattr(os.path, "samestat", refuse)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(BeamtreeError, match=r"cannot write .*file: Input/output error"):
         replace_file(tmp_path / "file", "new")
