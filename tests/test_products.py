@@ -52,6 +52,17 @@ def test_a_linear_layer_of_products_has_gradients_of_any_order() -> None:
     torch.testing.assert_close(products.linear(x, layer), layer(x))
 
 
+def test_a_small_layer_and_its_gradients_go_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "is_small", lambda x, y: True)
+    monkeypatch.setattr(products, "is_few", lambda x, weight: True)
+    torch.set_float32_matmul_precision("highest")
+    layer, x = nn.Linear(5, 4, device=DEVICE), torch.randn(2, 3, 5, device=DEVICE, requires_grad=True)
+    inputs = [x, layer.weight, layer.bias]
+    found = torch.autograd.grad(products.linear(x, layer).sum(), inputs)  # of a sum: strides of zero
+    for mine, theirs in zip(found, torch.autograd.grad(layer(x).sum(), inputs), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("shape", [(1, 1750, 128), (3, 1, 20), (2, 5, 300)])

@@ -23,11 +23,15 @@ def float32_precision() -> str:
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
+def is_small(x: Tensor, y: Tensor) -> bool:
+    return x.is_cuda and x.numel() * y.shape[1] <= SMALL
+
+
 def product(
     x: Tensor, y: Tensor, precision: str, *, bias: Tensor | None = None, out: Tensor | None = None
 ) -> Tensor:
     """x (M, R) · y (R, N) + bias (N,), in float32; `precision` rounds the factors."""
-    if x.is_cuda and x.numel() * y.shape[1] <= SMALL:
+    if is_small(x, y):
         from beamtree.ops.product_kernels import matrix_product
 
         return matrix_product(_dense(x), _dense(y), precision, bias=bias, out=out)
@@ -40,8 +44,14 @@ def product(
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """`layer(x)`, whose gradients of any order are such products too."""
-    weight = layer.weight
-    if (
+    if is_few(x, layer.weight):
+        y: Tensor = _Product.apply(x.reshape(-1, x.shape[-1]), layer.weight.t())
+        return y.view(*x.shape[:-1], -1) + layer.bias
+    return F.linear(x, layer.weight, layer.bias)
+
+
+def is_few(x: Tensor, weight: Tensor) -> bool:
+    return (
         x.is_cuda
         and torch.is_grad_enabled()
         and x.numel() <= FEW
@@ -49,10 +59,7 @@ def linear(x: Tensor, layer: nn.Linear) -> Tensor:
         and not torch.compiler.is_compiling()
         and not autocasts(x)
         and has_kernels(x.device)
-    ):
-        y: Tensor = _Product.apply(x.reshape(-1, x.shape[-1]), weight.t())
-        return y.view(*x.shape[:-1], -1) + layer.bias
-    return F.linear(x, weight, layer.bias)
+    )
 
 
 class _Product(torch.autograd.Function):
