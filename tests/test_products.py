@@ -6,6 +6,7 @@ from on_gpu import needs_gpu
 from torch import Tensor, nn
 
 from beamtree.ops import products
+from beamtree.ops.registry import has_kernels
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -50,6 +51,13 @@ def test_a_linear_layer_of_products_has_gradients_of_any_order() -> None:
     assert torch.autograd.gradgradcheck(products._Product.apply, (x, y))
     layer = nn.Linear(4, 2).double()
     torch.testing.assert_close(products.linear(x, layer), layer(x))
+
+
+def test_kernels_are_for_gpus_only() -> None:
+    assert not has_kernels(torch.device("cpu"))
+    layer, x = nn.Linear(5, 4), torch.randn(2, 5)
+    assert not products.is_few(x, layer.weight)
+    assert not products.is_small(x, layer.weight.t())
 
 
 def test_a_small_layer_and_its_gradients_go_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
