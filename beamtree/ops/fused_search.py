@@ -8,11 +8,12 @@ from math import ceil
 from typing import NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
 from beamtree.ops import board as boards
 from beamtree.ops.inner_kernels import inner_nodes_kernel
-from beamtree.ops.launch import blocks, launch, power_of_two
+from beamtree.ops.launch import launch
 from beamtree.ops.lineage_kernels import STRETCH
 from beamtree.ops.plan import Plan, can_chain, chunks_of
 
@@ -221,9 +222,9 @@ def inner_nodes(tape: Tape, K: int, wanted: bool) -> Tensor:
     n = (total + K) // (1 + K)
     inner = tape.nodes.new_empty(B, K, n - 1 if wanted else 0, d)
     if inner.numel():
-        launch(inner_nodes_kernel, (blocks(B * K * (n - 1), 16),),
+        launch(inner_nodes_kernel, (triton.cdiv(B * K * (n - 1), 16),),
             slots, tape.nodes, inner, B, n,
-            D=d, K=K, BLOCK_M=16, BLOCK_D=min(128, power_of_two(d)), num_warps=4,
+            D=d, K=K, BLOCK_M=16, BLOCK_D=min(128, triton.next_power_of_2(d)), num_warps=4,
         )  # fmt: skip
     return inner
 
