@@ -129,7 +129,7 @@ def test_a_thousand_random_padded_batches_give_the_cpus_trees() -> None:
             expected = on_cpu.plain(leaves, lengths)[2]
         different += int((merges.cpu() != expected).flatten(1).any(1).sum())
         compared += len(lengths)
-    print(f"\nsequences whose trees differ by a near-tie: {different} of {compared}")
+    print(f"\nsequences with other trees than on the CPU: {different} of {compared}")
     assert different <= compared // 200
 
 
