@@ -104,6 +104,23 @@ def test_a_forward_that_nobody_differentiates_does_not_block_the_next(graphs: li
     assert replays
 
 
+def test_a_capture_that_fails_warns_and_leaves_the_recursion_as_it_was(
+    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("capture invalidated")
+
+    encoder, given = make(), make_input([6, 3])
+    expected = gradients(encoder, *given)
+    monkeypatch.setattr(step_graphs, "capture", fail)
+    other = copy.deepcopy(encoder)
+    with pytest.warns(UserWarning, match="no CUDA graphs, slower but as exact: capture invalidated"):
+        found = gradients(other, *given)
+    gradients(other, *given)  # warns no more
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+
+
 def test_a_second_backward_and_a_second_derivative_are_refused(graphs: list[Recording]) -> None:
     encoder = make()
     x, is_padding = make_input([6, 3])

@@ -5,6 +5,7 @@ numbers. The graphs of a module share their memory, so it holds what one step ne
 """
 
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -28,7 +29,8 @@ class WholeGraphs:
 
     One pass uses them at a time. A forward that comes while another still waits for its backward runs as
     usual, kernel by kernel, and so does one under autocast, without gradients or inside another capture.
-    Copies and pickles of the module start with no graphs. A capacity of 0 turns them off.
+    Copies and pickles of the module start with no graphs. A capacity of 0 turns them off, as does a capture
+    that fails, with a warning.
     """
 
     def __init__(self, capacity: int = 32) -> None:
@@ -36,9 +38,8 @@ class WholeGraphs:
         self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
         self._lock = threading.Lock()
         self._pools: dict[tuple[Hashable, ...], Any] = {}
-        self._pass: Callable[[], _Pass | None] = lambda: (
-            None
-        )  # the latest, while anything may still ask for it
+        # The latest, while anything may still ask for it.
+        self._pass: Callable[[], _Pass | None] = lambda: None
 
     def __reduce__(self) -> tuple[type, tuple[int]]:
         return WholeGraphs, (self.capacity,)
@@ -68,7 +69,12 @@ class WholeGraphs:
             if latest is not None and latest.waits:
                 return recursion(leaves, lengths)
             parts = nn.ModuleList(reads)
-            captured = self._find(static or recursion, leaves, lengths, parts, options)
+            try:
+                captured = self._find(static or recursion, leaves, lengths, parts, options)
+            except RuntimeError as error:
+                self.capacity = 0
+                warnings.warn(f"beamtree: no CUDA graphs, slower but as exact: {error}", stacklevel=2)
+                return recursion(leaves, lengths)
             this = _Pass()
             self._pass = weakref.ref(this)
         root: Tensor = _Replay.apply(self, captured, this, leaves, lengths, *parts.parameters())
@@ -165,12 +171,8 @@ class _Replay(torch.autograd.Function):
         captured.leaves.detach().copy_(leaves)
         captured.lengths.copy_(lengths)
         captured.go_forward()
-        ctx.graphs, ctx.captured, ctx.this, ctx.wanted = (
-            graphs,
-            captured,
-            this,
-            [w.requires_grad for w in weights],
-        )
+        ctx.graphs, ctx.captured, ctx.this = graphs, captured, this
+        ctx.wanted = [w.requires_grad for w in weights]
         ctx.save_for_backward(*weights)  # so that PyTorch sees whether they were changed in between
         return captured.root.clone()
 
