@@ -67,15 +67,17 @@ def test_json_lines_are_rows_too(tmp_path: Path) -> None:
         '{"gold_label": "neutral", ',
         "[1, 2]",
         json.dumps({**sound, "sentence2": 5}),
+        json.dumps({**sound, "sentence2": "A \ud800 dog."}),
     ]
     path.write_text("\n".join(lines) + "\n")
     skipped = BadRows(skip=True)
     (example,) = read_snli(path, skipped)
     assert example.sentences == (("a", "man", "."), ("a", "dog", "."))
-    assert list(skipped.found[path]) == [3, 4, 5]  # the undecided pair is left out and not bad
+    assert list(skipped.found[path]) == [3, 4, 5, 6]  # the undecided pair is left out and not bad
     assert "not JSON" in skipped.found[path][3]
     assert "a JSON object is wanted" in skipped.found[path][4]
-    assert "'hypothesis' is missing" in skipped.found[path][5]
+    assert "'hypothesis' is missing or no text" in skipped.found[path][5]
+    assert "half of a character, U+D800" in skipped.found[path][6]
 
 
 def test_a_header_without_a_column_is_refused_whatever_was_chosen(tmp_path: Path) -> None:
@@ -105,6 +107,15 @@ def test_a_quote_that_never_ends_is_told_and_no_trace(tmp_path: Path) -> None:
     path.write_text("question1\tquestion2\tis_duplicate\n" + '"' + "word " * 50_000 + "\n")
     with pytest.raises(BeamtreeError, match="line 2: field larger than field limit"):
         list(find_task("qqp").read_file(path))
+
+
+def test_a_quoted_row_that_cannot_be_read_is_skipped_and_the_next_one_read(tmp_path: Path) -> None:
+    path = tmp_path / "quora_duplicate_questions.tsv"
+    path.write_bytes(b"question1\tquestion2\tis_duplicate\nWhat\ris?\tWho?\t1\nWhen?\tWhere?\t0\n")
+    skipped = BadRows(skip=True)
+    (example,) = find_task("qqp").read_file(path, skipped)
+    assert example.sentences == (("when", "?"), ("where", "?"))
+    assert list(skipped.found[path]) == [2]
 
 
 def test_the_longest_sentence_allowed_is_read(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def test_every_phrase_of_a_tree_is_an_example_and_the_sentence_is_the_last() -> 
     [
         ("(5 (2 a) (2 b))", "the label is '5', not one of 0, 1, 2, 3, 4"),
         ("(x a)", "the label is 'x'"),
+        ("(" + "9" * 5000 + " a)", "the label is '99999"),
         ("(2 (2 a) (2 b)", "unbalanced brackets: 1 never closed"),
         ("(2 a))", "unbalanced brackets: ')' stands outside the tree"),
         ("(2 a) (2 b)", "a second tree in the line"),

@@ -1,5 +1,6 @@
 """Word vectors from GloVe text, from a .zip of it and from an array with its words; unsound files say why."""
 
+import gzip
 import lzma
 import zipfile
 from pathlib import Path
@@ -58,6 +59,14 @@ def test_every_format_gives_the_vectors_of_the_wanted_words(vectors: Path) -> No
     assert find_vectors(vectors.parent) == vectors
 
 
+def test_an_array_may_be_packed_by_gzip_and_a_name_keeps_its_points(tmp_path: Path) -> None:
+    path = write_array(tmp_path, False, np.float32)
+    packed = tmp_path / "glove.6B.3d.npy.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    found = read_vectors(packed, {"the"})
+    assert (found.name, found.words) == ("glove.6B.3d", ("the",))
+
+
 def test_lines_of_another_width_and_repetitions_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "glove.txt"
     path.write_text("3 2\nthe 1 2\n. . . 5 6\ncat 3 4 5\nthe 7 8\ncat 3 4\n", encoding="utf-8")
@@ -93,6 +102,11 @@ def test_unsound_files_say_what_is_wrong(tmp_path: Path) -> None:
         archive.writestr("b.txt", "the 1 2\n")
     with pytest.raises(BeamtreeError, match=r"must hold one \.txt file of vectors, it holds 2"):
         read_vectors(tmp_path / "two.zip", {"the"})
+    with zipfile.ZipFile(tmp_path / "one.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.txt", "the 1 2\n" * 1000)
+    damaged = bytearray((tmp_path / "one.zip").read_bytes())
+    damaged[35:45] = b"\xff" * 10
+    assert "not a sound .zip" in problem(tmp_path / "damaged.zip", bytes(damaged))
     with pytest.raises(BeamtreeError, match="there is no file"):
         read_vectors(tmp_path / "absent.zip", {"the"})
 
@@ -103,6 +117,10 @@ def test_an_array_must_fit_its_list_of_words(tmp_path: Path) -> None:
     with pytest.raises(BeamtreeError, match=r"one row of floats for each of the 1 words .* shape \(3, 3\)"):
         read_vectors(path, {"the"})
     path.write_bytes(b"no array")
+    with pytest.raises(BeamtreeError, match="is not a sound array"):
+        read_vectors(path, {"the"})
+    with path.open("wb") as file:
+        np.savez(file, table=np.ones((1, 3)))
     with pytest.raises(BeamtreeError, match="is not a sound array"):
         read_vectors(path, {"the"})
     (tmp_path / "small_words.txt").unlink()

@@ -21,6 +21,7 @@ from beamtree.reading import shown
 MAX_WORDS = 10_000  # in a sentence; the longest review of IMDB has a quarter of it
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _WRONG_BYTE = re.compile("[\udc80-\udcff]")
+_HALF = re.compile("[\ud800-\udfff]")  # of a character, as JSON can write it; no file could hold it
 
 # Line number and the wanted columns, None where one is missing; or why there are no columns.
 Row = tuple[int, Sequence[str | None] | str]
@@ -63,7 +64,7 @@ class RowFormat:
         """The example of a row, None if it is to be left out."""
         for names, value in zip((self.label, *self.sentences), row, strict=True):
             if value is None:
-                raise BeamtreeError(f"the column {names[0]!r} is missing")
+                raise BeamtreeError(f"the column {names[0]!r} is missing or no text")
             refuse_strange_characters(value)
         label, *texts = (value.strip() for value in row if value is not None)
         if label in self.undecided:
@@ -91,6 +92,8 @@ def refuse_strange_characters(text: str) -> None:
         raise BeamtreeError(f"the byte 0x{ord(found[0]) - 0xDC00:02x} is not UTF-8 text")
     if found := _CONTROL.search(text):
         raise BeamtreeError(f"there is a control character, U+{ord(found[0]):04X}, in the text")
+    if found := _HALF.search(text):
+        raise BeamtreeError(f"there is half of a character, U+{ord(found[0]):04X}, in the text")
 
 
 def words_of(text: str) -> Tokens:
@@ -114,11 +117,14 @@ def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) ->
             known = " or ".join(map(repr, wanted))
             raise BeamtreeError(f"{path}, line 1: no column {known}; the header is {shown(header)}")
         places.append(place)
-    for line, fields in _quoted(path, lines) if quoted else ((n, text.split("\t")) for n, text in lines):
-        yield line, [fields[place] if place < len(fields) else None for place in places]
+    for line, fields in _quoted(lines) if quoted else ((n, text.split("\t")) for n, text in lines):
+        if isinstance(fields, str):
+            yield line, fields
+        else:
+            yield line, [fields[place] if place < len(fields) else None for place in places]
 
 
-def _quoted(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+def _quoted(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str] | str]]:
     """Rows in which a quoted text may hold tabs and line ends; the number is that of a row's last line."""
     reader = csv.reader((text + "\n" for _, text in lines), delimiter="\t")
     while True:
@@ -127,8 +133,9 @@ def _quoted(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int,
         except StopIteration:
             return
         except csv.Error as error:
-            raise BeamtreeError(f"{path}, line {reader.line_num + 1}: {error}") from None
-        yield reader.line_num + 1, row
+            yield reader.line_num + 1, str(error)
+        else:
+            yield reader.line_num + 1, row
 
 
 def _json_rows(path: Path, columns: Sequence[tuple[str, ...]]) -> Iterator[Row]:

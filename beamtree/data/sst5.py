@@ -19,6 +19,7 @@ from beamtree.reading import shown
 LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 _CORPUS = "Stanford Sentiment Treebank (Socher et al. 2013), the trees in Penn format"
 _ESCAPED = {"-lrb-": "(", "-rrb-": ")", "``": '"', "''": '"'}
+_LABEL_OF = {str(number): label for number, label in enumerate(LABELS)}
 _PARTS = re.compile(r"\(\s*([^\s()]*)|([^\s()]+)|(\))")
 
 _TRAIN = ("train.txt", "trees/train.txt")
@@ -38,11 +39,11 @@ def phrases_of(line: str) -> list[Example]:
     for part in _PARTS.finditer(line):
         label, word, close = part.groups()
         if label is not None:
-            if not label.isdecimal() or int(label) >= len(LABELS):
-                raise BeamtreeError(f"the label is {shown(label)}, not one of 0, 1, 2, 3, 4")
+            if label not in _LABEL_OF:
+                raise BeamtreeError(f"the label is {shown(label)}, not one of {', '.join(_LABEL_OF)}")
             if found and not opened:
                 raise BeamtreeError("a second tree in the line")
-            opened.append((len(words), LABELS[int(label)]))
+            opened.append((len(words), _LABEL_OF[label]))
         elif not opened:
             raise BeamtreeError(f"unbalanced brackets: {shown(word or close)} stands outside the tree")
         elif word is not None:

@@ -1,8 +1,10 @@
 """Ready-made word vectors: GloVe text files, plain or in a .zip, or a .npy array with a list of its words."""
 
+import gzip
 import io
 import lzma
 import zipfile
+import zlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +51,10 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
         raise BeamtreeError(f"{path} has a vector for none of the {len(wanted):,} words")
     if not np.isfinite(table).all():
         raise BeamtreeError(f"{path} holds numbers that are not finite")
-    return WordVectors(path.name.split(".")[0], tuple(words), table)
+    name = path.name
+    for suffix in (*COMPRESSIONS[1:], *_KINDS):
+        name = name.removesuffix(suffix)
+    return WordVectors(name, tuple(words), table)
 
 
 def _kind(path: Path) -> str | None:
@@ -93,7 +98,7 @@ def _zipped_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield from enumerate(io.TextIOWrapper(file, encoding="utf-8", newline="\n"), start=1)
     except FileNotFoundError:
         raise BeamtreeError(f"there is no file {path}") from None
-    except (zipfile.BadZipFile, UnicodeDecodeError, OSError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, UnicodeDecodeError, OSError, EOFError, RuntimeError) as error:
         raise BeamtreeError(f"{path} is not a sound .zip of text: {error}") from None
 
 
@@ -102,9 +107,9 @@ def _from_array(path: Path, wanted: frozenset[str]) -> tuple[list[str], NDArray[
     if len(lists) != 1:
         raise BeamtreeError(f"{path} needs one list of its words beside it (…words.txt), found {len(lists)}")
     try:
-        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-            table = np.load(io.BytesIO(file.read()), allow_pickle=False)
-    except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
+        with {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)(path, "rb") as file:  # type: ignore[operator]
+            table = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError, zlib.error, lzma.LZMAError) as error:
         raise BeamtreeError(f"{path} is not a sound array: {error}") from None
     listed = [line for _, line in read_lines(lists[0])]
     if table.ndim != 2 or len(table) != len(listed) or table.dtype.kind != "f":
