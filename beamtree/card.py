@@ -39,7 +39,7 @@ def classifier_card(model: "TreeClassifier") -> str:
         'model = TreeClassifier.from_pretrained("this/repository")\n'
         f"model.predict([{argument}])"
     )
-    says = f"A classifier for the task `{task.name}` that finds trees by itself, trained with beamtree."
+    says = f"A classifier for the task `{task.name}`, trained with beamtree."
     title, tags = f"{settings.encoder} on {task.name}", [settings.encoder, task.name]
     return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
 

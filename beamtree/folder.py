@@ -61,7 +61,7 @@ def bytes_of(tensors: Mapping[str, Tensor]) -> int:
 
 def check_fit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path, beside: str) -> None:
     """Refuse tensors other than those wanted; `beside` names the files they disagree with."""
-    for name in wanted.keys() ^ found.keys():
+    for name in sorted(wanted.keys() ^ found.keys()):  # the same in every process
         problem = "lacks" if name in wanted else "has an unknown tensor"
         raise BeamtreeError(f"{path} does not fit {beside}: it {problem} {shown(name)}")
     for name, tensor in wanted.items():

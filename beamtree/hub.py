@@ -11,6 +11,7 @@ import torch
 from beamtree.atomic import make_folder, replace_file
 from beamtree.errors import BeamtreeError, MissingExtraError, first_line
 from beamtree.folder import CARD
+from beamtree.reading import is_folder, shown
 
 _FILES = ["*.json", "*.safetensors", CARD]  # nothing in a folder is code
 
@@ -29,7 +30,7 @@ class HubMixin:
     def _find_folder(cls, path_or_name: str | Path) -> Path | None:
         """The folder on this machine that is meant, if any."""
         path = Path(path_or_name)
-        return path if path.is_dir() else None
+        return path if is_folder(path) else None
 
     def _card(self) -> str:
         """The model card, Markdown with a YAML head."""
@@ -113,15 +114,15 @@ class HubMixin:
 
 def _download(repo_id: str, **options: Any) -> Path:
     if repo_id.count("/") != 1 or not all(repo_id.split("/")):
-        raise BeamtreeError(f"there is no folder {repo_id!r}, and a repository of the hub is owner/name")
+        raise BeamtreeError(f"there is no folder {shown(repo_id)}, and a repository of the hub is owner/name")
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        purpose = f"there is no folder {repo_id!r}, and asking the hub for it"
+        purpose = f"there is no folder {shown(repo_id)}, and asking the hub for it"
         raise MissingExtraError(purpose, "hub") from error
     try:
         return Path(snapshot_download(repo_id, allow_patterns=_FILES, **options))
     except Exception as error:  # those of the HTTP library come through as they are
         raise BeamtreeError(
-            f"there is no folder {repo_id!r}, and the hub did not give it: {first_line(error)}"
+            f"there is no folder {shown(repo_id)}, and the hub did not give it: {first_line(error)}"
         ) from error

@@ -139,6 +139,8 @@ class TreeClassifier(HubMixin, nn.Module):
         """The most probable label of every text; for a task on pairs each text is a pair of sentences."""
         from beamtree.inference import run_in_batches
 
+        if isinstance(texts, str):
+            raise BeamtreeError(f"texts must be a list of texts, got one text: {shown(texts)}")
         examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]
         if not examples:
             return []
@@ -163,7 +165,7 @@ class TreeClassifier(HubMixin, nn.Module):
 
     @classmethod
     def _find_folder(cls, path_or_name: str | Path) -> Path | None:
-        may_be_repository = str(path_or_name).count("/") == 1 and not Path(path_or_name).is_dir()
+        may_be_repository = str(path_or_name).count("/") == 1 and not is_folder(Path(path_or_name))
         return None if may_be_repository else find_model(path_or_name)
 
     def _card(self) -> str:
@@ -177,7 +179,7 @@ class TreeClassifier(HubMixin, nn.Module):
             or len(parts) != self.task.sentences
             or not all(isinstance(part, str) for part in parts)
         ):
-            raise BeamtreeError(f"texts[{i}] must be {wanted} for task {self.task.name!r}, got {text!r}")
+            raise BeamtreeError(f"texts[{i}] must be {wanted} for task {self.task.name!r}, got {shown(text)}")
         return tuple(self.task.tokenize(part) for part in parts)
 
 
@@ -221,7 +223,7 @@ def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") 
     try:
         task = find_task(config["task"])
         with torch.device("meta"):  # so that wrong sizes cost no memory
-            wanted = TreeClassifier(settings, task, saved_words(vocabulary, vectors, source)).state_dict()
+            wanted = TreeClassifier(settings, task, saved_words(vocabulary, vectors)).state_dict()
     except BeamtreeError as error:
         raise BeamtreeError(f"{source}: {error}") from error
     if config["labels"] != list(task.labels):
@@ -229,7 +231,7 @@ def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") 
     tensors, notes = load_tensors(folder / WEIGHTS, largest=bytes_of(wanted))
     check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
     with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
-        model = TreeClassifier(settings, task, saved_words(vocabulary, vectors, source))
+        model = TreeClassifier(settings, task, saved_words(vocabulary, vectors))
     model.load_state_dict(tensors)
     model.notes = notes
     return model.to(device).eval()

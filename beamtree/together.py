@@ -40,7 +40,7 @@ def failing_together(device: torch.device | str = "cpu") -> Iterator[None]:
 def _first_message(mine: BeamtreeError | None, device: torch.device | str) -> str:
     text = torch.zeros(_LONGEST_MESSAGE, dtype=torch.uint8)
     if mine is not None:
-        encoded = str(mine).encode()[:_LONGEST_MESSAGE]
+        encoded = str(mine).encode(errors="backslashreplace")[:_LONGEST_MESSAGE]
         text[: len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
     text = text.to(device)
     everyone = [torch.zeros_like(text) for _ in range(dist.get_world_size())]

@@ -233,7 +233,7 @@ def test_without_the_extra_folders_work_and_the_hub_names_it(
         BeamTreeEncoder.from_pretrained("a/b")
 
 
-@pytest.mark.parametrize("name", ["nothing", "a/b/c", "/a"])
+@pytest.mark.parametrize("name", ["nothing", "a/b/c", "/a", "a" * 5000])
 def test_what_is_neither_folder_nor_repository_is_refused(name: str) -> None:
     with pytest.raises(BeamtreeError, match=r"there is no folder .*owner/name"):
         BeamTreeEncoder.from_pretrained(name)

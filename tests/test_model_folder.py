@@ -76,6 +76,7 @@ def test_predicting_nothing_gives_nothing_and_leaves_the_mode_alone() -> None:
     [
         ("listops", [("1", "2")], r"texts\[0\] must be a text for task 'listops', got \('1', '2'\)"),
         ("listops", ["1", 5], r"texts\[1\] must be a text for task 'listops', got 5"),
+        ("listops", "[MAX 1 2 ]", r"texts must be a list of texts, got one text: '\[MAX"),
         ("logic", ["a"], r"texts\[0\] must be a pair of texts for task 'logic', got 'a'"),
         ("logic", [("a",)], r"texts\[0\] must be a pair of texts"),
         ("listops", ["[MAX 1 x ]"], "x"),

@@ -60,6 +60,8 @@ def test_another_process_error_is_raised_here_and_the_first_of_two_by_both(
     two_processes["other"] = ""
     with pytest.raises(SharedError, match=r"^mine$"), failing_together():
         raise BeamtreeError("mine")
+    with pytest.raises(SharedError, match=r"^a name of \\udcff$"), failing_together():
+        raise BeamtreeError("a name of \udcff")  # as Python reads a path that is not UTF-8
 
 
 def test_what_all_have_raised_already_is_not_shared_again(two_processes: dict[str, str]) -> None:

@@ -132,9 +132,10 @@ def test_an_embedding_is_made_for_the_words_there_are() -> None:
 
 def test_a_config_that_does_not_fit_its_vocabulary_is_refused() -> None:
     vocabulary = small_words().vocabulary
-    kept = saved_words(vocabulary, small_words().describe_vectors(), "config.json")
+    kept = saved_words(vocabulary, small_words().describe_vectors())
     assert kept.vectors is not None
     assert (kept.vectors.shape, kept.vectors.dtype) == ((3, 4), torch.float16)
-    for wrong in ({"words": 9, "width": 4, "dtype": "float16"}, {"words": 3, "width": 4, "dtype": "int8"}, 5):
-        with pytest.raises(BeamtreeError, match=r"config\.json: vectors must have words, width and dtype"):
-            saved_words(vocabulary, wrong, "config.json")
+    sound = {"words": 3, "width": 4, "dtype": "float16"}
+    for wrong in (sound | {"words": 9}, sound | {"words": True}, sound | {"dtype": "int8"}, 5):
+        with pytest.raises(BeamtreeError, match=r"^vectors must have words, width and dtype"):
+            saved_words(vocabulary, wrong)

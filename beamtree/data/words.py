@@ -69,17 +69,17 @@ class Words:
         return f"{known}: {fixed}{own}; unknown are {shares}"
 
 
-def saved_words(vocabulary: Vocabulary, vectors: Any, source: str) -> Words:
+def saved_words(vocabulary: Vocabulary, vectors: Any) -> Words:
     """The words of a model folder; its vectors are zeros of the shape that the config says."""
     match vectors:
         case None:
             return Words(vocabulary)
-        case {"words": int(count), "width": int(width), "dtype": "float16" | "float32" as dtype} if (
-            0 < count <= len(vocabulary.tokens) and 0 < width <= 65536
+        case {"words": count, "width": width, "dtype": "float16" | "float32" as dtype} if (
+            type(count) is type(width) is int and 0 < count <= len(vocabulary.tokens) and 0 < width <= 65536
         ):
             table = torch.zeros(count, width, dtype=getattr(torch, dtype))
             return Words(vocabulary, table, vectors.get("source"))
-    raise BeamtreeError(f"{source}: vectors must have words, width and dtype, got {shown(vectors)}")
+    raise BeamtreeError(f"vectors must have words, width and dtype, got {shown(vectors)}")
 
 
 def count_words(examples: Iterable[Example]) -> Counter[str]:
