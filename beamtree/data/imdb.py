@@ -4,6 +4,7 @@ Learnt from reviews of up to 200 words; the IID test has the same limit, as in t
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
@@ -78,10 +79,8 @@ def read(folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[
     yield from _reviews(folder, part, bad_rows, shortest, longest)
     if split == "dev":
         for pairs in _DEV_PAIRS:
-            try:
+            with suppress(MissingFileError):
                 yield from read_split(FORMAT, pairs, folder, bad_rows)
-            except MissingFileError:
-                continue
 
 
 def _reviews(folder: Path, part: str, bad_rows: BadRows, shortest: int, longest: int) -> Iterator[Example]:

@@ -12,7 +12,7 @@ import numpy as np
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import MissingFileError
 from beamtree.data.rows import words_of
-from beamtree.data.snli import FORMAT, LABELS, TRAINED
+from beamtree.data.snli import FORMAT, LABELS, TRAINED, read_file
 from beamtree.data.split_files import SplitFile, read_split, require_split
 from beamtree.data.task import CountRule, Example, Task, Tokens
 
@@ -93,11 +93,6 @@ def add_before_stop(sentence: Tokens, words: Tokens) -> Tokens:
     """The words at the end, before the sentence's closing `.`, `!` or `?` where it has one."""
     end = len(sentence) - (sentence[-1] in (".", "!", "?"))
     return (*sentence[:end], *words, *sentence[end:])
-
-
-def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
-    """A table or JSON lines with label, premise and hypothesis."""
-    return FORMAT.read(path, bad_rows or BadRows())
 
 
 TASK = Task(

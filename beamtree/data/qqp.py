@@ -4,6 +4,7 @@ Quora's one file is split as in the paper: 5,000 duplicates and 5,000 others for
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,8 @@ def read(folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[
     file = require_split("qqp", SPLITS, split)
     release = None
     if split in ("train", "dev", "test"):
-        try:
+        with suppress(MissingFileError):
             release = find_file(folder, _RELEASE)
-        except MissingFileError:
-            release = None
     if release is None:
         yield from read_split(FORMAT, file, folder, bad_rows)
         return

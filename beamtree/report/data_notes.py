@@ -5,11 +5,11 @@ word vectors were used.
 from collections.abc import Sequence
 from typing import Any
 
+from beamtree.data.survey import is_part
 from beamtree.data.task import find_task
 from beamtree.report.runs import TrainedRun
 
 PAPER_VECTORS = "GloVe 840B, 300 wide"
-_WHOLE = 0.98  # of the published examples; length limits take a few off
 
 
 def data_note(task_name: str, runs: Sequence[TrainedRun]) -> str:
@@ -28,9 +28,11 @@ def data_note(task_name: str, runs: Sequence[TrainedRun]) -> str:
 def _sentence(facts: dict[str, Any], published: int | None) -> str:
     count, words = facts["train"]["examples"], facts["words"]
     learnt = f"{count:,} training examples"
-    if published is not None and count < _WHOLE * published:
+    if published is not None and is_part(count, published):
         learnt = f"a subset: {count:,} of {published:,} training examples"
-    if words["vectors"] is None:
+    if words is None or words["vectors"] is None:
         return f"Ours learn from {learnt}, without word vectors (the paper: {PAPER_VECTORS})."
     vectors = f"{words['vectors']}, {words['width']} wide"
+    if "840b" in words["vectors"].lower() and words["width"] == 300:
+        return f"Ours learn from {learnt}, with the paper's vectors: {vectors}."
     return f"Ours learn from {learnt}, with other vectors: {vectors} (the paper: {PAPER_VECTORS})."
