@@ -1,0 +1,61 @@
+"""The published figures are those of the paper, as printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+from reported import table_of
+
+from beamtree.report.paper import LABELS, TABLES
+
+RESULTS = Path(__file__).resolve().parents[2] / "shared" / "spec" / "results.md"
+
+
+def test_the_published_figures_are_those_of_the_paper() -> None:
+    ebt = TABLES["listops"].rows["ebt-grc"]
+    assert [str(figure) for figure in ebt.values()] == [
+        "99.9 ±.03",
+        "99.7 ±.24",
+        "99.5 ±.1",
+        "99.3 ±.5",
+        "82.5 ±1.3",
+        "79.6 ±.87",
+        "79.3 ±.65",
+    ]
+    logic = TABLES["logic"].rows["ebt-grc"]
+    assert [logic[f"test{count}"].value for count in (10, 11, 12)] == [94.95, 93.87, 93.04]
+    assert set(TABLES["listops"].rows["transformer"]) == {"near-iid"}
+    lines = [[cell.text for cell in line.cells] for line in table_of([], "listops", wanted=["listops"]).lines]
+    assert ["", "paper, copied", "57.4 ±.4", *["–"] * 10] in lines
+    assert {name for table in TABLES.values() for name in table.rows} <= set(LABELS)
+
+
+@pytest.mark.skipif(not RESULTS.is_file(), reason="the transcript of the paper's tables is not here")
+def test_every_figure_and_every_best_one_is_as_transcribed_from_the_paper() -> None:
+    names = {label: name for name, label in LABELS.items()}
+    names |= {"Transformer (copied)": "transformer", "UT (copied)": "universal-transformer"}
+    sections = dict(re.findall(r"## Table (\w+).*?\n(.*?)(?=\n## |\Z)", RESULTS.read_text(), re.S))
+    places = {"2": ["listops"], "3a": ["snli", "qqp"], "3b": ["mnli"], "4": ["logic", "sst5", "imdb"]}
+    compared = 0
+    for number, tasks in places.items():
+        rows = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in sections[number].splitlines()
+        ]
+        for label, *printed in (row for row in rows if row[0] in names):
+            ours = []
+            for table in (TABLES[task] for task in tasks):
+                built = table_of([], table.task, wanted=[table.task])
+                place = next(
+                    i for i, line in enumerate(built.lines) if line.cells[0].text == LABELS[names[label]]
+                )
+                cells = built.lines[place + 1].cells[2:-4]
+                published = dict(zip(table.columns, cells, strict=True))
+                if table.task == "logic":  # we measure shorter formulas too
+                    published = {split: published[split] for split in ("test10", "test11", "test12")}
+                ours += [
+                    f"**{cell.text.replace(' ', '** ')}" if cell.best else cell.text
+                    for cell in published.values()
+                ]
+            assert ours == printed, label
+            compared += len(ours)
+    assert compared == 7 * (11 + 8 + 8 + 7)
