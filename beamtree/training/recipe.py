@@ -175,7 +175,7 @@ def _find(name: str, folder: Path) -> Path:
     if is_file(path):
         return Path(os.path.abspath(path))  # a link keeps its own name in messages
     if name.endswith(".toml"):
-        raise BeamtreeError(f"there is no file {shown(name)}")
+        raise BeamtreeError(f"there is no file {shown(name, most=400)}")  # a path is told by its end
     raise BeamtreeError(
         f"there is no recipe {shown(name)}, neither shipped nor a file{nearest(name, shipped_recipes())}"
     )

@@ -180,6 +180,14 @@ def test_the_whole_page_can_be_reached_by_the_tab_key_and_shows_where_it_is(expl
     assert sum("Beam" in name for name in seen) >= 2
 
 
+def test_skipping_to_the_trees_keeps_the_text_and_the_link_to_it(explorer: Explorer) -> None:
+    explorer.open(text="[MAX 2 9 1 ]", step="2")
+    explorer.run("document.querySelector('.skip').click()")
+    explorer.wait("return location.hash.includes('step=2')")
+    assert explorer.one("#text-0").get_attribute("value") == "[MAX 2 9 1 ]"
+    assert explorer.driver.switch_to.active_element.get_attribute("id") == "panes"
+
+
 def test_changes_are_announced(explorer: Explorer) -> None:
     explorer.open(text="[MAX 2 9 ]")
     assert explorer.one("#status").get_attribute("aria-live") == "polite"

@@ -129,6 +129,16 @@ def test_the_map_of_the_search_is_a_way_to_go(explorer: Explorer) -> None:
     assert explorer.one("#step").get_attribute("value") == "8"
 
 
+@pytest.mark.parametrize(("edge", "beyond", "step"), [("left", -9, "0"), ("right", 9, "399")])
+def test_a_click_on_a_thick_line_at_the_edge_of_the_map_goes_to_that_edge(
+    explorer: Explorer, edge: str, beyond: int, step: str
+) -> None:
+    explorer.open(text="[SM " + "5 " * 398 + "]", step=200)
+    explorer.run(f"""const map = document.querySelector('.river svg'), box = map.getBoundingClientRect();
+        map.dispatchEvent(new MouseEvent('click', {{clientX: box.{edge} + {beyond}, clientY: box.top + 2}}))""")
+    assert explorer.one("#step").get_attribute("value") == step
+
+
 def test_keys_play_step_and_choose_beams(explorer: Explorer) -> None:
     explorer.open(text=EXPRESSION)
     explorer.run("document.activeElement.blur()")

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def test_brackets_and_link_are_copied(explorer: Explorer) -> None:
     explorer.click("#copy-link")
     explorer.said("Copied the link")
     assert clipboard(explorer) == explorer.driver.current_url
+
+
+@pytest.mark.parametrize(("button", "name"), [(".copy", "Copy brackets"), ("#copy-link", "Copy link")])
+def test_a_button_that_copied_says_so_and_has_its_name_back_soon(
+    explorer: Explorer, button: str, name: str
+) -> None:
+    explorer.open(text="[MAX 1 2 ]")
+    explorer.click(button)
+    explorer.wait(f"return document.querySelector('{button}').textContent === 'Copied'")
+    explorer.click(button)
+    explorer.wait(f"return document.querySelector('{button}').textContent === '{name}'")
+    time.sleep(1.3)
+    assert explorer.text(button) == name
 
 
 def test_without_a_clipboard_the_old_way_copies(explorer: Explorer) -> None:

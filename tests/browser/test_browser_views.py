@@ -177,3 +177,8 @@ def test_a_link_of_nonsense_shows_the_page_all_the_same(explorer: Explorer) -> N
     assert explorer.text(".verdict strong") == "2"
     assert len(explorer.all(".tree .node")) == 3
     explorer.wait("return location.hash.includes('model=listops-ebt-grc')")
+
+
+def test_a_link_to_a_gold_tree_shows_the_models_tree_where_there_is_none(explorer: Explorer) -> None:
+    explorer.open(model="sentiment", text="a good film", gold="1")
+    assert explorer.text(".beam-list [aria-pressed=true] .name") == "Beam 1"

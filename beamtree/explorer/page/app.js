@@ -1,7 +1,7 @@
 // The page: a form or a list of texts, one or two panes, and one player for both.
 
 import { Asking } from "./asking.js";
-import { announce, byId, element } from "./dom.js";
+import { announce, byId, element, flash } from "./dom.js";
 import { copyText } from "./download.js";
 import { readLink, writeLink } from "./link.js";
 import { Pane } from "./pane.js";
@@ -132,6 +132,7 @@ async function start() {
     history.replaceState(null, "", link());
     await copyText(location.href);
     announce("Copied the link");
+    flash(byId("copy-link"), "Copied");
   });
   const inside = [...document.querySelectorAll("script.record")];
   const wanted = readLink(location.hash);
@@ -164,7 +165,10 @@ async function startWithServer(wanted) {
     }
     await submit(asking.question, link);
   };
-  window.addEventListener("hashchange", () => follow(readLink(location.hash)));
+  window.addEventListener("hashchange", () => {
+    if (location.hash === "#panes") remember(); // the link that skips to the trees
+    else follow(readLink(location.hash));
+  });
   await follow(wanted);
 }
 

@@ -31,3 +31,11 @@ export function announce(words) {
   region.textContent = "";
   requestAnimationFrame(() => (region.textContent = words));
 }
+
+// A button says for a moment that it was heard.
+export function flash(button, words) {
+  if (button.textContent === words) return;
+  const before = button.textContent;
+  button.textContent = words;
+  setTimeout(() => (button.textContent = before), 1200);
+}

@@ -2,7 +2,7 @@
 
 import { beamList } from "./beams.js";
 import { Candidates } from "./candidates.js";
-import { announce, byId } from "./dom.js";
+import { announce, byId, flash } from "./dom.js";
 import { copyText, downloadJson, downloadPng, downloadSvg } from "./download.js";
 import { foldBelow, foldByDefault, foldFinished, keyOf } from "./folding.js";
 import { mergeTable } from "./listing.js";
@@ -128,6 +128,7 @@ export class Pane {
       this.river.take(this.search);
     }
     this.sentence = this.view.sentences[sentence];
+    this.gold &&= this.sentence.gold !== null; // a link may ask for what there is not
     this.step = this.search.scored ? Math.min(step, this.search.steps) : this.search.steps;
     this.draw();
   }
@@ -256,14 +257,7 @@ export class Pane {
     const index = search.final.indexOf(search.follow({ step, slot: this.slot() }, search.steps) ?? search.final[0]);
     await copyText(this.gold ? sentence.gold.brackets : sentence.beams[index].brackets);
     announce("Copied the tree as brackets");
-    this.flash("copy", "Copied");
-  }
-
-  flash(name, words) {
-    const button = this.part(name);
-    const before = button.textContent;
-    button.textContent = words;
-    setTimeout(() => (button.textContent = before), 1200);
+    flash(this.part("copy"), "Copied");
   }
 
   fileName() {

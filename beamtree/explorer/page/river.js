@@ -66,9 +66,11 @@ export class River {
 
   click(event) {
     const box = this.svg.getBoundingClientRect();
-    const step = Math.round(((event.clientX - box.left) / box.width) * this.search.steps);
+    const { steps } = this.search;
+    // Lines are thick: a click on the first or last one may lie outside the box.
+    const step = Math.min(steps, Math.max(0, Math.round(((event.clientX - box.left) / box.width) * steps)));
     const rank = Math.round(((event.clientY - box.top) / box.height) * this.ranks - 0.5);
-    const living = this.search.living(Math.min(this.search.steps, Math.max(0, step)));
+    const living = this.search.living(step);
     this.choose({
       step,
       slot: living.reduce(
