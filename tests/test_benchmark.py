@@ -1,4 +1,4 @@
-"""Measuring: the original algorithm is the same model, steps take turns, memory is the peak's growth."""
+"""Measuring: the original algorithm is the same model, and steps take turns."""
 
 import pytest
 import torch

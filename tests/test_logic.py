@@ -1,4 +1,4 @@
-"""Formulas mean what truth tables say; published files read as they are; new ones match their statistics."""
+"""Formulas mean what truth tables say, and published files read as they are."""
 
 import gzip
 import lzma
