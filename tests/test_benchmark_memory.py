@@ -40,12 +40,13 @@ def test_the_peak_is_the_high_water_mark_of_this_process(monkeypatch, tmp_path):
 
 
 def test_without_proc_the_peak_comes_from_getrusage(monkeypatch, tmp_path):
-    exact = peak_resident()
     monkeypatch.setattr(memory, "_STATUS", tmp_path / "absent")
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert peak_resident() == kilobytes * 1024 >= exact
+    assert peak_resident() > 1 << 20
+    # A fixed figure: between two calls the real one may grow.
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=5000))
+    assert peak_resident() == 5000 * 1024
     monkeypatch.setattr(memory.sys, "platform", "darwin")
-    assert peak_resident() == kilobytes
+    assert peak_resident() == 5000
 
 
 def test_memory_on_a_gpu_is_the_allocated_peak_less_what_was_there_before(monkeypatch):
