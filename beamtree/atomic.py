@@ -22,11 +22,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     # A fixed name, so that what a killed process leaves behind is overwritten by the next one.
     part = path.with_name(f".{path.name}.part")
     try:
+        if path.exists() and not path.is_file():  # a rename would put a file in the place of a device
+            raise BeamtreeError(f"cannot write {path}: it is no ordinary file, and is not replaced")
         with _open_alone(part) as file:
             try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+                if sys.platform == "win32":
+                    file.close()  # what is open cannot be renamed there
                 os.replace(part, path)  # before the lock falls with the file
             except BaseException:
                 with suppress(OSError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.atomic import make_folder, replace_file
+from beamtree.atomic import make_folder, replace_file, replacing
 from beamtree.data.location import data_folder
 from beamtree.errors import BeamtreeError
 
@@ -106,6 +106,21 @@ def test_a_part_that_another_process_renamed_meanwhile_is_opened_anew(
     replace_file(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "new"
     assert next(answers, None) is None
+
+
+def test_where_an_open_file_cannot_be_renamed_it_is_closed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with replacing(tmp_path / "file") as file:
+        file.write(b"new")
+
+        def rename(part: Path, path: Path) -> None:
+            assert file.closed
+            part.rename(path)
+
+        monkeypatch.setattr(os, "replace", rename)
+    assert (tmp_path / "file").read_bytes() == b"new"
 
 
 def test_where_there_are_no_locks_files_are_written_all_the_same(

@@ -140,6 +140,16 @@ def test_an_interrupted_run_goes_on_to_the_same_end(corpora: Path) -> None:
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
 
 
+def test_a_run_that_cannot_go_on_with_other_data_keeps_its_facts(tmp_path: Path) -> None:
+    data = write_corpora(tmp_path / "data")
+    train("snli-gau", data)
+    facts = Path("run/data.json").read_bytes()
+    file = data / "snli" / "train.tsv"
+    file.write_text(file.read_text() + "neutral\tA man.\tA dog.\n")
+    assert "its data have changed" in refusal("train", "--resume", "run", "--data", data)
+    assert Path("run/data.json").read_bytes() == facts
+
+
 def test_bad_rows_stop_a_run_with_file_and_line_or_are_skipped_and_told(tmp_path: Path) -> None:
     data = write_corpora(tmp_path / "data")
     file = data / "snli" / "train.tsv"

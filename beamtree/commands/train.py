@@ -86,7 +86,9 @@ def train(
     with failing_together(accelerator.device):
         if accelerator.is_main_process:
             folder.write_recipe(settings) if continued else folder.begin(settings)
-            folder.write_data_facts(found.facts(settings.task))
+            # A run that goes on is refused if its data are others, and must not have their facts by then.
+            if not (folder.checkpoint_file.is_file() and folder.data_file.is_file()):
+                folder.write_data_facts(found.facts(settings.task))
     display.say(
         f"{settings.model.encoder} on {found.task.name}: {len(found.train):,} training and "
         f"{len(found.dev):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "
