@@ -45,3 +45,13 @@ def test_files_are_read_from_the_folder_given(tmp_path: Path) -> None:
         BeamtreeError, match=r"has no train_d20s\.tsv .*; `beamtree data listops --out .*` makes it"
     ):
         load_examples(load_recipe("listops").task, tmp_path)
+
+
+def test_a_split_without_examples_is_named(tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text("label\tpremise\thypothesis\n")
+    with pytest.raises(BeamtreeError, match=r"the split 'train' of snli in .* has no examples"):
+        load_examples(load_recipe("snli").task, tmp_path)
+    (tmp_path / "train.tsv").write_text("label\tpremise\thypothesis\nneutral\tA man.\tA dog.\n")
+    with pytest.raises(BeamtreeError, match=r"the split 'dev' of snli in .* has no examples"):
+        load_examples(load_recipe("snli").task, tmp_path)

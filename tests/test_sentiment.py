@@ -1,5 +1,6 @@
 """SST5 and IMDB: phrases of trees, reviews by length, the releases' own formats."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -114,6 +115,9 @@ def test_the_release_is_read_from_its_folders_without_the_lists_of_addresses(tmp
         list(imdb.read(tmp_path, "train"))
     assert len(list(imdb.read(tmp_path, "train", BadRows(skip=True)))) == 2
     assert list(imdb.read(tmp_path, "dev", BadRows(skip=True))) == []
+    shutil.rmtree(tmp_path / "aclImdb" / "test" / "neg")
+    with pytest.raises(BeamtreeError, match=r"has no test\.tsv or aclImdb/test/\{neg,pos\}"):
+        list(imdb.read(tmp_path, "test"))
 
 
 def test_line_breaks_of_a_review_are_blanks() -> None:

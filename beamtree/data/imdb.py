@@ -86,10 +86,10 @@ def read(folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[
 def _reviews(folder: Path, part: str, bad_rows: BadRows, shortest: int, longest: int) -> Iterator[Example]:
     """From one table, or from the release's folders pos and neg with a file for each review."""
     for base in (folder / part, folder / "aclImdb" / part):
-        if (base / "pos").is_dir():
+        if all((base / name).is_dir() for name in ("neg", "pos")):
             break
     else:
-        path = find_file(folder, (f"{part}.tsv", f"aclImdb/{part}/pos"))
+        path = find_file(folder, (f"{part}.tsv", f"aclImdb/{part}/{{neg,pos}}"))
         yield from FORMAT.read(path, bad_rows, shortest=shortest, longest=longest)
         return
     for name, label in (("neg", "0"), ("pos", "1")):

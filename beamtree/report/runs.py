@@ -157,9 +157,11 @@ def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluat
                 f"`beamtree eval {file.parent} --save`"
             )
         splits = {entry["split"]: _figures(entry) for entry in content["splits"]}
-        merged = content.get("merge_equal_trees", False)
-        return Evaluation(file, content.get("beam"), merged, content.get("command"), splits)
-    except (KeyError, TypeError, ValueError) as error:
+        match content.get("beam"), content.get("merge_equal_trees", False), content.get("command"):
+            case (None | int() as beam, bool(merged), None | str() as command):
+                return Evaluation(file, beam, merged, command, splits)
+        raise ValueError("beam, merge_equal_trees or command is of another type")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, BeamtreeError):
             raise
         raise BeamtreeError(f"{file} is not what `beamtree eval --json` writes: {shown(error)}") from error
@@ -174,6 +176,8 @@ def _figures(entry: dict[str, Any]) -> SplitFigures:
         entry["bracketing_f1"],
         entry["exact_match"],
     )
+    if not isinstance(entry["split"], str) or figures.examples < 1:
+        raise ValueError(f"split {shown(entry['split'])} of {figures.examples} examples")
     shares = [figures.accuracy, *figures.interval, figures.f1 or 0, figures.exact or 0]
     if not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"a share of split {entry['split']} is not between 0 and 1")

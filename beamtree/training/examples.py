@@ -102,6 +102,9 @@ def load_examples(
     except MissingFileError as error:
         remedy = remedy if task.words else f"`beamtree data {task.name} --out {folder}` makes it"
         raise BeamtreeError(f"{error}; {remedy}") from error
+    for split, examples in ((settings.train, train), (settings.dev, dev)):
+        if not examples:
+            raise BeamtreeError(f"the split {split!r} of {task.name} in {folder} has no examples")
     return task, train, dev
 
 
