@@ -5,16 +5,17 @@ that are not there are rebuilt from the dev sets by their published rule.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import MissingFileError
-from beamtree.data.rows import words_of
-from beamtree.data.snli import FORMAT, LABELS, TRAINED, read_file
+from beamtree.data.snli import FORMAT, TRAINED
+from beamtree.data.snli import TASK as SNLI
 from beamtree.data.split_files import SplitFile, read_split, require_split
-from beamtree.data.task import CountRule, Example, Task, Tokens
+from beamtree.data.task import CountRule, Example, Tokens
 
 _MNLI = "MultiNLI 1.0 (Williams et al. 2018)"
 _STRESS = "NLI Stress Test (Naik et al. 2018); rebuilt from the dev sets where it is not there"
@@ -95,15 +96,11 @@ def add_before_stop(sentence: Tokens, words: Tokens) -> Tokens:
     return (*sentence[:end], *words, *sentence[end:])
 
 
-TASK = Task(
+TASK = replace(
+    SNLI,
     name="mnli",
-    tokens=(),
-    labels=LABELS,
-    sentences=2,
     splits={name: file.description for name, file in SPLITS.items()},
-    tokenize=words_of,
     read=read,
-    read_file=read_file,
     words=CountRule(4, ("train", "matched", "mismatched", "conjnli")),
     corpora={name: file.corpus for name, file in SPLITS.items()},
     published={
