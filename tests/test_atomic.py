@@ -22,6 +22,16 @@ def test_text_and_bytes_replace_what_stood_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(BeamtreeError, match="no ordinary file"):
+        replace_file(path, "new")
+    assert path.is_fifo()
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("function", ["fsync", "replace"])
 def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str

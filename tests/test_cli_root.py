@@ -25,6 +25,18 @@ def answer(*words: str) -> str:
             ["export", "listops-ebt-grc", "--onnx", "nowhere/x.onnx"],
             "beamtree: there is no folder nowhere to write x.onnx to",
         ),
+        (
+            ["export", "listops-ebt-grc", "--onnx", "x", "--exported-program", "x"],
+            "beamtree: both files are to be x: the second would replace the first",
+        ),
+        (
+            ["export", "listops-ebt-grc", "--onnx", "."],
+            "beamtree: . is a folder, name a file to write",
+        ),
+        (
+            ["parse", "listops-ebt-grc", "5", "--out", "."],
+            "beamtree: . is a folder, name a file to write",
+        ),
     ],
 )
 def test_a_mistake_is_named_in_one_line(

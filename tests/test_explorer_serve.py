@@ -134,6 +134,16 @@ def test_what_is_no_http_is_refused_and_the_next_client_served(address: str, req
     assert view(address, "5")["answer"] == "5"
 
 
+@pytest.mark.slow
+def test_a_wish_for_a_web_socket_is_answered_as_plain_http(address: str) -> None:
+    wish = (
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AA\r\n"
+    )
+    with connection(address) as client:
+        client.sendall(f"GET /api/models HTTP/1.1\r\nHost: 127.0.0.1\r\n{wish}\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize(("debug", "host"), [(False, "127.0.0.1"), (True, "0.0.0.0")])
 def test_options_reach_the_server_and_its_end_is_told(
     monkeypatch: pytest.MonkeyPatch, debug: bool, host: str
@@ -169,6 +179,7 @@ def test_a_port_in_use_is_told_at_once() -> None:
     ("options", "message"),
     [
         (["--host", "no-such-host.invalid"], "cannot listen at no-such-host.invalid"),
+        (["--host", ""], "--host is empty"),
         (["no-such-model"], "there is no model 'no-such-model'"),
         (["--seconds", "0"], "0.001"),
         (["--device", "abacus"], "cannot use the device 'abacus'"),

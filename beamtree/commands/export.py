@@ -37,7 +37,11 @@ def export(
     wanted = [path for path in (onnx, exported_program) if path is not None]
     if not wanted:
         raise BeamtreeError("say what to write: --onnx FILE, --exported-program FILE or both")
+    if onnx == exported_program:
+        raise BeamtreeError(f"both files are to be {onnx}: the second would replace the first")
     for path in wanted:
+        if path.is_dir():
+            raise BeamtreeError(f"{path} is a folder, name a file to write")
         if path.exists() and not overwrite:
             raise BeamtreeError(f"{path} exists: --overwrite replaces it")
         if not path.parent.is_dir():

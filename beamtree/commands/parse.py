@@ -87,6 +87,8 @@ def parse(
         if resume or processes.count > 1:
             what = "--resume" if resume else "sharing a file out over processes"
             raise BeamtreeError(f"{what} needs --file, --out and --format json or brackets")
+        if out is not None and out.is_dir():
+            raise BeamtreeError(f"{out} is a folder, name a file to write")
         if out is not None and out.exists() and not overwrite:
             raise BeamtreeError(f"{out} exists: --overwrite replaces it")
 

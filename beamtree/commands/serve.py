@@ -67,6 +67,8 @@ def serve(
 
 def _listen(host: str, port: int) -> socket.socket:
     """Taken before anything is loaded, so that a port in use is told at once."""
+    if not host:  # the system would take it for every address there is
+        raise BeamtreeError("--host is empty: name an address, such as 127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)

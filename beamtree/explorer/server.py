@@ -28,6 +28,7 @@ def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        ws="none",
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
     )
