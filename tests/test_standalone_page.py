@@ -8,14 +8,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import explored
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from beamtree.cli import app
 from beamtree.data import listops, logic
 from beamtree.explorer.assets import PAGE
 from beamtree.explorer.standalone import Viewed, bundle_modules, view_lines, write_page
 from beamtree.explorer.view import make_view
-from beamtree.model import ModelSettings, TreeClassifier, create_model
+from beamtree.model import ModelSettings, TreeClassifier, create_model, save_model
 from beamtree.parsing import Unparsed
 
 LINES = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[MAX 2", "5", "<script>alert('x')</script>"]
@@ -140,3 +143,11 @@ def test_a_page_without_its_marks_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("beamtree.explorer.standalone.PAGE", tmp_path)
     with pytest.raises(ValueError, match="must contain"):
         list(write_page([], "nothing"))
+
+
+def test_bytes_of_a_text_that_are_not_utf8_are_replaced_in_the_page(tmp_path: Path) -> None:
+    save_model(explored.small_model(task="sst5").float(), tmp_path / "model")
+    out = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["parse", str(tmp_path / "model"), "a \udcff film", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert 'data-text="a \ufffd film"' in out.read_text(encoding="utf-8")

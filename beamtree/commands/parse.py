@@ -1,5 +1,6 @@
 """`beamtree parse MODEL TEXT`: what a model says of a text and the trees it finds; one line or a million."""
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -128,7 +129,8 @@ def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Pa
     if (texts and file is not None) or (not texts and file is None and sys.stdin.isatty()):
         raise BeamtreeError("give one of: a TEXT to parse, --file FILE, or - for standard input")
     if texts:
-        return None if texts == ["-"] else texts
+        # Python gives bytes that are not UTF-8 as lone surrogates, which no file could hold.
+        return None if texts == ["-"] else [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in texts]
     return None if file == Path("-") else file
 
 
