@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from beamtree.ops.registry import HAS_TRITON
+
 _DRAWS_AT_ONCE = 1 << 17
 DROPOUT, FIRST_LEVEL, SECOND_LEVEL = 1, 2, 3  # streams
 
@@ -54,6 +56,15 @@ def draw_keep(
     seed: Tensor, step: Tensor, sequence: Tensor, slot: Tensor, width: int, dropout: float, dtype: torch.dtype
 ) -> Tensor:
     """Dropout masks (…, width), scaled so that their mean is one; the rate is rounded to a 65536th."""
+    if (
+        seed.is_cuda
+        and HAS_TRITON
+        and dtype == torch.float32
+        and max(map(Tensor.dim, (step, sequence, slot))) <= 3
+    ):
+        from beamtree.ops import draw
+
+        return draw.draw_keep(seed, step, sequence, slot, width, dropout)
     words = _words(_row_keys(seed, DROPOUT, step, sequence, slot), (width + 3) // 4)
     dropped = round(dropout * 65536)
     keep = words.view(torch.int16)[..., :width] >= dropped - 32768

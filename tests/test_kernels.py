@@ -192,6 +192,7 @@ def test_the_shortest_sequences_need_no_choice(length: int) -> None:
 def test_a_list_in_chunks_gives_the_same_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SHORT_CHUNK", 2)
     monkeypatch.setattr(plan, "CHUNK", 4)
+    monkeypatch.setattr(plan, "LONG_CHUNK", 4)
     compare(make([7]), 2, noisy=True, dropout=0.1)
 
 

@@ -30,7 +30,7 @@ class Compiled:
         self.kernel = kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *arguments: self.kernel.launches.append((grid, arguments[2:]))
+        return lambda *arguments: self.kernel.launches.append((grid, arguments[1:]))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_the_second_launch_passes_the_constants_in_the_kernels_order(on_gpu: Any
     kernel, y = Kernel(), torch.zeros(8)
     for count in (3, 4):
         launching.launch(kernel, (count, 2), on_gpu, y, count, DEEP=True, WIDTH=16, num_warps=4)
-    assert kernel.launches == [("worked out", (3, 2)), ((4, 2, 1), (4, 16, True))]
+    assert kernel.launches == [("worked out", (3, 2)), ((4, 2, 1), (y.data_ptr(), 4, 16, True))]
 
 
 def test_other_options_and_other_types_are_worked_out_anew(on_gpu: Any) -> None:
@@ -58,6 +58,11 @@ def test_a_tensor_at_an_odd_address_takes_the_slow_way_and_is_not_remembered(on_
     for given in (y[1:], y[1:], y, y):
         launching.launch(kernel, (1,), on_gpu, given, 1, WIDTH=16, DEEP=True)
     assert [launch[0] for launch in kernel.launches] == ["worked out"] * 3 + [(1, 1, 1)]
+
+
+def test_blocks_and_powers_of_two_are_rounded_up() -> None:
+    assert [launching.blocks(count, 4) for count in (0, 1, 4, 5)] == [0, 1, 1, 2]
+    assert [launching.power_of_two(number) for number in (0, 1, 2, 3, 64, 65)] == [1, 1, 2, 4, 64, 128]
 
 
 def test_on_a_cpu_every_launch_is_tritons_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 ADDRESSES = (
+    "seed",  # () int64
     "lengths",  # (B,) int64
     "leaves",  # (B, n, d)
     "nodes",  # (B, n + (n−1)·K, d): leaves, then K nodes a step
@@ -56,12 +57,11 @@ ADDRESSES = (
     "candidates",  # (B, n−1 + (n−1)·K·2, d) of an entangled scorer: each pair's parent
     "new_pairs",  # (B, K, 2, 2) int32 of an entangled scorer: ids of the two pairs a survivor makes; −1: none
 )
-_NUMBERS = ("base", "batch", "n", "seed", "dropped")
-_SLOT = {name: i for i, name in enumerate(_NUMBERS + ADDRESSES)}
-SIZE = len(_SLOT)
+_NUMBERS = ("base", "batch", "n", "dropped")
+SIZE = len(_NUMBERS) + len(ADDRESSES)
 
 # Triton reads a global only when it is a constexpr, so each slot has its name here.
-BASE, BATCH, LENGTH, SEED, DROPPED = (tl.constexpr(i) for i in range(5))
+BASE, BATCH, LENGTH, DROPPED, SEED = (tl.constexpr(i) for i in range(5))
 LENGTHS, LEAVES, NODES, PROJECTIONS, IDS, PAIR_SCORES = (tl.constexpr(i) for i in range(5, 11))
 SCORES, SHIFTS, TOPS, LOG_SUMS, FRESH, FIRST_NOISE, SECOND_NOISE = (tl.constexpr(i) for i in range(11, 18))
 KEEP, CHILDREN, HIDDEN, SUMS = (tl.constexpr(i) for i in range(18, 22))
@@ -94,14 +94,18 @@ def number(board, slot: tl.constexpr):
 
 
 @triton.jit
+def seed(board):
+    return tl.load(tl.load(board + SEED).to(tl.pointer_type(tl.int64)))
+
+
+@triton.jit
 def length_of(board, sequence, mask):
     lengths = tl.load(board + LENGTHS).to(tl.pointer_type(tl.int64))
     return tl.load(lengths + sequence, mask=mask, other=0).to(tl.int32)
 
 
-def write(board: Tensor, addresses: Mapping[str, int], seed: Tensor, B: int, n: int, dropped: int) -> None:
+def write(board: Tensor, addresses: Mapping[str, int], B: int, n: int, dropped: int) -> None:
     """Fill the board in stream order. The staging tensor is fresh, so no pending copy can be overtaken."""
-    values = [0, B, n, 0, dropped] + [addresses.get(name, 0) for name in ADDRESSES]
+    values = [0, B, n, dropped] + [addresses.get(name, 0) for name in ADDRESSES]
     staged = torch.tensor(values, dtype=torch.int64, pin_memory=board.is_cuda)
     board.copy_(staged, non_blocking=True)
-    board[_SLOT["seed"]].copy_(seed, non_blocking=True)

@@ -4,17 +4,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from beamtree.ops import inner_kernels, level_kernels, sum_kernels, survivor_kernels
 from beamtree.ops.fused_search import EntangledWeights, Weights
-from beamtree.ops.launch import launch
+from beamtree.ops.launch import blocks, launch, power_of_two
 from beamtree.ops.products import product
 from beamtree.ops.survivors import Survivors, pieces
 
 WIDEST_FUSED = 256  # beyond, the library's products for each level are faster
 SPLITS = 16  # programs that share the rows of a sum over them
+
+
+def goes_by_library(d: int) -> bool:
+    """Whether the host takes a launch for each level, and so must know where they start."""
+    return d > WIDEST_FUSED
 
 
 class NodeGradients(NamedTuple):
@@ -48,7 +52,7 @@ def through_cell(
         torch.empty, lengths.device, (N, 2 * d), (N, d), (N, d), (N, d), (N,)
     )
     counter = torch.zeros(1, device=lengths.device)
-    block_d = min(128, triton.next_power_of_2(d))
+    block_d = min(128, power_of_two(d))
     launch(
         survivor_kernels.roots_kernel,
         (B * K,),
@@ -67,7 +71,7 @@ def through_cell(
     )
 
     if N and grad_inner.shape[2]:
-        launch(inner_kernels.inner_gradients_kernel, (triton.cdiv(N, 16),),
+        launch(inner_kernels.inner_gradients_kernel, (blocks(N, 16),),
             some.order, slots, grad_inner, gradients, B * n, N, n - 1,
             D=d, K=K, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
         )  # fmt: skip
@@ -75,12 +79,12 @@ def through_cell(
     hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
     activated = activate(hidden)
     gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
-    all_d = triton.next_power_of_2(d)
+    all_d = power_of_two(d)
     row_block = max(1, 2048 // all_d)
     if N:
         launch(
             level_kernels.open_gates_kernel,
-            (triton.cdiv(N, row_block),),
+            (blocks(N, row_block),),
             gates,
             pairs,
             child_grads,
@@ -92,14 +96,14 @@ def through_cell(
             ALL_D=all_d,
             num_warps=4,
         )
-        descend = _descend_by_library if d > WIDEST_FUSED else _descend
+        descend = _descend_by_library if goes_by_library(d) else _descend
         by_node = (gradients, child_grads, parents, normed, scales, weights.gamma)
         descend(some, by_node, gates, hidden, weights, totals, sums, counter, B * n, K, precision)
 
     grad_leaves = torch.empty(B, n, d, device=lengths.device)
     launch(
         level_kernels.collect_kernel,
-        (triton.cdiv(B * n, row_block),),
+        (blocks(B * n, row_block),),
         gradients,
         child_grads,
         parents,
@@ -112,7 +116,7 @@ def through_cell(
         num_warps=4,
     )
     block = 64  # columns of a program
-    columns = sum(triton.cdiv(size, block) for size in (4 * d, units, d, H)) + 1
+    columns = sum(blocks(size, block) for size in (4 * d, units, d, H)) + 1
     partial = torch.empty(SPLITS, 6 * d + units + 2 * H + 1, device=lengths.device)
     launch(sum_kernels.close_kernel, (SPLITS, columns),
         gates, sums, hidden, totals, normed, *by_scorer, partial, N, B * n + N,
@@ -151,8 +155,8 @@ def _descend(
         first_row,
     )
     options = {
-        "D": d, "K": K, "UNITS": units, "ALL_D": max(16, triton.next_power_of_2(d)), "PRECISION": precision,
-        "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": min(64, max(16, triton.next_power_of_2(units))),
+        "D": d, "K": K, "UNITS": units, "ALL_D": max(16, power_of_two(d)), "PRECISION": precision,
+        "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": min(64, max(16, power_of_two(units))),
         "num_warps": 4, "num_stages": 1,
     }  # fmt: skip
     if totals.is_cuda:
@@ -188,15 +192,14 @@ def _descend_by_library(
 ) -> None:
     """The same with the library's products, a few launches a level."""
     d = weights.gamma.shape[0]
-    all_d = triton.next_power_of_2(d)
+    all_d = power_of_two(d)
     block_m = max(1, 2048 // all_d)
     by_gate, by_sum, sent = gates.view(-1, 4, d), sums.view(-1, 1, d), by_node[1].view(-1, 2 * d)
-    starts = some.starts[: some.highest + 1].tolist()
     for height in range(some.highest, 0, -1):
-        start, end = starts[height], starts[height - 1]
+        start, end = some.bounds[height], some.bounds[height - 1]
         launch(
             level_kernels.node_gradient_kernel,
-            (triton.cdiv(end - start, block_m),),
+            (blocks(end - start, block_m),),
             *by_node,
             totals,
             sums,

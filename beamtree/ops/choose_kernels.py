@@ -2,8 +2,8 @@
 """The last part of a search step, for the next one: score the new nodes' pairs and keep K candidates.
 
 `project` normalises the nodes made last and takes the scorer's first layer of them, so that a pair's score is
-w₂·GELU(left's projection + right's projection) + b₂; `choose` scores each beam's two new pairs, merges them
-with the best old ones, which `rank` has prepared, and chooses at both levels.
+w₂·GELU(left's projection + right's projection + b₁) + b₂; `choose` scores each beam's two new pairs, merges
+them with the best old ones, which `rank` has prepared, and chooses at both levels.
 """
 
 import triton
@@ -27,7 +27,7 @@ def project(
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, LEAVES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Columns of W_left·x[:s] and W_right·x[:s] + b, for rows of leaves (sequence, position) or of the newest
+    """Columns of W_left·x[:s] and W_right·x[:s], for rows of leaves (sequence, position) or of the newest
     nodes (sequence, slot); with `store_nodes` the node store gets the vectors."""
     n = at.number(board, at.LENGTH)
     nodes, projections = at.floats(board, at.NODES), at.floats(board, at.PROJECTIONS)
@@ -46,7 +46,7 @@ def project(
             inside = active[:, None] & (feature < D)[None, :]
             tl.store(nodes + target[:, None] * D + feature[None, :], x, mask=inside)
 
-    weight, bias = at.floats(board, at.SCORER_W1), at.floats(board, at.SCORER_B1)
+    weight = at.floats(board, at.SCORER_W1)
     for start in range(first_column, last_column, BLOCK_N):
         column = start + tl.arange(0, BLOCK_N)
         role = column // H
@@ -58,7 +58,6 @@ def project(
             real = (column < 2 * H)[None, :] & (feature < S)[:, None]
             w = tl.load(weight + place[None, :] + feature[:, None], mask=real, other=0.0)
             total = product(x, w, total, "tf32x3")
-        total += tl.load(bias + column - H, mask=role == 1, other=0.0)[None, :]
         mask = active[:, None] & (column < 2 * H)[None, :]
         tl.store(projections + target[:, None] * (2 * H) + column[None, :], total, mask=mask)
 
@@ -87,9 +86,10 @@ def node_vectors(board, source, mean, scale, active, feature, SIZE: tl.constexpr
     inside = active[:, None] & (feature < SIZE)[None, :]
     x = tl.load(source[:, None] + feature[None, :], mask=inside, other=0.0)
     if not LEAVES:
-        gamma = tl.load(at.floats(board, at.GAMMA) + feature, mask=feature < SIZE, other=0.0)
-        beta = tl.load(at.floats(board, at.BETA) + feature, mask=feature < SIZE, other=0.0)
-        x = (x - mean[:, None]) * scale[:, None] * gamma[None, :] + beta[None, :]
+        real = (feature < SIZE)[None, :]
+        gamma = tl.load(at.floats(board, at.GAMMA) + feature[None, :], mask=real, other=0.0)
+        beta = tl.load(at.floats(board, at.BETA) + feature[None, :], mask=real, other=0.0)
+        x = (x - mean[:, None]) * scale[:, None] * gamma + beta
     return x
 
 
@@ -104,8 +104,9 @@ def pair_score(board, left, right, valid, H: tl.constexpr, ROWS: tl.constexpr, B
         inside = valid[:, None] & (unit < H)[None, :]
         a = tl.load(projections + left[:, None] * (2 * H) + unit[None, :], mask=inside, other=0.0)
         b = tl.load(projections + right[:, None] * (2 * H) + H + unit[None, :], mask=inside, other=0.0)
-        w = tl.load(weight + unit, mask=unit < H, other=0.0)
-        total += tl.sum(gelu(a + b) * w[None, :], 1)
+        w = tl.load(weight + unit, mask=unit < H, other=0.0)[None, :]
+        bias = tl.load(at.floats(board, at.SCORER_B1) + unit, mask=unit < H, other=0.0)[None, :]
+        total += tl.sum(gelu(a + b + bias) * w, 1)
     total += tl.load(at.floats(board, at.SCORER_B2))
     return tl.where(valid, total, NONE)
 
@@ -126,8 +127,13 @@ def choose(
         tl.store(children + 2 * beam, -1, mask=beam < K)
     if pairs >= 1:
         scores = at.floats(board, at.SCORES)
-        score = tl.load(scores + ((t & 1) * B + sequence) * K + beam, mask=beam < K, other=NONE)
+        last_scores = scores + ((t & 1) * B + sequence) * K
+        score = tl.load(last_scores + beam, mask=beam < K, other=NONE)
         alive = score != NONE
+        shift = tl.max(score, 0) if NOISY else tl.load(last_scores)  # the best, as plain search has it
+        shift = tl.where(shift == NONE, 0.0, shift)
+        score -= shift
+        tl.store(at.floats(board, at.SHIFTS) + sequence * (n - 1) + t, shift)
         fresh = at.integers(board, at.FRESH) + (sequence * K + beam) * 4
         position = tl.load(fresh, mask=alive, other=0)
         before = tl.load(fresh + 1, mask=alive, other=-1)
@@ -190,28 +196,24 @@ def choose(
             perturbed = total + tl.load(by_rank[:, None] + rank, mask=candidate, other=0.0)
         else:
             perturbed = up_to_rounding(total)
-        key = tl.where(candidate, key_of(perturbed, beam[:, None] * K + rank), WORST)
-        slot = final_ranks(key, K, BEAMS, WIDTH)
-        survives = candidate & (slot < K)
-
-        tl.store(children + 2 * slot, left, mask=survives)
-        tl.store(children + 2 * slot + 1, right, mask=survives)
-        is_reference = survives if NOISY else survives & (slot == 0)  # the best, as plain search has it
-        shift = tl.max(tl.max(tl.where(is_reference, total, NONE), 1), 0)
-        record = (sequence * (n - 1) + t) * K
-        next_scores = scores + (((t + 1) & 1) * B + sequence) * K
-        parents = at.integers(board, at.PARENTS) + record
-        tl.store(parents + slot, beam[:, None] + tl.zeros_like(slot), mask=survives)
-        tl.store(at.integers(board, at.POSITIONS) + record + slot, place, mask=survives)
-        log_zs = at.floats(board, at.ENERGIES) + (record + slot).to(tl.int64) * 4 + 3
-        tl.store(log_zs, log_z[:, None] + tl.zeros_like(total), mask=survives)
-        tl.store(next_scores + slot, total - shift, mask=survives)
-        tl.store(at.floats(board, at.SHIFTS) + sequence * (n - 1) + t, shift)
-        count = tl.sum(tl.sum(survives.to(tl.int32), 1), 0)
-        dead = (beam >= count) & (beam < K)
-        tl.store(parents + beam, -1, mask=dead)
-        tl.store(children + 2 * beam, -1, mask=dead)
-        tl.store(next_scores + beam, NONE, mask=dead)
+        # Every entry has a key of its own, so that slots without a candidate go to the others.
+        nothing = (beam[:, None] * WIDTH + column).to(tl.int64) + (WORST + 1)
+        key = tl.where(candidate, key_of(perturbed, beam[:, None] * K + rank), nothing)
+        # Flat from here on, as ranks are: another layout would go through shared memory at every store.
+        ALL: tl.constexpr = BEAMS * WIDTH
+        slot = final_ranks(tl.reshape(key, [ALL]), K, ALL)
+        kept = slot < K
+        left = tl.reshape(tl.where(candidate, left, -1), [ALL])
+        parent = tl.reshape(tl.where(candidate, beam[:, None], -1), [ALL])
+        total = tl.reshape(tl.where(candidate, total, NONE), [ALL])
+        log_z = tl.reshape(log_z[:, None] + tl.zeros([BEAMS, WIDTH], tl.float32), [ALL])
+        tl.store(children + 2 * slot, left, mask=kept)
+        tl.store(children + 2 * slot + 1, tl.reshape(right, [ALL]), mask=kept)
+        record = (sequence * (n - 1) + t) * K + slot
+        tl.store(at.integers(board, at.PARENTS) + record, parent, mask=kept)
+        tl.store(at.integers(board, at.POSITIONS) + record, tl.reshape(place, [ALL]), mask=kept)
+        tl.store(at.floats(board, at.ENERGIES) + record.to(tl.int64) * 4 + 3, log_z, mask=kept)
+        tl.store(scores + (((t + 1) & 1) * B + sequence) * K + slot, total, mask=kept)
 
 
 @triton.jit
@@ -262,16 +264,14 @@ def old_candidates(
 
 
 @triton.jit
-def final_ranks(key, K: tl.constexpr, BEAMS: tl.constexpr, WIDTH: tl.constexpr):
-    """Each candidate's rank among all of a sequence's, (BEAMS, WIDTH); only those below K are exact."""
-    if BEAMS * WIDTH <= 128:
-        flat = tl.reshape(key, [BEAMS * WIDTH])
-        ahead = (flat[:, None] > flat[None, :]).to(tl.int32)
-        return tl.reshape(tl.sum(ahead, 0), [BEAMS, WIDTH])
+def final_ranks(key, K: tl.constexpr, COUNT: tl.constexpr):
+    """Each candidate's rank among all of a sequence's; only those below K are exact."""
+    if COUNT <= 128:
+        return tl.sum((key[:, None] > key[None, :]).to(tl.int32), 0)
     else:
-        rank = tl.full([BEAMS, WIDTH], K, tl.int32)
+        rank = tl.full([COUNT], K, tl.int32)
         for i in range(K):
-            best = tl.max(tl.max(key, 1), 0)
-            rank = tl.where((key == best) & (best != WORST), i, rank)
+            best = tl.max(key, 0)
+            rank = tl.where(key == best, i, rank)
             key = tl.where(key == best, WORST, key)
         return rank

@@ -69,7 +69,7 @@ def pair_hidden(
     if DROPS:
         n = at.number(board, at.LENGTH)
         dropped = at.number(board, at.DROPPED)
-        key = row_key(tl.load(board + at.SEED), DROPOUT, name_of(left, n), sequence, name_of(right, n))
+        key = row_key(at.seed(board), DROPOUT, name_of(left, n), sequence, name_of(right, n))
         keep = kept(key[:, None], column[None, :], dropped)
         u = tl.where(keep, u * (65536.0 / (65536 - dropped)), 0.0)
     target = at.floats(board, at.HIDDEN) + row[:, None].to(tl.int64) * UNITS + column[None, :]

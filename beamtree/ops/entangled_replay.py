@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from beamtree.ops import entangled_cell, entangled_pairs, survivor_kernels
-from beamtree.ops.cell_replay import NodeGradients, through_cell
+from beamtree.ops.cell_replay import NodeGradients, goes_by_library, through_cell
 from beamtree.ops.fused_search import EntangledWeights, Tape
 from beamtree.ops.launch import launch
 from beamtree.ops.survivors import find_survivors, pieces
@@ -34,7 +34,9 @@ def replay(
     B, K, d = grad_roots.shape
     device = lengths.device
     links, slots, heights, energies, log_z = tape.parts(K)
-    some = find_survivors(slots, heights, relative, grad_relative, n, deterministic)
+    some = find_survivors(
+        slots, heights, relative, grad_relative, n, deterministic, need_bounds=goes_by_library(d)
+    )
     N = some.count
 
     parents, gradients = pieces(torch.zeros, device, (B * n + N, K), (B * n + N, d))

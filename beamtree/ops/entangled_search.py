@@ -85,13 +85,14 @@ def search(
     dropout: float,
     noisy: bool,
     precision: str,
+    record: bool,
 ) -> tuple[Found, Tape]:
     B, n, d = leaves.shape
     units = weights.b1.shape[0]
     chains = leaves.is_cuda and can_chain(leaves.device)
     plan = EntangledPlan(B, beam_size, d, 0, 0, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
     prepare = partial(_score_leaves, leaves, weights, seed, dropout, plan)
-    return follow(plan, leaves, lengths, weights, seed, dropout, prepare)
+    return follow(plan, leaves, lengths, weights, seed, dropout, record, prepare)
 
 
 def _score_leaves(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from beamtree.ops.products import float32_precision
-from beamtree.ops.registry import HAS_TRITON, register
+from beamtree.ops.registry import HAS_TRITON, has_kernels, register
 
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
@@ -29,8 +29,7 @@ def supports(leaves: Tensor, weights: list[Tensor], beam_size: int) -> bool:
         and beam_size <= BEAMS_AT_MOST
         and NARROWEST <= leaves.shape[2] <= WIDEST
         and all(x.dtype == torch.float32 for x in (leaves, *weights))
-        and HAS_TRITON
-        and (torch.compiler.is_compiling() or torch.cuda.get_device_capability(leaves.device) >= (8, 0))
+        and (HAS_TRITON if torch.compiler.is_compiling() else has_kernels(leaves.device))
     )
 
 
@@ -48,10 +47,12 @@ def fused_recursion(
     """Roots (B, K, d), scores relative to the best beam (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,)
     and merges (B, K, n−1)."""
     if seed is None:
-        seed = torch.zeros((), dtype=torch.int64, device=leaves.device)
+        seed = lengths  # nobody reads it; a tensor of its own would cost a launch
     options = (beam_size, noisy, dropout, product_dtype, need_nodes)
     if torch.compiler.is_compiling():
         return torch.ops.beamtree.fused_search(leaves, lengths, seed, *options, weights)[:5]
+    if not torch.is_grad_enabled():
+        return _run(leaves, lengths, seed, *options, weights, record=False)[:5]
     return _Recursion.apply(leaves, lengths, seed, *options, *weights)
 
 
@@ -81,6 +82,24 @@ def _search(
     need_nodes: bool,
     weights: list[Tensor],
 ) -> Outputs:
+    options = (beam_size, noisy, dropout, product_dtype, need_nodes)
+    return _run(leaves, lengths, seed, *options, weights, record=True)
+
+
+def _run(
+    leaves: Tensor,
+    lengths: Tensor,
+    seed: Tensor,
+    beam_size: int,
+    noisy: bool,
+    dropout: float,
+    product_dtype: torch.dtype,
+    need_nodes: bool,
+    weights: list[Tensor],
+    *,
+    record: bool,
+) -> Outputs:
+    """The search; without `record` its tape has no meaning, and is not cleared before."""
     from beamtree.ops import entangled_search, fused_search
 
     entangled = len(weights) == ENTANGLED
@@ -97,6 +116,7 @@ def _search(
             dropout=dropout,
             noisy=noisy,
             precision=_precision(product_dtype),
+            record=record,
         )
         inner = fused_search.inner_nodes(tape, beam_size, need_nodes)
     return found.roots, found.relative, inner, found.offset, found.merges, *tape

@@ -1,13 +1,12 @@
 """The gradient on a GPU with a sliced scorer: its pairs, then the cell level by level."""
 
 import torch
-import triton
 from torch import Tensor
 
 from beamtree.ops import level_kernels, survivor_kernels
-from beamtree.ops.cell_replay import NodeGradients, through_cell
+from beamtree.ops.cell_replay import NodeGradients, goes_by_library, through_cell
 from beamtree.ops.fused_search import Tape, Weights
-from beamtree.ops.launch import launch
+from beamtree.ops.launch import blocks, launch, power_of_two
 from beamtree.ops.products import HALF, float32_precision, product
 from beamtree.ops.survivors import find_survivors, pieces
 
@@ -32,7 +31,9 @@ def replay(
     H, s = weights.scorer_w1.shape[0], weights.scorer_w1.shape[1] // 2
     units = weights.b1.shape[0]
     links, slots, heights, energies, log_z = tape.parts(K)
-    some = find_survivors(slots, heights, relative, grad_relative, n, deterministic)
+    some = find_survivors(
+        slots, heights, relative, grad_relative, n, deterministic, need_bounds=goes_by_library(d)
+    )
     N = some.count
     rows = B * n + N  # of gradients: leaves, then survivors
 
@@ -43,8 +44,8 @@ def replay(
     pairs, slices, activity, grad_energies = pieces(
         torch.empty, lengths.device, (N, 2 * d), (rows, s), (N, H), (N,)
     )
-    block_d = min(128, triton.next_power_of_2(d))
-    launch(survivor_kernels.link_kernel, (triton.cdiv(N, 16) + triton.cdiv(B * n, 16),),
+    block_d = min(128, power_of_two(d))
+    launch(survivor_kernels.link_kernel, (blocks(N, 16) + blocks(B * n, 16),),
         some.order, slots, some.rows, links, tape.nodes, parents, pairs, slices, N, B, n,
         D=d, K=K, S=s, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
     )  # fmt: skip
@@ -61,7 +62,7 @@ def replay(
             some.order, slots, some.rows, links, energies, log_z, some.weights,
             projections, weights.scorer_b1, weights.scorer_w2,
             grad_projections, pair_rows, pair_grads, activity, grad_energies, B, n,
-            K=K, H=H, UNITS=triton.next_power_of_2(H), ATOMIC=not deterministic, BLOCK=128, num_warps=1,
+            K=K, H=H, UNITS=power_of_two(H), ATOMIC=not deterministic, BLOCK=128, num_warps=1,
         )  # fmt: skip
     if deterministic:
         for role in range(2):
@@ -75,7 +76,7 @@ def replay(
     def activate(hidden: Tensor) -> Tensor:
         activated = torch.empty_like(hidden)
         if N:
-            launch(level_kernels.activate_kernel, (triton.cdiv(N, 16), triton.cdiv(units, 128)),
+            launch(level_kernels.activate_kernel, (blocks(N, 16), blocks(units, 128)),
                 some.order, slots, hidden, activated, seed, N, n - 1, round(dropout * 65536),
                 K=K, UNITS=units, DROPS=dropout > 0, BLOCK_M=16, BLOCK_N=128, num_warps=4,
             )  # fmt: skip

@@ -3,16 +3,16 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from beamtree.ops import board as boards
 from beamtree.ops.inner_kernels import inner_nodes_kernel
-from beamtree.ops.launch import launch
+from beamtree.ops.launch import blocks, launch, power_of_two
 from beamtree.ops.lineage_kernels import STRETCH
 from beamtree.ops.plan import Plan, can_chain, chunks_of
 
@@ -138,19 +138,20 @@ def search(
     leaves: Tensor,  # (B, n, d) float32, contiguous
     lengths: Tensor,  # (B,) int64, contiguous
     weights: Weights,
-    seed: Tensor,
+    seed: Tensor,  # not read without noise and dropout
     *,
     beam_size: int,
     dropout: float,
     noisy: bool,
     precision: str,
+    record: bool,
 ) -> tuple[Found, Tape]:
     B, n, d = leaves.shape
     H, twice_s = weights.scorer_w1.shape
     units = weights.b1.shape[0]
     chains = leaves.is_cuda and can_chain(leaves.device)
     plan = Plan(B, beam_size, d, twice_s // 2, H, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
-    return follow(plan, leaves, lengths, weights, seed, dropout)
+    return follow(plan, leaves, lengths, weights, seed, dropout, record)
 
 
 def follow(
@@ -160,17 +161,19 @@ def follow(
     weights: Weights | EntangledWeights,
     seed: Tensor,
     dropout: float,
+    record: bool,
     prepare: Callable[[Tensor, Mapping[str, Tensor]], None] | None = None,
 ) -> tuple[Found, Tape]:
     """Carry a plan out. `prepare` gets the node store and the parts of the scratch memory first."""
     B, n, d = leaves.shape
     K = plan.K
     new = leaves.new_empty
+    make = leaves.new_zeros if record else new
     made = B * (n - 1) * K
     tape = Tape(
-        nodes=leaves.new_zeros(B, n + (n - 1) * K, d),
-        integers=leaves.new_zeros(5 * made + _aligned(made), dtype=torch.int32),
-        floats=leaves.new_zeros(5 * made),
+        nodes=make(B, n + (n - 1) * K, d),
+        integers=make(5 * made + _aligned(made), dtype=torch.int32),
+        floats=make(5 * made),
     )
     merges = torch.empty((B, K, n - 1), dtype=torch.int64, device=leaves.device)
     found = Found(new(B, K, d), new(B, K), new(B, dtype=torch.float64), merges)
@@ -181,6 +184,7 @@ def follow(
     addresses = {name: scratch.data_ptr() + 4 * start for name, start in starts.items()}
     history, energies = tape.integers.data_ptr(), tape.floats.data_ptr()
     addresses |= {
+        "seed": seed.data_ptr(),
         "lengths": lengths.data_ptr(),
         "leaves": leaves.data_ptr(),
         "nodes": tape.nodes.data_ptr(),
@@ -197,11 +201,11 @@ def follow(
     if leaves.is_cuda:
         graphs = _graphs_for(plan, leaves.device)
         with graphs.lock:
-            boards.write(graphs.board, addresses, seed, B, n, dropped)
+            boards.write(graphs.board, addresses, B, n, dropped)
             graphs.replay(n - 1)
     else:
         board = torch.zeros(boards.SIZE, dtype=torch.int64)
-        boards.write(board, addresses, seed, B, n, dropped)
+        boards.write(board, addresses, B, n, dropped)
         plan.begin(board)
         for step in range(n - 1):
             plan.step(board, step)
@@ -217,9 +221,9 @@ def inner_nodes(tape: Tape, K: int, wanted: bool) -> Tensor:
     n = (total + K) // (1 + K)
     inner = tape.nodes.new_empty(B, K, n - 1 if wanted else 0, d)
     if inner.numel():
-        launch(inner_nodes_kernel, (triton.cdiv(B * K * (n - 1), 16),),
+        launch(inner_nodes_kernel, (blocks(B * K * (n - 1), 16),),
             slots, tape.nodes, inner, B, n,
-            D=d, K=K, BLOCK_M=16, BLOCK_D=min(128, triton.next_power_of_2(d)), num_warps=4,
+            D=d, K=K, BLOCK_M=16, BLOCK_D=min(128, power_of_two(d)), num_warps=4,
         )  # fmt: skip
     return inner
 
@@ -229,6 +233,7 @@ def _aligned(words: int) -> int:
     return (words + 3) // 4 * 4
 
 
+@lru_cache(maxsize=256)
 def _scratch(plan: Plan, n: int) -> tuple[dict[str, int], int]:
     """What only the search itself needs, in one allocation: where each part starts, and the end."""
     B, K, C = plan.B, plan.K, plan.chunks

@@ -9,6 +9,16 @@ from torch import Tensor
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
+def blocks(count: int, size: int) -> int:
+    """How many blocks of a size a count fills; Triton's own function takes microseconds."""
+    return -(-count // size)
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << (number - 1).bit_length() if number > 1 else 1
+
+
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
     """`kernel[grid](*arguments, **options)`; options are the kernel's constants, in order, then Triton's.
 
@@ -21,10 +31,12 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
     if device.type != "cuda" or any(x.data_ptr() % 16 for x in tensors):
         kernel[grid](*arguments, **options)
         return
-    key = (kernel, device.index, *options.values(), *(x.dtype for x in tensors))
+    key = (id(kernel), device.index, *options.values(), *(x.dtype for x in tensors))
     compiled = _compiled.get(key)
     if compiled is None:
         _compiled[key] = kernel[grid](*arguments, **options)
         return
     constants = [options[name] for name in kernel.arg_names[len(arguments) :]]
-    compiled[(*grid, 1, 1)[:3]](*arguments, *constants)
+    # Of an address Triton asks nothing more; a tensor costs it a question to the driver.
+    addresses = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+    compiled[(*grid, 1, 1)[:3]](*addresses, *constants)

@@ -242,8 +242,8 @@ def draw(
     sequence, slot, chunk, pairs = list_task(board, t, task, K, CHUNKS, ROWS)
     real = (slot < K)[:, None]
     row = (((t & 1) * B + sequence) * K + slot)[:, None]
-    seed = tl.load(board + at.SEED)
     if pairs > chunk * CHUNK:
+        seed = at.seed(board)
         if NOISY:
             index = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
             key = row_key(seed, FIRST_LEVEL, t, sequence, slot)[:, None]

@@ -11,10 +11,10 @@ from torch import Tensor
 from triton.language.extra import cuda
 
 from beamtree.ops import step_kernels as kernels
+from beamtree.ops.launch import power_of_two
 from beamtree.ops.lineage_kernels import lineages_kernel
 
-CHUNK = 1024  # how much of a list one program ranks
-SHORT_CHUNK = 128
+SHORT_CHUNK, CHUNK, LONG_CHUNK = 128, 1024, 2048  # how much of a list one program ranks
 PROGRAMS = 528  # of a kernel that goes through its work by itself: four for each of an H200's processors
 
 
@@ -174,5 +174,5 @@ def can_chain(device: torch.device) -> bool:
 
 def chunks_of(n: int) -> tuple[int, int]:
     """How many chunks a list of n is cut into, and how long they are."""
-    chunk = SHORT_CHUNK if n <= SHORT_CHUNK else CHUNK
-    return triton.next_power_of_2(ceil(n / chunk)), chunk
+    chunk = next((chunk for chunk in (SHORT_CHUNK, CHUNK) if n <= chunk), LONG_CHUNK)
+    return power_of_two(ceil(n / chunk)), chunk

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from beamtree.ops.launch import launch
+from beamtree.ops.launch import blocks, launch
 from beamtree.ops.math_kernels import product
 
 
@@ -21,7 +21,7 @@ def matrix_product(
     across_a, across_b = a.stride(1) != 1, b.stride(1) != 1
     strides = a.stride(1 if across_a else 0), b.stride(1 if across_b else 0), out.stride(0)
     launch(
-        product_kernel, (triton.cdiv(M, 32), triton.cdiv(N, 32)),
+        product_kernel, (blocks(M, 32), blocks(N, 32)),
         a, b, out if bias is None else bias, out, M, N, R,
         A_STRIDE=strides[0], B_STRIDE=strides[1], OUT_STRIDE=strides[2], ACROSS_A=across_a, ACROSS_B=across_b,
         BIASED=bias is not None, PRECISION=precision, BLOCK=32, BLOCK_R=64, num_warps=4, num_stages=3,

@@ -209,7 +209,9 @@ def finish(
     ahead = key[:, None] > key[None, :]
     target = sequence * K + tl.sum(ahead.to(tl.int32), 0)
     lowest = tl.min(tl.where(ahead, score[:, None], float("inf")), 0)  # in order to the last bit
-    tl.store(at.floats(board, at.RELATIVE) + target, tl.minimum(score, lowest), mask=beam < K)
+    best = tl.max(tl.where(target == sequence * K, score, NONE), 0)
+    best = tl.where(best == NONE, 0.0, best)
+    tl.store(at.floats(board, at.RELATIVE) + target, tl.minimum(score, lowest) - best, mask=beam < K)
     last_slots = at.integers(board, at.LAST_SLOTS)
     tl.store(last_slots + target, tl.where(alive, beam, -1), mask=beam < K)
 
@@ -219,7 +221,7 @@ def finish(
         shifts = at.floats(board, at.SHIFTS) + sequence * (n - 1) + step
         total += tl.load(shifts, mask=step < length - 1, other=0.0).to(tl.float64)
     offset = tl.load(board + at.OFFSET).to(tl.pointer_type(tl.float64))
-    tl.store(offset + sequence, tl.sum(total, 0))
+    tl.store(offset + sequence, tl.sum(total, 0) + best.to(tl.float64))
 
     nodes = at.floats(board, at.NODES)
     row = node_row(board, sequence, K)

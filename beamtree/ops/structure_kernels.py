@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from beamtree.ops.launch import launch
+from beamtree.ops.launch import launch, power_of_two
 
 WIDEST = 1024  # places of a list that a program moves at once
 
@@ -22,7 +22,7 @@ def find_structure(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     children = torch.empty_like(spans)
     live = merges.new_empty(R, steps + 1, dtype=torch.int32)
     if merges.numel():
-        block = min(WIDEST, triton.next_power_of_2(steps + 1))
+        block = min(WIDEST, power_of_two(steps + 1))
         launch(
             structure_kernel,
             (R,),

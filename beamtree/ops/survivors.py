@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
-import triton
 from torch import Tensor
 
 from beamtree.ops import survivor_kernels
-from beamtree.ops.launch import launch
+from beamtree.ops.launch import blocks, launch, power_of_two
 
 
 @dataclass(frozen=True)
@@ -22,24 +21,31 @@ class Survivors:
     starts: Tensor  # (n,) int32: how many survivors are higher than this
     count: int
     highest: int
+    bounds: list[int]  # `starts` for the host, if it asked
 
 
 def find_survivors(
-    slots: Tensor, heights: Tensor, relative: Tensor, grad_relative: Tensor, n: int, deterministic: bool
+    slots: Tensor,
+    heights: Tensor,
+    relative: Tensor,
+    grad_relative: Tensor,
+    n: int,
+    deterministic: bool,
+    need_bounds: bool = False,
 ) -> Survivors:
     B, K = relative.shape
     T = n - 1
     count = B * K * T
     levels, rows = torch.empty_like(slots), torch.empty_like(slots)
     weights = relative.new_empty(count)
-    counts, starts, cursors, totals = (
+    counts, cursors, starts, totals = (
         piece.view(torch.int32)
         for piece in pieces(torch.zeros, slots.device, (T + 1,), (T + 1,), (T + 1,), (2,))
     )
     if T == 0:
-        return Survivors(slots, weights, rows, starts, 0, 0)
-    beams = max(2, triton.next_power_of_2(K))
-    launch(survivor_kernels.mark_kernel, (B, triton.cdiv(T, 16)),
+        return Survivors(slots, weights, rows, starts, 0, 0, [])
+    beams = max(2, power_of_two(K))
+    launch(survivor_kernels.mark_kernel, (B, blocks(T, 16)),
         slots, heights, relative, grad_relative, levels, weights, counts, T,
         K=K, BEAMS=beams, BLOCK=16, num_warps=4,
     )  # fmt: skip
@@ -50,7 +56,7 @@ def find_survivors(
         order = torch.empty(count, dtype=torch.int64, device=slots.device)
     launch(
         survivor_kernels.place_kernel,
-        (triton.cdiv(count, 256),),
+        (blocks(count, 256),),
         levels,
         slots,
         starts,
@@ -65,8 +71,10 @@ def find_survivors(
         num_warps=4,
     )
     # The only synchronisation: everything that follows is as large as the number of survivors.
-    number, highest = totals.tolist()
-    return Survivors(order, weights, rows, starts, number, highest)
+    first, last = starts.storage_offset(), totals.storage_offset() + 2
+    wanted = starts.as_strided((last - first,), (1,)) if need_bounds else totals
+    *bounds, number, highest = wanted.tolist()
+    return Survivors(order, weights, rows, starts, number, highest, bounds)
 
 
 def pieces(make: Callable[..., Tensor], device: torch.device, *shapes: tuple[int, ...]) -> Iterator[Tensor]:
