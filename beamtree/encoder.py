@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from beamtree.block_folder import SavedBlock
 from beamtree.cell import GatedRecursiveCell
-from beamtree.checks import lengths_from
 from beamtree.constraints import check_merges, check_pins
 from beamtree.errors import BeamtreeError
 from beamtree.exporting import exported_root
@@ -151,11 +150,7 @@ class BeamTreeEncoder(SavedBlock):
 
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The leaves (B, n, d) and the lengths (B,); what stands in padded rows has no effect."""
-        weight = self.leaf.linear.weight
-        lengths = lengths_from(x, key_padding_mask, input_size=self.input_size, weight=weight)
-        if key_padding_mask is not None:
-            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
-        return self.leaf(x), lengths
+        return self.leaf.read(x, key_padding_mask)
 
     def _warn_if_greedy(self) -> None:
         if self.beam_size > 1 or self._warned or not self.training or torch.compiler.is_compiling():

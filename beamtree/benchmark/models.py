@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from beamtree.checks import lengths_from
 from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError
 from beamtree.noise import draw_seed
@@ -51,13 +50,10 @@ class NaiveEncoder(nn.Module):
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         encoder = self.encoder
-        weight = encoder.leaf.linear.weight
-        lengths = lengths_from(x, key_padding_mask, input_size=self.input_size, weight=weight)
-        if key_padding_mask is not None:
-            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+        leaves, lengths = encoder.read(x, key_padding_mask)
         dropout = float(getattr(encoder.cell, "dropout", 0.0)) if self.training else 0.0
         roots, scores, merges = naive_beam_tree_recursion(
-            encoder.leaf(x),
+            leaves,
             lengths,
             encoder.cell,
             encoder.scorer,

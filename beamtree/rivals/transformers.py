@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from beamtree.cell import layer_norm_wide
-from beamtree.checks import lengths_from, looks_at_values
+from beamtree.checks import looks_at_values
 from beamtree.leaf import LeafTransform
 
 
@@ -39,14 +39,13 @@ class _ClsEncoder(nn.Module):
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Tensor:
         if need_trees:
             raise ValueError(f"{type(self).__name__} builds no tree: call it without need_trees")
-        lengths_from(x, key_padding_mask, input_size=self.input_size, weight=self.cls)
-        B, n, _ = x.shape
+        leaves, _ = self.leaf.read(x, key_padding_mask)
+        B, n, _ = leaves.shape
         if key_padding_mask is None:
             is_padding = torch.zeros(B, n + 1, dtype=torch.bool, device=x.device)
         else:
-            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
             is_padding = nn.functional.pad(key_padding_mask, (1, 0), value=False)
-        tokens = torch.cat((self.cls.expand(B, 1, -1), self.leaf(x)), 1)  # (B, n + 1, d)
+        tokens = torch.cat((self.cls.expand(B, 1, -1), leaves), 1)  # (B, n + 1, d)
         return self.contextualize(tokens, is_padding)
 
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.cell import GatedRecursiveCell
-from beamtree.checks import lengths_from
 from beamtree.leaf import LeafTransform
 
 
@@ -30,12 +29,7 @@ class TreeEncoder(nn.Module):
 
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Leaves (B, n, d) and lengths (B,); whatever stands in padded rows, NaN included, has no effect."""
-        lengths = lengths_from(
-            x, key_padding_mask, input_size=self.input_size, weight=self.leaf.linear.weight
-        )
-        if key_padding_mask is not None:
-            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
-        return self.leaf(x), lengths
+        return self.leaf.read(x, key_padding_mask)
 
 
 def with_zero_gradients(output: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
