@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from beamtree.noise import mix
 from beamtree.ops.reference import stable_topk
 from beamtree.search import LEFT_NEIGHBOUR, RIGHT_NEIGHBOUR
 from beamtree.spans import NodeSpans
@@ -51,7 +52,7 @@ class EqualTrees(NodeSpans):
         K = self.forests.shape[1]
         left = position.view(A * K, -1) + 1
         start, end = self.spans[ids.gather(1, left), 0], self.spans[ids.gather(1, left + 1), 1]
-        number = _mix(_mix(start) + end).view(A, K, -1)
+        number = mix(mix(start) + end).view(A, K, -1)
         self.names = (self.forests[:A].unsqueeze(-1) + number).view(A, C)
 
         best_first = stable_topk(candidates, C)[1]
@@ -119,18 +120,6 @@ class EqualTrees(NodeSpans):
                 matters[earlier] |= counts.view(A * K, -1).any(1)
         used = grad_pairs.nonzero().squeeze(1)
         return matters.nonzero().squeeze(1), _find_pairs(used, links, first), grad_pairs[used]
-
-
-def _mix(x: Tensor) -> Tensor:
-    """64 bits that look drawn at random (splitmix64)."""
-    x = x + _signed(0x9E3779B97F4A7C15)
-    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
-    return x ^ ((x >> 31) & ((1 << 33) - 1))
-
-
-def _signed(bits: int) -> int:
-    return bits - (1 << 64)
 
 
 def _of_heirs(values: Tensor, heir: Tensor) -> Tensor:

@@ -32,6 +32,11 @@ def _mix_(x: Tensor) -> Tensor:
     return x.bitwise_xor_((x >> 31).bitwise_and_(0x1FFFFFFFF))
 
 
+def mix(x: Tensor) -> Tensor:
+    """64 bits for each number that look drawn at random."""
+    return _mix_(x + _GOLDEN)
+
+
 def _row_keys(seed: Tensor, stream: int, step: Tensor, sequence: Tensor, slot: Tensor) -> Tensor:
     start = _mix_(seed + stream * _STREAM)
     return _mix_(start + step * _STEP + sequence * _SEQUENCE + slot * _GOLDEN)

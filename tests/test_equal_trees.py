@@ -10,7 +10,8 @@ from merge_orders import MergeOrder, Span, continue_order, merge_orders
 from torch import Tensor, nn
 
 from beamtree import BeamTreeEncoder, create_encoder
-from beamtree.equal_trees import EqualTrees, _mix
+from beamtree.equal_trees import EqualTrees
+from beamtree.noise import mix
 
 D = 5
 ENOUGH = {1: 1, 2: 1, 3: 2, 4: 5, 5: 14, 6: 46}  # forests of n leaves that can be met at one step, at most
@@ -192,7 +193,7 @@ def test_nothing_is_recorded_where_no_gradient_is_wanted(monkeypatch: pytest.Mon
 
 def test_numbers_of_spans_are_spread_over_64_bits() -> None:
     start, end = torch.meshgrid(torch.arange(400), torch.arange(400), indexing="ij")
-    numbers = _mix(_mix(start) + end).flatten()
+    numbers = mix(mix(start) + end).flatten()
     assert numbers.unique().numel() == 400 * 400
     bits = (numbers.unsqueeze(1) >> torch.arange(64)) & 1
     assert (bits.double().mean(0) - 0.5).abs().max() < 0.01
