@@ -3,8 +3,7 @@
 import copy
 import pickle
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
@@ -38,6 +37,12 @@ class Recording(TorchDispatchMode):
         self.tape.append((func, args, kwargs or {}, output))
         return output
 
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        self.__enter__()
+
+    def capture_end(self) -> None:
+        self.__exit__(None, None, None)
+
     def replay(self) -> None:
         with torch.no_grad():
             for func, args, kwargs, output in self.tape:
@@ -50,16 +55,12 @@ class Recording(TorchDispatchMode):
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
     """Lets the CPU play the GPU; the graphs made so far."""
 
-    @contextmanager
-    def capture(graph: Recording, **_: Any) -> Iterator[None]:
-        with graph:
-            yield
-
     Recording.made = []
     stream = MagicMock(cuda_stream=0)
     for name, stand_in in {
         "CUDAGraph": Recording,
-        "graph": capture,
+        "graph_pool_handle": lambda: (0, 1),
+        "synchronize": lambda: None,
         "Stream": lambda: stream,
         "current_stream": lambda *_: stream,
         "stream": nullcontext,

@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil
 from typing import NamedTuple
 
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from beamtree.ops import board as boards
+from beamtree.ops.capturing import capture
 from beamtree.ops.inner_kernels import inner_nodes_kernel
 from beamtree.ops.launch import blocks, launch, power_of_two
 from beamtree.ops.lineage_kernels import STRETCH
 from beamtree.ops.plan import Plan, can_chain, chunks_of
 
-LONG, SHORT = 32, 8  # steps in a graph
+LONG, MIDDLE, SHORT = SIZES = 32, 8, 2  # steps in a graph
 GRAPHS_AT_MOST = 16
 
 
@@ -89,26 +90,25 @@ class _Graphs:
             part(self.board)
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            self.begin, self.finish = self._capture(plan.begin), self._capture(plan.finish)
-            self.long = self._capture(lambda board: _steps(plan, board, LONG))
-            self.short = self._capture(lambda board: _steps(plan, board, SHORT))
+        self.begin, _ = capture(partial(plan.begin, self.board), stream)
+        self.finish, _ = capture(partial(plan.finish, self.board), stream)
+        self.steps = {size: capture(partial(_steps, plan, self.board, size), stream)[0] for size in SIZES}
         torch.cuda.current_stream(device).wait_stream(stream)
-
-    def _capture(self, launch: Callable[[Tensor], None]) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(capture_error_mode="thread_local")
-        launch(self.board)
-        graph.capture_end()
-        return graph
 
     def replay(self, steps: int) -> None:
         self.begin.replay()
-        for _ in range(steps // LONG):
-            self.long.replay()
-        for _ in range(ceil(steps % LONG / SHORT)):
-            self.short.replay()
+        for size in sizes(steps):
+            self.steps[size].replay()
         self.finish.replay()
+
+
+def sizes(steps: int) -> list[int]:
+    """Graphs that make these steps together, and at most three in vain: those cost launches too."""
+    long, rest = divmod(steps, LONG)
+    middle, rest = divmod(rest, MIDDLE)
+    if rest > 2 * SHORT:
+        middle, rest = middle + 1, 0
+    return [LONG] * long + [MIDDLE] * middle + [SHORT] * ceil(rest / SHORT)
 
 
 def _steps(plan: Plan, board: Tensor, count: int) -> None:

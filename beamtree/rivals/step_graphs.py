@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beamtree.ops import capturing
+
 Outputs = tuple[Tensor, ...]
 Step = Callable[..., Outputs]  # (constants, *inputs, **options) -> outputs; may add to constants in place
-
-# PyTorch allows one capture at a time in a process.
-_capturing = threading.Lock()
 
 
 class StepGraphs:
@@ -140,7 +139,7 @@ def capture(
 ) -> list[tuple[Callable[[], None], Outputs]]:
     """For each call a function that replays its kernels, and the buffers that hold its outputs afterwards."""
     captured = []
-    with _capturing, torch.cuda.device(device):
+    with capturing.undisturbed(), torch.cuda.device(device):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -149,8 +148,9 @@ def capture(
                 call()
         torch.cuda.current_stream().wait_stream(stream)
         for call in calls:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                outputs = call()
+            # What the allocator holds would be of no use to a graph, which has memory of its own.
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            graph, outputs = capturing.capture(call, stream, pool)
             captured.append((graph.replay, outputs))
     return captured
