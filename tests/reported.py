@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from beamtree.cli import app
 from beamtree.report.build import build_report
-from beamtree.report.tables import Line, Table
+from beamtree.report.layout import Line, Table
 from beamtree.training.recipe import load_recipe
 from beamtree.training.run_folder import RunFolder
 

@@ -167,7 +167,7 @@ def test_a_sweep_of_the_slice_is_a_table_by_width(tmp_path: Path) -> None:
         ("128", "128", "95.00"),
     ]
     names = [table.name for table in build_report([tmp_path / "plain", tmp_path / "listops-om"]).tables]
-    assert names == ["listops", "listops-trees", "listops-splits", "runs"]
+    assert names == ["summary", "listops", "listops-trees", "listops-splits", "runs"]
 
 
 def test_trees_are_compared_with_gold_where_there_are_any(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def evaluate(
     if save and not Path(model, "recipe.toml").is_file():
         raise BeamtreeError(f"--save keeps figures in a run folder, but {model} has no recipe.toml")
     weights = hashlib.sha256((find_model(model) / "model.safetensors").read_bytes()).hexdigest()
-    classifier = load_model(model, device=choose_device(device))
+    place = choose_device(device)
+    classifier = load_model(model, device=place)
     set_beam_size(classifier, beam)
     if merged:
         merge_equal_trees(classifier)
@@ -133,7 +134,8 @@ def evaluate(
         "beam": beam,
         "merge_equal_trees": merged,
         "weights": weights,
-        "command": _command(model, paths, split or (), beam, merged),
+        "device": place.type,
+        "command": _command(model, paths, split or (), beam, merged, device),
         "splits": [{**result.to_dict(), "description": task.splits.get(result.name)} for result in results],
     }
     if save:
@@ -169,12 +171,15 @@ def _progress() -> Any:
     )
 
 
-def _command(model: str, paths: Sequence[Path], splits: Sequence[str], beam: int | None, merged: bool) -> str:
+def _command(
+    model: str, paths: Sequence[Path], splits: Sequence[str], beam: int | None, merged: bool, device: str
+) -> str:
     words = ["beamtree", "eval", model]
     words += [word for path in paths for word in ("--data", str(path))]
     words += [word for split in splits for word in ("--split", split)]
     words += [] if beam is None else ["--beam", str(beam)]
     words += ["--merge-equal-trees"] if merged else []
+    words += [] if device == "auto" else ["--device", device]
     return shlex.join(words)
 
 

@@ -10,7 +10,10 @@ import typer
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run folders, or folders of run folders, with what `eval RUN --save` wrote."),
+        typer.Argument(
+            help="Run folders, or folders of run folders, with what `eval RUN --save` wrote. A folder of run "
+            "folders may have a remarks.toml: targets, costs of rows without a run, runs cut off, options."
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -19,8 +22,9 @@ def report(
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="listops, logic, sst5, imdb, snli, qqp, mnli, trees (against gold), slices (the sweep of "
-            "d_s), splits (run by run) or runs; may be repeated.",
+            help="targets, summary, listops, logic, sst5, imdb, snli, qqp, mnli, trees (against gold), "
+            "slices (the sweep of d_s), splits (run by run), shipped (models in the package), runs or "
+            "cut-off; may be repeated.",
             show_default="all that the runs have figures for",
         ),
     ] = None,
@@ -33,8 +37,8 @@ def report(
 
     ListOps figures are the median of the seeds, all others the mean; ± is the population standard deviation.
     Runs whose settings differ from a shipped recipe by more than the seed get a row of their own that says
-    so, and so do evaluations with another beam. Cells without a run show a dash. The last table lists every
-    run with its commands.
+    so, and so do evaluations with another beam. Cells without a run show a dash. All runs are listed with
+    their commands.
     """
     from beamtree.atomic import make_folder, replace_file
     from beamtree.report.build import build_report

@@ -5,20 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beamtree.errors import BeamtreeError
+from beamtree.report.layout import Table
+from beamtree.report.listings import cut_off_table, runs_table, splits_table
 from beamtree.report.paper import TABLES
+from beamtree.report.remarks import read_remarks
 from beamtree.report.rows import group_runs, row_of
 from beamtree.report.runs import read_runs
-from beamtree.report.tables import (
-    Table,
-    paper_table,
-    runs_table,
-    slice_tables,
-    splits_table,
-    trees_table,
-)
+from beamtree.report.shipped import shipped_table
+from beamtree.report.summary import coverage_table, targets_table
+from beamtree.report.tables import paper_table, slice_tables, trees_table
 from beamtree.settings import nearest
 
-KINDS = ("trees", "slices", "splits", "runs")
+KINDS = ("targets", "summary", "trees", "slices", "splits", "shipped", "runs", "cut-off")
 TABLE_NAMES = (*TABLES, *KINDS)
 
 
@@ -34,24 +32,26 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
         if name not in TABLE_NAMES:
             raise BeamtreeError(f"there is no table {name!r}{nearest(name, TABLE_NAMES)}")
     runs, notes = read_runs(paths, skip=skip)
+    remarks = read_remarks(paths)
     rows, twins = group_runs(runs, skip=skip)
-    tasks = list(dict.fromkeys(key.task for key in rows))
-    tables: list[Table] = []
+    with_runs = {key.task for key in rows}
+    tasks = [task for task in TABLES if task in with_runs or any(task == cost.task for cost in remarks.costs)]
+    found = [("targets", targets_table(remarks.targets, rows)), ("summary", coverage_table(tasks, rows))]
     for task, published in TABLES.items():
-        if task in wanted or (not wanted and task in tasks):
-            tables.append(paper_table(published, rows))
-        if task not in tasks:
-            continue
-        further = {
-            "trees": [trees_table(published, rows)],
-            "slices": slice_tables(published, rows),
-            "splits": [splits_table(task, rows)],
-        }
-        for kind, found in further.items():
-            if kind in wanted or not wanted:
-                tables += [table for table in found if table.lines]
+        found.append((task, paper_table(published, rows, remarks)))
+        if task in with_runs:
+            found.append(("trees", trees_table(published, rows)))
+            found += [("slices", table) for table in slice_tables(published, rows)]
+            found.append(("splits", splits_table(task, rows)))
+    found.append(("shipped", shipped_table(runs)))
+    found.append(("runs", runs_table(runs, lambda run: row_of(run).label)))
+    found.append(("cut-off", cut_off_table(remarks.cut_off)))
+    shown = [
+        (kind, table)
+        for kind, table in found
+        if kind == "runs" or (table.lines and kind in (wanted or {*tasks, *KINDS}))
+    ]
     for kind in wanted:
-        if kind in KINDS[:-1] and not any(kind in table.name for table in tables):
+        if kind not in dict(shown):
             notes.append(f"No run has anything for the table {kind!r}.")
-    tables.append(runs_table(runs, lambda run: row_of(run).label))
-    return Report(tables, [*notes, *twins])
+    return Report([table for _, table in shown], [*notes, *twins])

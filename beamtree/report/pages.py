@@ -4,7 +4,7 @@ from html import escape
 
 import beamtree
 from beamtree.report.build import Report
-from beamtree.report.tables import Cell, Line, Table
+from beamtree.report.layout import Cell, Line, Table
 
 TITLE = "Results"
 
@@ -22,7 +22,7 @@ h2 { font-size: 1.15rem; margin: 2.6rem 0 .2rem; }
 p { margin: .2rem 0 .8rem; color: var(--muted); max-width: 60rem; }
 a { color: var(--link); text-decoration: none; }
 a:hover, a:focus { text-decoration: underline; }
-.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }
+.scroll { margin-bottom: .8rem; overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .38rem .6rem; text-align: right; white-space: nowrap; }
 th { font-weight: 600; background: var(--band); border-bottom: 1px solid var(--line); }
@@ -43,6 +43,7 @@ def to_markdown(report: Report, command: str) -> str:
         lines += ["", *(f"- {note}" for note in report.notes)]
     for table in report.tables:
         lines += ["", f"## {table.title}", "", table.caption, "", *_markdown_table(table)]
+        lines += ["", *(f"- {sentence}" for sentence in table.remarks)] if table.remarks else []
     return "\n".join(lines) + "\n"
 
 
@@ -83,10 +84,11 @@ def to_html(report: Report, command: str) -> str:
 def _section(table: Table) -> str:
     heads = "".join(f"<th{_align(table, i)}>{escape(head)}</th>" for i, head in enumerate(table.headers))
     rows = "\n".join(_row(table, line) for line in table.lines)
+    remarks = "".join(f"\n<p>{escape(sentence)}</p>" for sentence in table.remarks)
     return (
         f'<h2 id="{escape(table.name)}">{escape(table.title)}</h2>\n<p>{escape(table.caption)}</p>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
-        f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>"
+        f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>{remarks}"
     )
 
 

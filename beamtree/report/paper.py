@@ -42,6 +42,10 @@ class Figure:
     def value(self) -> float:
         return float(self.centre)
 
+    @property
+    def deviation(self) -> float:
+        return float(self.spread)
+
     def __str__(self) -> str:
         return f"{self.centre} ±{self.spread}"
 

@@ -37,6 +37,8 @@ class Evaluation:
     merged: bool
     command: str | None
     splits: dict[str, SplitFigures]
+    weights: str | None = None  # SHA-256 of what was measured
+    device: str | None = None  # None in files of earlier versions
 
     @property
     def search(self) -> tuple[int | None, bool]:
@@ -117,6 +119,9 @@ def read_run(path: Path) -> TrainedRun:
     weights = folder.best / "model.safetensors"
     digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else None
     evaluations = [_read_evaluation(file, recipe, digest) for file in sorted(path.glob("eval*.json"))]
+    evaluations.sort(
+        key=lambda one: one.device == "cpu"
+    )  # a check on the CPU does not replace the first figure
     _refuse_contradictions(evaluations)
     diverged, data = folder.failure_file.exists(), _read_data_facts(folder.data_file)
     return TrainedRun(path, recipe, history, evaluations, diverged, data)
@@ -157,10 +162,17 @@ def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluat
                 f"`beamtree eval {file.parent} --save`"
             )
         splits = {entry["split"]: _figures(entry) for entry in content["splits"]}
-        match content.get("beam"), content.get("merge_equal_trees", False), content.get("command"):
-            case (None | int() as beam, bool(merged), None | str() as command):
-                return Evaluation(file, beam, merged, command, splits)
-        raise ValueError("beam, merge_equal_trees or command is of another type")
+        names = ("beam", "merge_equal_trees", "command", "weights", "device")
+        match [content.get(name) for name in names]:
+            case (
+                None | int() as beam,
+                None | bool() as merged,
+                None | str() as command,
+                None | str() as measured,
+                None | str() as device,
+            ):
+                return Evaluation(file, beam, bool(merged), command, splits, measured, device)
+        raise ValueError(f"one of {', '.join(names)} is of another type")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, BeamtreeError):
             raise
@@ -185,9 +197,9 @@ def _figures(entry: dict[str, Any]) -> SplitFigures:
 
 
 def _refuse_contradictions(evaluations: Iterable[Evaluation]) -> None:
-    seen: dict[tuple[tuple[int | None, bool], str], Path] = {}
+    seen: dict[tuple[tuple[int | None, bool], str | None, str], Path] = {}
     for evaluation in evaluations:
         for split in evaluation.splits:
-            other = seen.setdefault((evaluation.search, split), evaluation.file)
+            other = seen.setdefault((evaluation.search, evaluation.device, split), evaluation.file)
             if other != evaluation.file:
                 raise BeamtreeError(f"{other} and {evaluation.file} both measured {split}: keep one of them")

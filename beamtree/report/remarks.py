@@ -1,0 +1,124 @@
+"""What run folders cannot say themselves: `remarks.toml`, beside them in a folder of runs.
+
+It names the accuracies that were aimed at, what a row without a run would cost, runs that were cut off and
+started anew, and how options were found.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from beamtree.data.task import find_task
+from beamtree.errors import BeamtreeError
+from beamtree.reading import is_file, shown
+from beamtree.report.paper import LABELS
+from beamtree.settings import from_table, nearest, read_toml, setting
+
+FILE = "remarks.toml"
+
+
+@dataclass(frozen=True)
+class RowRemark:
+    """A remark on one row of one task's table."""
+
+    task: str = setting("", "the task")
+    row: str = setting("", "the row, as in the names of recipes")
+
+
+@dataclass(frozen=True)
+class Target(RowRemark):
+    """The least that a row is to reach, in percent by split."""
+
+    accuracy: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cost(RowRemark):
+    """What one run would take: measured on some steps, with the number of epochs that others took."""
+
+    milliseconds: float = setting(0.0, "of a training step", least=1e-6)
+    steps: int = setting(0, "in an epoch", least=1)
+    epochs: int = setting(0, "to train", least=1)
+    measured: str = setting("", "where and how")
+
+    @property
+    def sentence(self) -> str:
+        minutes = self.milliseconds / 1000 * self.steps * self.epochs / 60
+        return (
+            f"{LABELS[self.row]} has no run: {self.milliseconds:g} ms a step × {self.steps:,} steps × "
+            f"{self.epochs} epochs = {minutes:,.0f} minutes for one seed ({self.measured})."
+        )
+
+
+@dataclass(frozen=True)
+class CutOff(RowRemark):
+    """A run that was started, ended from outside and started anew."""
+
+    seed: int = setting(0, "its seed", least=0)
+    epochs: int = setting(0, "completed", least=0)
+    why: str = setting("", "why it ended")
+    accuracy: dict[str, Any] = field(default_factory=dict)  # in percent, by split
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting other than the paper's (or `beam`, `merge_equal_trees` of a test) and how it was found."""
+
+    name: str = setting("", "such as training.averaging")
+    found: str = setting("", "how it was found")
+
+
+@dataclass(frozen=True)
+class Remarks:
+    targets: Sequence[Target] = ()
+    costs: Sequence[Cost] = ()
+    cut_off: Sequence[CutOff] = ()
+    options: Sequence[Option] = ()
+
+
+_KINDS: dict[str, type] = {"targets": Target, "costs": Cost, "cut_off": CutOff, "options": Option}
+
+
+def read_remarks(paths: Sequence[Path]) -> Remarks:
+    """The remarks of all folders named, none where there is no such file."""
+    found: dict[str, list[Any]] = {name: [] for name in _KINDS}
+    for path in dict.fromkeys(paths):
+        file = path / FILE
+        if not is_file(file):
+            continue
+        for name, entries in read_toml(file).items():
+            if name not in _KINDS:
+                raise BeamtreeError(f"{file}: there is no list {shown(name)}{nearest(name, _KINDS)}")
+            if not isinstance(entries, list):
+                raise BeamtreeError(f"{file}: {name} must be a list of tables, got {shown(entries)}")
+            found[name] += [
+                _remark(_KINDS[name], entry, f"{file}, entry {number} of {name}")
+                for number, entry in enumerate(entries, start=1)
+            ]
+    return Remarks(**found)
+
+
+def _remark(kind: type, entry: Any, source: str) -> Any:
+    if not isinstance(entry, Mapping):
+        raise BeamtreeError(f"{source} must be a table, got {shown(entry)}")
+    remark: Any = from_table(kind, entry, source=source)
+    for wanted in fields(kind):
+        if wanted.name not in entry and (wanted.name != "accuracy" or kind is Target):
+            raise BeamtreeError(f"{source}: {wanted.name} is missing")
+    if isinstance(remark, RowRemark):
+        _check_row(remark, source)
+    return remark
+
+
+def _check_row(remark: RowRemark, source: str) -> None:
+    task = find_task(remark.task)
+    if remark.row not in LABELS:
+        raise BeamtreeError(f"{source}: there is no row {shown(remark.row)}{nearest(remark.row, LABELS)}")
+    for split, percent in getattr(remark, "accuracy", {}).items():
+        if split not in task.splits:
+            raise BeamtreeError(
+                f"{source}: there is no split {shown(split)}{nearest(split, tuple(task.splits))}"
+            )
+        if type(percent) not in (int, float) or not 0 <= percent <= 100:
+            raise BeamtreeError(f"{source}: {split} must be a percentage, got {shown(percent)}")

@@ -1,0 +1,57 @@
+"""What the seeds of a row say together: median or mean with deviation, epochs, how their training ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median, pstdev
+
+from beamtree.report.layout import Cell
+from beamtree.report.rows import Member, RowKey
+from beamtree.report.runs import EARLY
+
+Rows = dict[RowKey, list[Member]]
+ABOUT = ("seeds", "epochs", "early stop", "runs")  # the headings of `about`
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A row's accuracy on one split, in percent."""
+
+    rounded: float  # as shown, so that ties of what is shown are ties
+    text: str
+    hint: str
+
+
+def summarise(members: Sequence[Member], split: str, by_median: bool) -> Summary | None:
+    found = [(member, member.figures(split)) for member in members]
+    values = [100 * figures.accuracy for _, figures in found if figures is not None]
+    if not values:
+        return None
+    centre = median(values) if by_median else mean(values)
+    spread = f" ±{pstdev(values):.2f}" if len(values) > 1 else ""
+    few = f" ({len(values)} of {len(members)} runs)" if len(values) < len(members) else ""
+    each = [
+        f"run {member.number}, seed {member.run.seed}: {100 * figures.accuracy:.2f} of {figures.examples:,}"
+        for member, figures in found
+        if figures is not None
+    ]
+    return Summary(round(centre, 2), f"{centre:.2f}{spread}{few}", "; ".join(each))
+
+
+def about(members: Sequence[Member]) -> list[Cell]:
+    """Seeds, epochs, how many stopped early, and which runs they are."""
+    if not members:
+        return [Cell()] * len(ABOUT)
+    epochs = sorted(member.run.epochs for member in members)
+    span = str(epochs[0]) if epochs[0] == epochs[-1] else f"{epochs[0]}–{epochs[-1]}"
+    early = sum(member.run.end == EARLY for member in members)
+    return [
+        Cell(str(len(members))),
+        Cell(span),
+        Cell(f"{early} of {len(members)}"),
+        run_numbers(members),
+    ]
+
+
+def run_numbers(members: Sequence[Member]) -> Cell:
+    numbers = tuple(member.number for member in members)
+    return Cell(", ".join(map(str, numbers)), runs=numbers)

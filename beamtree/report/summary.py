@@ -1,0 +1,73 @@
+"""In short: which targets are met, and how much of the paper's tables was measured and reached."""
+
+from collections.abc import Sequence
+
+from beamtree.report.data_notes import data_marks
+from beamtree.report.layout import NOTHING, Cell, Line, Table
+from beamtree.report.paper import LABELS, TABLES
+from beamtree.report.remarks import Target
+from beamtree.report.rows import RowKey
+from beamtree.report.runs import EARLY
+from beamtree.report.seeds import Rows, summarise
+
+
+def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
+    """Each target beside what was reached by the recipe as shipped, and by how much."""
+    lines = []
+    for target in targets:
+        table = TABLES[target.task]
+        members = rows.get(RowKey(target.task, target.row), [])
+        for split, least in target.accuracy.items():
+            ours = summarise(members, split, table.median)
+            published = table.rows.get(target.row, {}).get(split)
+            verdict = "not measured"
+            if ours is not None:
+                verdict = "met" if ours.rounded >= least else f"short by {least - ours.rounded:.2f}"
+            lines.append(
+                Line(
+                    [
+                        Cell(f"{table.title}: {LABELS[target.row]}"),
+                        Cell(table.columns.get(split, split)),
+                        Cell(verdict, best=verdict == "met"),
+                        Cell(f"{least:g}"),
+                        Cell() if ours is None else Cell(ours.text, hint=ours.hint),
+                        Cell(str(published) if published else NOTHING),
+                    ]
+                )
+            )
+    met = sum(line.cells[2].best for line in lines)
+    caption = f"{met} of {len(lines)} met. Accuracy in %, median (ListOps) or mean of the seeds."
+    headers = ["row", "split", "target", "at least", "ours", "paper"]
+    return Table("targets", "Targets", caption, headers, lines, words=3)
+
+
+def coverage_table(tasks: Sequence[str], rows: Rows) -> Table:
+    """Of the paper's rows and figures of each task: how many were measured, how many reached."""
+    lines = []
+    for task in tasks:
+        table = TABLES[task]
+        ours = {name: rows[RowKey(task, name)] for name in table.rows if RowKey(task, name) in rows}
+        pairs = [
+            (found.rounded, figure)
+            for name, members in ours.items()
+            for split, figure in table.rows[name].items()
+            if (found := summarise(members, split, table.median)) is not None
+        ]
+        reached = sum(value >= figure.value - figure.deviation for value, figure in pairs)
+        runs = [member.run for members in ours.values() for member in members]
+        early = sum(run.end == EARLY for run in runs)
+        cells = [
+            f"{len(ours)} of {len(table.rows)}",
+            f"{len(pairs)} of {sum(map(len, table.rows.values()))}",
+            f"{reached} of {len(pairs)}" if pairs else NOTHING,
+            str(len(runs)),
+            f"{early} of {len(runs)}" if runs else NOTHING,
+        ]
+        data = ", ".join(data_marks(task, runs)) or ("as in the paper" if runs else NOTHING)
+        lines.append(Line([Cell(table.title), Cell(data), *map(Cell, cells)]))
+    caption = (
+        "Reached: at least the paper's figure less one of its standard deviations; rows with the settings of "
+        "the shipped recipes only."
+    )
+    headers = ["task", "data", "rows with a run", "figures measured", "reached", "runs", "early stop"]
+    return Table("summary", "In short", caption, headers, lines, words=2)

@@ -1,0 +1,144 @@
+"""`remarks.toml`: what a report says that run folders cannot: targets, costs, runs cut off, options."""
+
+from pathlib import Path
+
+import pytest
+from reported import call, cell_of, line_of, make_run, seeds, table_of
+
+from beamtree.errors import BeamtreeError
+from beamtree.report.build import build_report
+from beamtree.report.remarks import read_remarks
+
+REMARKS = """
+targets = [{task = "listops", row = "ebt-grc", accuracy = {near-iid = 95, "200-300" = 95.01, lra-test = 78}}]
+costs = [
+  {task = "listops", row = "om", milliseconds = 50, steps = 600, epochs = 30, measured = "one GPU"},
+  {task = "qqp", row = "gau", milliseconds = 20.5, steps = 1000, epochs = 12, measured = "one GPU"},
+]
+cut_off = [
+  {task = "listops", row = "gold-grc", seed = 0, epochs = 12, why = "time", accuracy = {near-iid = 99.4}},
+  {task = "logic", row = "om", seed = 1, epochs = 0, why = "time was up"},
+]
+options = [
+  {name = "training.averaging", found = "by looking at more arguments than training has"},
+  {name = "beam", found = "by looking at a test split"},
+  {name = "merge_equal_trees", found = "by thought"},
+]
+"""
+
+
+def folder_with(text: str, folder: Path) -> Path:
+    (folder / "remarks.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_targets_are_met_only_where_the_figure_that_is_shown_reaches_them(tmp_path: Path) -> None:
+    seeds(tmp_path, "listops", [0.90, 0.98, 0.95], "near-iid")
+    table = table_of([folder_with(REMARKS, tmp_path)], "targets")
+    rows = [[cell.text for cell in line.cells[1:5]] for line in table.lines]
+    assert rows[0] == ["near-IID", "met", "95", "95.00 ±3.30"]
+    assert rows[1] == ["200–300", "not measured", "95.01", "–"]
+    assert table.caption.startswith("1 of 3 met.")
+    seeds(tmp_path, "listops", [0.90, 0.98, 0.95], "200-300")  # evaluated anew on another split
+    table = table_of([tmp_path], "targets")
+    assert [cell.text for cell in table.lines[1].cells[2:4]] == ["short by 0.01", "95.01"]
+
+
+def test_an_option_meets_no_target_and_is_never_the_best(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
+    make_run(tmp_path / "b", "listops-om", accuracy={"near-iid": 0.80})
+    make_run(tmp_path / "c", "listops", ["training.averaging=0.999"], accuracy={"near-iid": 0.99})
+    folder_with(REMARKS, tmp_path)
+    assert cell_of(table_of([tmp_path], "targets"), "ListOps: EBT-GRC", "ours").text == "90.00"
+    table = table_of([tmp_path], "listops")
+    assert cell_of(table, "EBT-GRC", "near-IID").best
+    option = line_of(table, "EBT-GRC, averaging 0.999")
+    assert (option.cells[1].text, option.cells[2].text, option.cells[2].best) == (
+        "ours, option",
+        "99.00",
+        False,
+    )
+    assert "Option averaging: by looking at more arguments than training has." in table.remarks
+    assert not any("beam" in sentence for sentence in table.remarks)
+
+
+def test_options_of_the_test_say_how_they_were_found_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
+    make_run(run, accuracy={"near-iid": 0.91}, beam=10)
+    text = (
+        (run / "eval-beam10.json")
+        .read_text()
+        .replace('"beam": 10', '"beam": null, "merge_equal_trees": true')
+    )
+    (run / "eval-merged.json").write_text(text)
+    remarks = table_of([folder_with(REMARKS, tmp_path)], "listops").remarks
+    assert [sentence for sentence in remarks if sentence.startswith("Option")] == [
+        "Option beam: by looking at a test split.",
+        "Option merge_equal_trees: by thought.",
+    ]
+
+
+def test_an_empty_row_says_what_a_run_would_cost_and_the_page_too(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
+    folder_with(REMARKS, tmp_path)
+    said = "OM has no run: 50 ms a step × 600 steps × 30 epochs = 15 minutes for one seed (one GPU)."
+    remarks = table_of([tmp_path], "listops").remarks
+    assert said in remarks
+    assert any(sentence.startswith("No run was made of GoldTreeGRC, Transformer") for sentence in remarks)
+    assert not any("EBT-GRC," in sentence for sentence in remarks)  # it has a run
+    make_run(tmp_path / "om", "listops-om", accuracy={"near-iid": 0.90})
+    assert said not in table_of([tmp_path], "listops").remarks
+    # A task without any run has its table for the sake of what is said of it.
+    assert any(one.startswith("GAU has no run: 20.5 ms") for one in table_of([tmp_path], "qqp").remarks)
+    assert "sst5" not in [table.name for table in build_report([tmp_path]).tables]
+    call("report", tmp_path, "--out", tmp_path / "out")
+    for name in ("results.md", "results.html"):
+        assert "= 4 minutes for one seed" in (tmp_path / "out" / name).read_text(encoding="utf-8")
+
+
+def test_runs_that_were_cut_off_are_listed_and_count_nowhere(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
+    folder_with(REMARKS, tmp_path)
+    lines = [[cell.text for cell in line.cells] for line in table_of([tmp_path], "cut-off").lines]
+    assert lines == [
+        ["listops: GoldTreeGRC", "time", "near-iid 99.4", "0", "12"],
+        ["logic: OM", "time was up", "–", "1", "0"],
+    ]
+    assert cell_of(table_of([tmp_path], "listops"), "GoldTreeGRC", "near-IID").text == "–"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", r"remarks\.toml is not valid TOML"),
+        ("cost = []", r"there is no list 'cost'; did you mean 'costs'\?"),
+        ("costs = 3", r"costs must be a list of tables, got 3"),
+        ("costs = [3]", r"remarks\.toml, entry 1 of costs must be a table, got 3"),
+        ('targets = [{task = "listops", row = "ebt-grc"}]', r"entry 1 of targets: accuracy is missing"),
+        ('cut_off = [{task = "listops", row = "om", seed = 0, epochs = 1}]', r"why is missing"),
+        ('options = [{name = "a", found = "b", c = 1}]', r"there is no setting 'c'"),
+        ('targets = [{task = "nli", row = "om", accuracy = {}}]', r"there is no task 'nli'"),
+        (
+            'targets = [{task = "logic", row = "omm", accuracy = {}}]',
+            r"there is no row 'omm'; did you mean 'om'\?",
+        ),
+        ('targets = [{task = "logic", row = "om", accuracy = {tset7 = 1}}]', r"did you mean 'test7'\?"),
+        (
+            'targets = [{task = "logic", row = "om", accuracy = {test7 = 101}}]',
+            r"must be a percentage, got 101",
+        ),
+        (
+            'targets = [{task = "logic", row = "om", accuracy = {test7 = "a"}}]',
+            r"must be a percentage, got 'a'",
+        ),
+    ],
+)
+def test_remarks_that_cannot_be_read_are_refused_by_file_and_entry(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(BeamtreeError, match=message):
+        read_remarks([folder_with(text, tmp_path)])
+
+
+def test_without_remarks_there_are_none() -> None:
+    assert not any(vars(read_remarks([Path("nowhere")])).values())

@@ -1,0 +1,75 @@
+"""A report on the models in the package, on two devices, and its summary of the paper's tables."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from reported import cell_of, make_run, table_of
+
+from beamtree.errors import BeamtreeError
+from beamtree.report import shipped
+from beamtree.report.build import build_report
+from beamtree.report.runs import read_run
+
+
+def on_device(run: Path, device: str, name: str, accuracy: float, digest: str | None = None) -> None:
+    content = json.loads((run / "eval.json").read_text())
+    content |= {"device": device, "weights": digest}
+    content["splits"][0]["accuracy"] = accuracy
+    (run / name).write_text(json.dumps(content))
+
+
+def test_a_model_in_the_package_is_found_by_its_weights_with_both_devices_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shipped" / "small").mkdir(parents=True)
+    (tmp_path / "shipped" / "small" / "model.safetensors").write_bytes(b"weights")
+    monkeypatch.setattr(shipped, "PRETRAINED", tmp_path / "shipped")
+    digest = hashlib.sha256(b"weights").hexdigest()
+    other = make_run(tmp_path / "a", accuracy={"near-iid": 0.5})
+    run = make_run(
+        tmp_path / "b", "listops", ["training.seed=1"], accuracy={"near-iid": 0.9, "lra-test": 0.7}
+    )
+    on_device(run, "cpu", "eval-cpu.json", 0.8999, digest)
+    on_device(run, "cuda", "eval.json", 0.9, digest)
+    table = table_of([other, run], "shipped")
+    assert [[cell.text for cell in line.cells] for line in table.lines] == [
+        ["small", "near-iid", "90.00", "89.99", "90.00", "90.00", "50.00", "2"],
+        ["small", "lra-test", "70.00", "70.00", "90.00", "90.00", "50.00", "2"],
+    ]
+    assert cell_of(table_of([run], "listops"), "EBT-GRC", "near-IID").text == "90.00"  # not the CPU's
+    assert "shipped" not in [table.name for table in build_report([other]).tables]
+
+
+def test_one_split_may_be_measured_once_on_each_device_and_no_oftener(tmp_path: Path) -> None:
+    run = make_run(tmp_path, accuracy={"near-iid": 0.9})
+    on_device(run, "cpu", "eval-again.json", 0.8)
+    on_device(run, "cuda", "eval.json", 0.9)
+    assert [one.device for one in read_run(run).evaluations] == ["cuda", "cpu"]
+    on_device(run, "cpu", "eval.json", 0.9)
+    with pytest.raises(BeamtreeError, match="both measured near-iid: keep one of them"):
+        read_run(run)
+
+
+def test_the_summary_counts_rows_figures_and_those_within_the_papers_spread(tmp_path: Path) -> None:
+    # The paper: 99.9 ± .03 and 99.7 ± .24; one is just within, one just below.
+    make_run(tmp_path / "a", accuracy={"near-iid": 0.9987, "200-300": 0.9945})
+    make_run(tmp_path / "b", "listops", ["training.patience=9"], accuracy={"500-600": 1.0}, epochs=4)
+    table = table_of([tmp_path], "summary")
+    assert [[cell.text for cell in line.cells] for line in table.lines] == [
+        ["ListOps", "as in the paper", "1 of 11", "2 of 65", "1 of 2", "1", "1 of 1"]
+    ]
+
+
+def test_the_summary_says_what_data_differ(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", "sst5", accuracy={"test": 0.43})
+    words = {"vectors": "glove.6B.100d", "width": 100}
+    for facts, said in (
+        ({"train": {"examples": 1000}, "words": words}, "subset, other vectors"),
+        ({"train": {"examples": 1000}, "words": None}, "subset, no vectors"),
+        ({"train": {"examples": 318_582}, "words": {"vectors": "glove.840B.300d", "width": 300}}, ""),
+    ):
+        (run / "data.json").write_text(json.dumps(facts))
+        assert cell_of(table_of([run], "summary"), "SST5", "data").text == (said or "as in the paper")
+        assert table_of([run], "sst5").title == (f"SST5 ({said})" if said else "SST5")
