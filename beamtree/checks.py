@@ -25,14 +25,25 @@ def looks_at_values(x: Tensor) -> bool:
 
 def lengths_from(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, weight: Tensor) -> Tensor:
     """Check a (B, n, input_size) input and its padding mask against a parameter; return the lengths (B,)."""
+    check_form(x, key_padding_mask, input_size=input_size, weight=weight)
+    if key_padding_mask is None:
+        lengths = torch.full((x.shape[0],), x.shape[1], dtype=torch.int64, device=x.device)
+    else:
+        lengths = x.shape[1] - key_padding_mask.sum(1)
+    if looks_at_values(x):
+        _check_values(x, key_padding_mask, lengths)
+    return lengths
+
+
+def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, weight: Tensor) -> None:
+    """Shapes, types and devices of an input and its padding mask."""
     if not isinstance(x, Tensor):
         raise ValueError(f"x must be a tensor of shape (B, n, {input_size}), got {type(x).__name__}")
     if x.layout != torch.strided:
         raise ValueError(f"x must be a dense tensor with a key_padding_mask, got layout {x.layout}")
     if x.dim() != 3 or x.shape[-1] != input_size:
         raise ValueError(f"x must have shape (B, n, {input_size}), got {tuple(x.shape)}")
-    B, n = x.shape[0], x.shape[1]
-    if n < 1:
+    if x.shape[1] < 1:
         raise ValueError(f"x holds no token: every sequence needs at least one, got shape {tuple(x.shape)}")
     if not x.is_floating_point():
         raise ValueError(f"x must be floating point ({weight.dtype}), got {x.dtype}; embed token ids first")
@@ -40,16 +51,11 @@ def lengths_from(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int,
         raise ValueError(f"x must have the parameters' dtype {weight.dtype}, got {x.dtype}")
     if x.device != weight.device:
         raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")
-    if key_padding_mask is None:
-        lengths = torch.full((B,), n, dtype=torch.int64, device=x.device)
-    else:
-        lengths = _lengths_from_mask(key_padding_mask, x)
-    if looks_at_values(x):
-        _check_values(x, key_padding_mask, lengths)
-    return lengths
+    if key_padding_mask is not None:
+        _check_mask(key_padding_mask, x)
 
 
-def _lengths_from_mask(mask: Tensor, x: Tensor) -> Tensor:
+def _check_mask(mask: Tensor, x: Tensor) -> None:
     B, n = x.shape[0], x.shape[1]
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
@@ -58,7 +64,6 @@ def _lengths_from_mask(mask: Tensor, x: Tensor) -> Tensor:
         raise ValueError(f"key_padding_mask must have shape (B, n) = {(B, n)}, got {tuple(mask.shape)}")
     if mask.device != x.device:
         raise ValueError(f"key_padding_mask is on {mask.device}, x is on {x.device}: move one of them")
-    return n - mask.sum(1)
 
 
 def _check_values(x: Tensor, mask: Tensor | None, lengths: Tensor) -> None:

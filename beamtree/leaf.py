@@ -3,9 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from beamtree.cell import layer_norm_wide
-from beamtree.checks import lengths_from
+from beamtree.cell import autocasts, layer_norm_wide
+from beamtree.checks import check_form, lengths_from, looks_at_values
 from beamtree.ops.products import linear
+from beamtree.ops.registry import has_kernels
+
+WIDEST_AT_ONCE = 256  # features of a leaf that one kernel reads, normalises and counts
 
 
 class LeafTransform(nn.Module):
@@ -26,9 +29,28 @@ class LeafTransform(nn.Module):
 
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Leaves (B, n, d) and lengths (B,) of a checked input; what stands in padded rows has no effect."""
-        lengths = lengths_from(
-            x, key_padding_mask, input_size=self.linear.in_features, weight=self.linear.weight
-        )
+        size, weight = self.linear.in_features, self.linear.weight
+        if isinstance(x, Tensor) and x.is_cuda and self._reads_at_once(x):
+            check_form(x, key_padding_mask, input_size=size, weight=weight)
+            from beamtree.ops.leaf_kernels import read_leaves
+
+            return read_leaves(x, key_padding_mask, self.linear, self.norm)
+        lengths = lengths_from(x, key_padding_mask, input_size=size, weight=weight)
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         return self(x), lengths
+
+    def _reads_at_once(self, x: Tensor) -> bool:
+        """Whether one kernel does it all: without a gradient, and with nobody looking on."""
+        return (
+            not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and type(x) is Tensor
+            and x.dtype == self.linear.weight.dtype == torch.float32
+            and x.numel() > 0
+            and self.linear.out_features <= WIDEST_AT_ONCE
+            and not (self._forward_hooks or self._forward_pre_hooks)
+            and not autocasts(x)
+            and not looks_at_values(x)
+            and has_kernels(x.device)
+        )
