@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from beamtree.commands.options import Device
 from beamtree.errors import BeamtreeError
 
 
@@ -29,7 +30,7 @@ def bench(
             "batches; scaling: n, K, d and d_s grow one at a time; paper: Table 1."
         ),
     ] = Suite.quick,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "auto",
+    device: Device = "auto",
     models: Annotated[
         str | None, typer.Option(help="Names with commas between.", show_default="the suite's")
     ] = None,
@@ -76,12 +77,14 @@ def bench(
     what was measured.
     """
     from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
     from beamtree.atomic import make_folder, replace_file
     from beamtree.benchmark.measure import Plan
     from beamtree.benchmark.plot import check_plot, draw, lines_of
     from beamtree.benchmark.run import arithmetic, run_paper, run_sizes
     from beamtree.benchmark.suites import Wanted
+    from beamtree.commands.progress import show_progress
     from beamtree.inference import choose_device
 
     place = choose_device(device)
@@ -93,7 +96,8 @@ def bench(
     for file in (json_file, markdown, plot):
         if file is not None:
             make_folder(file.parent)
-    with arithmetic(threads, matmul_precision), _progress() as bar:
+    columns = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with arithmetic(threads, matmul_precision), show_progress(*columns) as bar:
         task = bar.add_task("", total=1.0)
 
         def show(share: float, doing: str) -> None:
@@ -152,18 +156,3 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
         if not word.isdecimal() or int(word) < 1:
             raise BeamtreeError(f"{option} wants whole numbers from 1 on with commas between, got {word!r}")
     return tuple(map(int, words))
-
-
-def _progress() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    return Progress(
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )

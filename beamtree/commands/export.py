@@ -5,20 +5,17 @@ from typing import Annotated
 
 import typer
 
+from beamtree.commands.options import Beam, Model, refuse_to_replace
 from beamtree.errors import BeamtreeError
 
 
 def export(
-    model: Annotated[
-        str, typer.Argument(help="A model folder, a run folder or the name of a shipped model.")
-    ],
+    model: Model,
     onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file, checked in onnxruntime.")] = None,
     exported_program: Annotated[
         Path | None, typer.Option(help="Write a file for torch.export.load (.pt2).")
     ] = None,
-    beam: Annotated[
-        int | None, typer.Option(min=1, help="Beams to search with.", show_default="as in training")
-    ] = None,
+    beam: Beam = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
 ) -> None:
     """Write a trained model as a file that runs without beamtree: token ids in, probabilities out.
@@ -40,10 +37,7 @@ def export(
     if onnx == exported_program:
         raise BeamtreeError(f"both files are to be {onnx}: the second would replace the first")
     for path in wanted:
-        if path.is_dir():
-            raise BeamtreeError(f"{path} is a folder, name a file to write")
-        if path.exists() and not overwrite:
-            raise BeamtreeError(f"{path} exists: --overwrite replaces it")
+        refuse_to_replace(path, overwrite)
         if not path.parent.is_dir():
             raise BeamtreeError(f"there is no folder {path.parent} to write {path.name} to")
 

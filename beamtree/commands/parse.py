@@ -3,13 +3,13 @@
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from beamtree.commands.options import BatchTokens, Beam, Device, Model, refuse_to_replace
 from beamtree.errors import BeamtreeError
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ _BY_SUFFIX = {".json": Format.json, ".jsonl": Format.json, ".svg": Format.svg, "
 
 
 def parse(
-    model: Annotated[
-        str, typer.Argument(help="A model folder, a run folder or the name of a shipped model.")
-    ],
+    model: Model,
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="TEXT", help="What to parse; - reads lines from standard input."),
@@ -57,13 +55,9 @@ def parse(
     max_length: Annotated[
         int, typer.Option(min=1, help="Lines with more tokens than this count as unreadable.")
     ] = 10_000,
-    batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Token places in a batch (rows × longest); lower it to save memory.")
-    ] = 16384,
-    beam: Annotated[
-        int | None, typer.Option(min=1, help="Beams to search with.", show_default="as in training")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "auto",
+    batch_tokens: BatchTokens = 16384,
+    beam: Beam = None,
+    device: Device = "auto",
 ) -> None:
     """Predict the label of a text and draw its tree.
 
@@ -88,10 +82,8 @@ def parse(
         if resume or processes.count > 1:
             what = "--resume" if resume else "sharing a file out over processes"
             raise BeamtreeError(f"{what} needs --file, --out and --format json or brackets")
-        if out is not None and out.is_dir():
-            raise BeamtreeError(f"{out} is a folder, name a file to write")
-        if out is not None and out.exists() and not overwrite:
-            raise BeamtreeError(f"{out} exists: --overwrite replaces it")
+        if out is not None:
+            refuse_to_replace(out, overwrite)
 
     classifier = load_model(model, device=choose_device(device, processes.local_rank))
     set_beam_size(classifier, beam)
@@ -135,10 +127,15 @@ def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Pa
 
 
 def _run(job: "LineJob", transform: "Transform", *, resume: bool, overwrite: bool) -> None:
+    from beamtree.commands.progress import count_up
+
     first = job.processes.first
     try:
-        with _progress(job.own_lines, first) as advance:
-            done = job.run(transform, resume=resume, overwrite=overwrite, advance=advance)
+        with count_up("lines", wanted=first) as bar:
+            row = bar.add_task("parsing", total=job.own_lines)
+            done = job.run(
+                transform, resume=resume, overwrite=overwrite, advance=lambda lines: bar.advance(row, lines)
+            )
     except KeyboardInterrupt:
         typer.echo(f"stopped; what is done is kept: --resume goes on with {job.out}", err=True)
         raise typer.Exit(130) from None
@@ -245,20 +242,6 @@ def _pieces(records: Iterator["Record"], format: Format, beams: bool) -> Iterato
         yield as_svg(record, beams=beams)
     else:
         yield from map(_line_writer(format, beams), records)
-
-
-@contextmanager
-def _progress(lines: int, wanted: bool) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = ("parsing", BarColumn(), MofNCompleteColumn(), TextColumn("lines"), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, disable=not (wanted and console.is_terminal), transient=True
-    ) as bar:
-        row = bar.add_task("parsing", total=lines)
-        yield lambda done: bar.advance(row, done)
 
 
 def _checksum(folder: Path) -> str:

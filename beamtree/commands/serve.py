@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from beamtree.commands.options import Device
 from beamtree.errors import BeamtreeError
 
 _DEFAULT_PORT = 8765
@@ -39,7 +40,7 @@ def serve(
         ),
     ] = None,
     waiting: Annotated[int, typer.Option(min=0, help="Requests that may wait for one; more get 429.")] = 16,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "cpu",
+    device: Device = "cpu",
 ) -> None:
     """Show trees in a browser.
 
