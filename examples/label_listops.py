@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--seeds", type=int, default=1, help="how many runs of each stack")
+    parser.add_argument("--first-seed", type=int, default=0, help="so that machines can share the seeds out")
     parser.add_argument("--d-model", type=int, default=64)
     parser.add_argument("--expressions", type=int, default=10000, help="to train on")
     parser.add_argument("--tested", type=int, default=500, help="how many short and how many long ones")
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     d_model = options.d_model
     hybrid_size = Labeller(STACKS["hybrid"], d_model, 4 * d_model).size()
     long_values: dict[str, list[float]] = {name: [] for name in STACKS}
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         data = draw(options.expressions, SHORT, 3 * seed)
         near, far = (draw(options.tested, tokens, 3 * seed + i) for i, tokens in ((1, SHORT), (2, LONG)))
         for name, layers in STACKS.items():
