@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from beamtree.data.listops_language import TOKENS
-from beamtree.data.logic import TOKENS as LOGIC_TOKENS
+from beamtree.data.logic_language import TOKENS as LOGIC_TOKENS
 from beamtree.explorer.app import create_app
 from beamtree.explorer.limits import Limits
 

@@ -10,13 +10,8 @@ from pathlib import Path
 import pytest
 
 from beamtree.data.files import read_lines
-from beamtree.data.logic import (
-    TASK,
-    generate_logic,
-    read,
-    read_file,
-    worlds_of,
-)
+from beamtree.data.logic import TASK, generate_logic, read, read_file
+from beamtree.data.logic_language import worlds_of
 from beamtree.errors import BeamtreeError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
