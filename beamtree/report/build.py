@@ -13,10 +13,10 @@ from beamtree.report.rows import group_runs, row_of
 from beamtree.report.runs import read_runs
 from beamtree.report.shipped import shipped_table
 from beamtree.report.summary import coverage_table, targets_table
-from beamtree.report.tables import paper_table, slice_tables, trees_table
+from beamtree.report.tables import other_splits_table, paper_table, slice_tables, trees_table
 from beamtree.settings import nearest
 
-KINDS = ("targets", "summary", "trees", "slices", "splits", "shipped", "runs", "cut-off")
+KINDS = ("targets", "summary", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
 TABLE_NAMES = (*TABLES, *KINDS)
 
 
@@ -37,13 +37,13 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     with_runs = {key.task for key in rows}
     tasks = [task for task in TABLES if task in with_runs or any(task == cost.task for cost in remarks.costs)]
     found = [("targets", targets_table(remarks.targets, rows)), ("summary", coverage_table(tasks, rows))]
-    for task, published in TABLES.items():
-        found.append((task, paper_table(published, rows, remarks)))
-        if task in with_runs:
-            found.append(("trees", trees_table(published, rows)))
-            found += [("slices", table) for table in slice_tables(published, rows)]
-            found.append(("splits", splits_table(task, rows)))
+    found += [(task, paper_table(published, rows, remarks)) for task, published in TABLES.items()]
     found.append(("shipped", shipped_table(runs)))
+    for published in (TABLES[task] for task in TABLES if task in with_runs):
+        found.append(("others", other_splits_table(published, rows)))
+        found.append(("trees", trees_table(published, rows)))
+        found += [("slices", table) for table in slice_tables(published, rows)]
+        found.append(("splits", splits_table(published.task, rows)))
     found.append(("runs", runs_table(runs, lambda run: row_of(run).label)))
     found.append(("cut-off", cut_off_table(remarks.cut_off)))
     shown = [

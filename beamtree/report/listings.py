@@ -1,27 +1,19 @@
 """Run by run: every split with its interval, every run with its commands, every run that was cut off."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from beamtree.data.task import find_task
-from beamtree.report.layout import NOTHING, Cell, Line, Table
+from beamtree.report.layout import Cell, Line, Table
 from beamtree.report.paper import LABELS, TABLES
 from beamtree.report.remarks import CutOff
 from beamtree.report.rows import training_command
 from beamtree.report.runs import TrainedRun
-from beamtree.report.seeds import Rows, run_numbers
+from beamtree.report.seeds import Rows, measured_splits, run_numbers
 
 
 def splits_table(task: str, rows: Rows) -> Table:
     """Every run on every split it was evaluated on, with Wilson's interval."""
     chosen = {key: members for key, members in rows.items() if key.task == task}
-    measured = {
-        split
-        for members in chosen.values()
-        for member in members
-        for evaluation in member.evaluations
-        for split in evaluation.splits
-    }
-    splits = in_task_order(task, measured)
+    splits = measured_splits(task, chosen)
     lines = []
     for key, members in chosen.items():
         for member in members:
@@ -52,11 +44,6 @@ def _sizes(rows: Rows, split: str) -> str:
     return " or ".join(f"{size:,}" for size in sorted({one.examples for one in found if one is not None}))
 
 
-def in_task_order(task: str, splits: Iterable[str]) -> list[str]:
-    order = list(find_task(task).splits)
-    return sorted(splits, key=lambda split: (order.index(split) if split in order else len(order), split))
-
-
 def runs_table(runs: Sequence[TrainedRun], label: Callable[[TrainedRun], str]) -> Table:
     """Every run that was named, whether it counts or not, and the commands that make it anew."""
     lines = []
@@ -83,15 +70,13 @@ def runs_table(runs: Sequence[TrainedRun], label: Callable[[TrainedRun], str]) -
 
 
 def cut_off_table(runs: Sequence[CutOff]) -> Table:
-    """Runs that were started and cut off; those that took their place are among the runs."""
+    """Runs that were started and ended from outside; those that took their place are among the runs."""
     lines = []
     for run in runs:
-        reached = ", ".join(f"{split} {percent:g}" for split, percent in run.accuracy.items())
-        words = [Cell(f"{run.task}: {LABELS[run.row]}"), Cell(run.why), Cell(reached or NOTHING)]
-        lines.append(Line([*words, Cell(str(run.seed)), Cell(str(run.epochs))]))
+        words = [Cell(f"{run.task}: {LABELS[run.row]}"), Cell(run.why)]
+        lines.append(Line([*words, Cell(run.seeds), Cell(run.epochs)]))
     caption = (
-        "Started as well, and ended from outside before their time. None of them counts in a table above; "
-        "accuracy in % is what they had reached, where it was measured."
+        "Started as well, and ended from outside before their time: none of them counts in a table above."
     )
-    headers = ["row", "why it ended", "accuracy", "seed", "epochs"]
-    return Table("cut-off", "Runs that were cut off", caption, headers, lines, words=3)
+    headers = ["row", "why", "seeds", "epochs"]
+    return Table("cut-off", "Runs that were cut off", caption, headers, lines, words=2)

@@ -46,19 +46,18 @@ class Cost(RowRemark):
     def sentence(self) -> str:
         minutes = self.milliseconds / 1000 * self.steps * self.epochs / 60
         return (
-            f"{LABELS[self.row]} has no run: {self.milliseconds:g} ms a step × {self.steps:,} steps × "
+            f"{LABELS[self.row]} has no figures: {self.milliseconds:g} ms a step × {self.steps:,} steps × "
             f"{self.epochs} epochs = {minutes:,.0f} minutes for one seed ({self.measured})."
         )
 
 
 @dataclass(frozen=True)
 class CutOff(RowRemark):
-    """A run that was started, ended from outside and started anew."""
+    """Runs that were started together and ended from outside, as many as seeds are named."""
 
-    seed: int = setting(0, "its seed", least=0)
-    epochs: int = setting(0, "completed", least=0)
-    why: str = setting("", "why it ended")
-    accuracy: dict[str, Any] = field(default_factory=dict)  # in percent, by split
+    seeds: str = setting("", "such as 0, 1, 2")
+    epochs: str = setting("", "completed, such as 4 or 9–10")
+    why: str = setting("", "why they ended")
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _remark(kind: type, entry: Any, source: str) -> Any:
         raise BeamtreeError(f"{source} must be a table, got {shown(entry)}")
     remark: Any = from_table(kind, entry, source=source)
     for wanted in fields(kind):
-        if wanted.name not in entry and (wanted.name != "accuracy" or kind is Target):
+        if wanted.name not in entry:
             raise BeamtreeError(f"{source}: {wanted.name} is missing")
     if isinstance(remark, RowRemark):
         _check_row(remark, source)
@@ -115,7 +114,7 @@ def _check_row(remark: RowRemark, source: str) -> None:
     task = find_task(remark.task)
     if remark.row not in LABELS:
         raise BeamtreeError(f"{source}: there is no row {shown(remark.row)}{nearest(remark.row, LABELS)}")
-    for split, percent in getattr(remark, "accuracy", {}).items():
+    for split, percent in remark.accuracy.items() if isinstance(remark, Target) else ():
         if split not in task.splits:
             raise BeamtreeError(
                 f"{source}: there is no split {shown(split)}{nearest(split, tuple(task.splits))}"

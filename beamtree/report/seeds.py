@@ -1,9 +1,10 @@
 """What the seeds of a row say together: median or mean with deviation, epochs, how their training ended."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, pstdev
 
+from beamtree.data.task import find_task
 from beamtree.report.layout import Cell
 from beamtree.report.rows import Member, RowKey
 from beamtree.report.runs import EARLY
@@ -35,6 +36,17 @@ def summarise(members: Sequence[Member], split: str, by_median: bool) -> Summary
         if figures is not None
     ]
     return Summary(round(centre, 2), f"{centre:.2f}{spread}{few}", "; ".join(each))
+
+
+def measured_splits(task: str, rows: Rows) -> list[str]:
+    """Every split on which one of these rows was measured."""
+    members = [member for row in rows.values() for member in row]
+    return in_task_order(task, {split for one in members for e in one.evaluations for split in e.splits})
+
+
+def in_task_order(task: str, splits: Iterable[str]) -> list[str]:
+    order = list(find_task(task).splits)
+    return sorted(splits, key=lambda split: (order.index(split) if split in order else len(order), split))
 
 
 def about(members: Sequence[Member]) -> list[Cell]:

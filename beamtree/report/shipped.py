@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from beamtree.model import PRETRAINED
 from beamtree.report.layout import NOTHING, Cell, Line, Table
-from beamtree.report.listings import in_task_order
 from beamtree.report.runs import Evaluation, SplitFigures, TrainedRun
+from beamtree.report.seeds import in_task_order
 
 
 def shipped_table(runs: Sequence[TrainedRun]) -> Table:

@@ -1,6 +1,6 @@
 """Rows as tables: the paper's with ours beside, trees against gold, the sweep of d_s."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from statistics import mean, median
 
 from beamtree.report.data_notes import data_marks, data_note
@@ -8,7 +8,7 @@ from beamtree.report.layout import NOTHING, Cell, Line, Table
 from beamtree.report.paper import COPIED, LABELS, PaperTable, group
 from beamtree.report.remarks import Remarks
 from beamtree.report.rows import Member, RowKey
-from beamtree.report.seeds import ABOUT, Rows, Summary, about, run_numbers, summarise
+from beamtree.report.seeds import ABOUT, Rows, Summary, about, measured_splits, run_numbers, summarise
 
 
 def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
@@ -39,7 +39,10 @@ def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     marks = data_marks(table.task, runs)
     title = f"{table.title} ({', '.join(marks)})" if marks else table.title
     headers = ["model", "", *table.columns.values(), *ABOUT]
-    said = [*_on_options(ours, remarks), *_on_empty_rows(table, ours, remarks)]
+    said = [
+        *_on_options(ours, remarks),
+        *_on_empty_rows(table, {key for column in columns for key in column}, remarks),
+    ]
     return Table(table.task, title, caption, headers, lines, words=2, remarks=said)
 
 
@@ -53,13 +56,13 @@ def _on_options(keys: Iterable[RowKey], remarks: Remarks) -> list[str]:
     ]
 
 
-def _on_empty_rows(table: PaperTable, ours: Iterable[RowKey], remarks: Remarks) -> list[str]:
+def _on_empty_rows(table: PaperTable, filled: Container[RowKey], remarks: Remarks) -> list[str]:
     """Why published rows have no figures of ours: what a run would cost."""
-    missing = [name for name in table.rows if RowKey(table.task, name) not in ours]
+    empty = [name for name in table.rows if RowKey(table.task, name) not in filled]
     costs = {cost.row: cost.sentence for cost in remarks.costs if cost.task == table.task}
-    sentences = [costs[name] for name in missing if name in costs]
-    others = [LABELS[name] for name in missing if name not in costs]
-    return [*sentences, *([f"No run was made of {', '.join(others)}."] if others else [])]
+    others = [LABELS[name] for name in empty if name not in costs]
+    sentences = [costs[name] for name in empty if name in costs]
+    return [*sentences, *([f"Not run to an evaluation: {', '.join(others)}."] if others else [])]
 
 
 def _ours(key: RowKey, column: dict[RowKey, Summary]) -> Cell:
@@ -84,6 +87,20 @@ def _published(table: PaperTable, name: str, split: str) -> Cell:
         if split in figures and group(rival) == group(name)
     ]
     return Cell(str(figure), best=bool(group(name)) and figure.value == max(rivals))
+
+
+def other_splits_table(table: PaperTable, rows: Rows) -> Table:
+    """Splits that the paper's table does not have: dev, fresh draws, originals of edited texts, own files."""
+    ours = {key: members for key, members in rows.items() if key.task == table.task}
+    splits = [split for split in measured_splits(table.task, ours) if split not in table.columns]
+    lines = []
+    for key, members in ours.items():
+        cells = _figure_cells(members, splits, table.median)
+        if any(cell.text != NOTHING for cell in cells):
+            lines.append(Line([Cell(key.label), *cells, *about(members)]))
+    caption = f"Accuracy in %: {table.statistic} of the seeds ± population standard deviation."
+    name, title = f"{table.task}-others", f"{table.title}: other splits"
+    return Table(name, title, caption, ["model", *splits, *ABOUT], lines)
 
 
 def trees_table(table: PaperTable, rows: Rows) -> Table:
@@ -134,7 +151,14 @@ def slice_tables(table: PaperTable, rows: Rows) -> list[Table]:
         if len({width for width, _, _ in entries}) < 2:
             continue
         lines = [
-            Line([Cell(str(width)), Cell(str(hidden)), *_figure_cells(table, rows[key]), *about(rows[key])])
+            Line(
+                [
+                    Cell(str(width)),
+                    Cell(str(hidden)),
+                    *_figure_cells(rows[key], table.columns, table.median),
+                    *about(rows[key]),
+                ]
+            )
             for width, hidden, key in sorted(entries, key=lambda entry: entry[:2])
         ]
         caption = (
@@ -147,6 +171,6 @@ def slice_tables(table: PaperTable, rows: Rows) -> list[Table]:
     return tables
 
 
-def _figure_cells(table: PaperTable, members: Sequence[Member]) -> list[Cell]:
-    found = [summarise(members, split, table.median) for split in table.columns]
+def _figure_cells(members: Sequence[Member], splits: Iterable[str], by_median: bool) -> list[Cell]:
+    found = [summarise(members, split, by_median) for split in splits]
     return [Cell() if one is None else Cell(one.text, hint=one.hint) for one in found]
