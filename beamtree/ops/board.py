@@ -7,10 +7,12 @@ length, every batch of tensors and every set of weights: the host writes the boa
 
 from collections.abc import Mapping
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from beamtree.ops.board_kernel import NUMBERS, write_kernel
+from beamtree.ops.launch import launch
 
 ADDRESSES = (
     "seed",  # () int64
@@ -57,8 +59,7 @@ ADDRESSES = (
     "candidates",  # (B, n−1 + (n−1)·K·2, d) of an entangled scorer: each pair's parent
     "new_pairs",  # (B, K, 2, 2) int32 of an entangled scorer: ids of the two pairs a survivor makes; −1: none
 )
-_NUMBERS = ("base", "batch", "n", "dropped")
-SIZE = len(_NUMBERS) + len(ADDRESSES)
+SIZE = NUMBERS  # four numbers (steps done, B, n, what dropout drops of 65536), then the addresses
 
 # Triton reads a global only when it is a constexpr, so each slot has its name here.
 BASE, BATCH, LENGTH, DROPPED, SEED = (tl.constexpr(i) for i in range(5))
@@ -105,7 +106,6 @@ def length_of(board, sequence, mask):
 
 
 def write(board: Tensor, addresses: Mapping[str, int], B: int, n: int, dropped: int) -> None:
-    """Fill the board in stream order. The staging tensor is fresh, so no pending copy can be overtaken."""
+    """Fill the board in stream order."""
     values = [0, B, n, dropped] + [addresses.get(name, 0) for name in ADDRESSES]
-    staged = torch.tensor(values, dtype=torch.int64, pin_memory=board.is_cuda)
-    board.copy_(staged, non_blocking=True)
+    launch(write_kernel, (1,), board, *values, *[0] * (NUMBERS - len(values)), num_warps=1)

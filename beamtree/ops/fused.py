@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beamtree.cell import without_autocast
 from beamtree.ops.products import float32_precision
 from beamtree.ops.registry import HAS_TRITON, has_kernels, register
 
@@ -106,7 +107,7 @@ def _run(
     search: Callable[..., Any] = entangled_search.search if entangled else fused_search.search
     named = fused_search.EntangledWeights if entangled else fused_search.Weights
     _refuse_capture(leaves)
-    with torch.cuda.device_of(leaves), torch.autocast(leaves.device.type, enabled=False):
+    with torch.cuda.device_of(leaves), without_autocast(leaves):
         found, tape = search(
             leaves.contiguous(),
             lengths.contiguous(),
@@ -141,7 +142,7 @@ def _replay(
     replay: Callable[..., list[Tensor]] = entangled_replay.replay if entangled else fused_replay.replay
     named = fused_search.EntangledWeights if entangled else fused_search.Weights
     _refuse_capture(grad_roots)
-    with torch.cuda.device_of(grad_roots), torch.autocast(grad_roots.device.type, enabled=False):
+    with torch.cuda.device_of(grad_roots), without_autocast(grad_roots):
         return replay(
             grad_roots.contiguous(),
             grad_relative.contiguous(),

@@ -216,11 +216,11 @@ def follow(
 def inner_nodes(tape: Tape, K: int, wanted: bool) -> Tensor:
     """The node that each final beam made at each step, (B, K, n−1, d), zero where none; (B, K, 0, d) if not
     wanted."""
-    _, slots, *_ = tape.parts(K)
     B, total, d = tape.nodes.shape
     n = (total + K) // (1 + K)
     inner = tape.nodes.new_empty(B, K, n - 1 if wanted else 0, d)
     if inner.numel():
+        _, slots, *_ = tape.parts(K)
         launch(inner_nodes_kernel, (blocks(B * K * (n - 1), 16),),
             slots, tape.nodes, inner, B, n,
             D=d, K=K, BLOCK_M=16, BLOCK_D=min(128, power_of_two(d)), num_warps=4,

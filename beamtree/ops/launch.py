@@ -27,16 +27,22 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
     take the slow way.
     """
     device = arguments[0].device
-    tensors = [x for x in arguments if isinstance(x, Tensor)]
-    if device.type != "cuda" or any(x.data_ptr() % 16 for x in tensors):
+    key, addresses, together = [id(kernel), device.index, *options.values()], [], 0
+    for x in arguments:
+        if isinstance(x, Tensor):
+            key.append(x.dtype)
+            x = x.data_ptr()
+            together |= x
+        addresses.append(x)
+    if device.type != "cuda" or together % 16:
         kernel[grid](*arguments, **options)
         return
-    key = (id(kernel), device.index, *options.values(), *(x.dtype for x in tensors))
-    compiled = _compiled.get(key)
-    if compiled is None:
-        _compiled[key] = kernel[grid](*arguments, **options)
+    name = tuple(key)
+    known = _compiled.get(name)
+    if known is None:
+        constants = [options[name] for name in kernel.arg_names[len(arguments) :]]
+        _compiled[name] = kernel[grid](*arguments, **options), constants
         return
-    constants = [options[name] for name in kernel.arg_names[len(arguments) :]]
+    compiled, constants = known
     # Of an address Triton asks nothing more; a tensor costs it a question to the driver.
-    addresses = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
     compiled[(*grid, 1, 1)[:3]](*addresses, *constants)

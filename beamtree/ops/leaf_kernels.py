@@ -28,8 +28,8 @@ def read_leaves(
         launch(read_kernel, (tiles + B,),
             x, mask, *parameters, leaves, lengths, B * n, tiles, n,
             D=d, WIDTH=width, EPS=norm.eps, MASKED=is_padding is not None, PRECISION=float32_precision(),
-            ALL_D=max(16, power_of_two(d)), BLOCK_M=block_m, BLOCK_K=min(64, max(16, power_of_two(width))),
-            num_warps=4,
+            ALL_D=max(16, power_of_two(d)), BLOCK_M=block_m,
+            BLOCK_K=min(2 * block_m, max(16, power_of_two(width))), num_warps=4,
         )  # fmt: skip
     return leaves, lengths
 
