@@ -21,6 +21,17 @@ def goes_by_library(d: int) -> bool:
     return d > WIDEST_FUSED
 
 
+class CellWeights(NamedTuple):
+    """The cell's parameters alone."""
+
+    w1: Tensor  # (hidden, 2·d)
+    b1: Tensor
+    w2: Tensor  # (4·d, hidden)
+    b2: Tensor
+    gamma: Tensor  # (d,)
+    beta: Tensor
+
+
 class NodeGradients(NamedTuple):
     """What reaches the nodes before any of it goes through the cell."""
 
@@ -47,11 +58,6 @@ def through_cell(
     """Gradients of the leaves, of the cell's six parameters, and the scorer's sums over rows."""
     some, slots, lengths, relative, grad_roots, grad_inner, gradients, parents, pairs = nodes
     B, K, d = grad_roots.shape
-    N, units, H = some.count, weights.b1.shape[0], by_scorer[0].shape[1]
-    child_grads, normed, totals, sums, scales = pieces(
-        torch.empty, lengths.device, (N, 2 * d), (N, d), (N, d), (N, d), (N,)
-    )
-    counter = torch.zeros(1, device=lengths.device)
     block_d = min(128, power_of_two(d))
     launch(
         survivor_kernels.roots_kernel,
@@ -70,12 +76,42 @@ def through_cell(
         num_warps=1,
     )
 
-    if N and grad_inner.shape[2]:
-        launch(inner_kernels.inner_gradients_kernel, (blocks(N, 16),),
-            some.order, slots, grad_inner, gradients, B * n, N, n - 1,
+    if some.count and grad_inner.shape[2]:
+        launch(inner_kernels.inner_gradients_kernel, (blocks(some.count, 16),),
+            some.order, slots, grad_inner, gradients, B * n, some.count, n - 1,
             D=d, K=K, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
         )  # fmt: skip
 
+    def descend(
+        by_node: tuple[Tensor, ...], gates: Tensor, hidden: Tensor, totals: Tensor, sums: Tensor
+    ) -> None:
+        go_down = _descend_by_library if goes_by_library(d) else _descend
+        go_down(some, by_node, gates, hidden, totals, sums, weights, B * n, K, precision)
+
+    return through_levels(
+        pairs, gradients, parents, weights, activate, descend, by_scorer, B=B, n=n, precision=precision
+    )
+
+
+def through_levels(
+    pairs: Tensor,  # (N, 2·d)
+    gradients: Tensor,  # (B·n + N, d)
+    parents: Tensor,  # (B·n + N, K)
+    weights: Weights | EntangledWeights | CellWeights,
+    activate: Callable[[Tensor], Tensor],
+    descend: Callable[..., None],  # by_node, gates, hidden, totals, sums: a node's children get their share
+    by_scorer: tuple[Tensor, Tensor, Tensor],
+    *,
+    B: int,
+    n: int,
+    precision: str,
+) -> tuple[Tensor, list[Tensor], Tensor]:
+    """`through_cell` for nodes whose own gradient is complete, whatever order the levels are in."""
+    N, d, units = pairs.shape[0], gradients.shape[1], weights.b1.shape[0]
+    K, H = parents.shape[1], by_scorer[0].shape[1]
+    child_grads, normed, totals, sums, scales = pieces(
+        torch.empty, pairs.device, (N, 2 * d), (N, d), (N, d), (N, d), (N,)
+    )
     hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
     activated = activate(hidden)
     gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
@@ -96,11 +132,9 @@ def through_cell(
             ALL_D=all_d,
             num_warps=4,
         )
-        descend = _descend_by_library if goes_by_library(d) else _descend
-        by_node = (gradients, child_grads, parents, normed, scales, weights.gamma)
-        descend(some, by_node, gates, hidden, weights, totals, sums, counter, B * n, K, precision)
+        descend((gradients, child_grads, parents, normed, scales, weights.gamma), gates, hidden, totals, sums)
 
-    grad_leaves = torch.empty(B, n, d, device=lengths.device)
+    grad_leaves = torch.empty(B, n, d, device=pairs.device)
     launch(
         level_kernels.collect_kernel,
         (blocks(B * n, row_block),),
@@ -117,7 +151,7 @@ def through_cell(
     )
     block = 64  # columns of a program
     columns = sum(blocks(size, block) for size in (4 * d, units, d, H)) + 1
-    partial = torch.empty(SPLITS, 6 * d + units + 2 * H + 1, device=lengths.device)
+    partial = torch.empty(SPLITS, 6 * d + units + 2 * H + 1, device=pairs.device)
     launch(sum_kernels.close_kernel, (SPLITS, columns),
         gates, sums, hidden, totals, normed, *by_scorer, partial, N, B * n + N,
         D=d, UNITS=units, H=H, BLOCK_M=32, BLOCK_N=block, num_warps=4,
@@ -132,10 +166,9 @@ def _descend(
     by_node: tuple[Tensor, ...],
     gates: Tensor,
     hidden: Tensor,
-    weights: Weights | EntangledWeights,
     totals: Tensor,
     sums: Tensor,
-    counter: Tensor,
+    weights: Weights | EntangledWeights,
     first_row: int,
     K: int,
     precision: str,
@@ -151,7 +184,7 @@ def _descend(
         totals,
         sums,
         some.starts,
-        counter,
+        torch.zeros(1, device=totals.device),  # counts arrivals
         first_row,
     )
     options = {
@@ -182,10 +215,9 @@ def _descend_by_library(
     by_node: tuple[Tensor, ...],
     gates: Tensor,
     hidden: Tensor,
-    weights: Weights | EntangledWeights,
     totals: Tensor,
     sums: Tensor,
-    counter: Tensor,
+    weights: Weights | EntangledWeights,
     first_row: int,
     K: int,
     precision: str,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from beamtree.cell import GatedRecursiveCell
 from beamtree.constraints import check_merges
 from beamtree.forest import Forest, refuse_merges
-from beamtree.rivals.given_tree import Plan, compose_nodes, compose_tree
+from beamtree.rivals.given_tree import follow, has_levels
 from beamtree.rivals.tree_encoder import TreeEncoder, row, with_zero_gradients
 from beamtree.tree import BeamTrees
 
@@ -29,8 +29,7 @@ class GoldTreeGRC(TreeEncoder):
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         leaves, lengths = self.read(x, key_padding_mask)
         merges = _check_given(merges, lengths, x.shape[1])
-        plan = Plan.of(merges)
-        root = compose_tree(leaves, plan, self.cell, self.cell.draw_keep(len(plan.children)))
+        root = follow(leaves, merges, self.cell).root_vectors()
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
     def forest(
@@ -46,21 +45,28 @@ class BalancedTreeGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
-        nodes, lengths = self.read(x, key_padding_mask)
-        n, width = x.shape[1], lengths
+        leaves, lengths = self.read(x, key_padding_mask)
+        if has_levels(leaves, self.cell):
+            root = follow(leaves, _balanced_merges(lengths, x.shape[1]), self.cell).root_vectors()
+        else:
+            root = self._meet(leaves, lengths)
+        if not need_trees:
+            return root
+        return root, BeamTrees.from_merges(_balanced_merges(lengths, x.shape[1]), lengths)
+
+    def _meet(self, nodes: Tensor, width: Tensor) -> Tensor:
+        n = nodes.shape[1]
         while nodes.shape[1] > 1:
             if nodes.shape[1] % 2:
                 nodes = nn.functional.pad(nodes, (0, 0, 0, 1))
             left, right = nodes[:, 0::2], nodes[:, 1::2]  # (B, pairs, d)
             parents = self.cell(left, right, self.cell.draw_keep(*left.shape[:2]))
-            first = torch.arange(0, nodes.shape[1], 2, device=x.device)
+            first = torch.arange(0, nodes.shape[1], 2, device=nodes.device)
             is_pair = first + 1 < width[:, None]  # (B, pairs)
             nodes = torch.where(is_pair.unsqueeze(-1), parents, left)
             width = (width + 1) // 2
         root = nodes[:, 0]
-        if n == 1:
-            root = with_zero_gradients(root, self.cell.parameters())
-        return (root, BeamTrees.from_merges(_balanced_merges(lengths, n), lengths)) if need_trees else root
+        return with_zero_gradients(root, self.cell.parameters()) if n == 1 else root
 
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
@@ -119,15 +125,18 @@ def _check_given(merges: Tensor | None, lengths: Tensor, n: int) -> Tensor:
 
 
 def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Forest:
-    plan = Plan.of(merges)
-    composed = compose_nodes(leaves, plan, cell, cell.draw_keep(len(plan.children)))
-    nodes = composed[plan.made].masked_fill((plan.made < 0).unsqueeze(-1), 0.0)  # (B, n−1, d)
-    roots, trees = composed[plan.roots], BeamTrees.from_merges(merges, lengths)
+    followed = follow(leaves, merges, cell)
+    nodes = followed.nodes[followed.made].masked_fill((followed.made < 0).unsqueeze(-1), 0.0)  # (B, n−1, d)
+    roots, trees = followed.root_vectors(), BeamTrees.from_merges(merges, lengths)
     return Forest(leaves, nodes.unsqueeze(1), roots.unsqueeze(1), trees)
 
 
 def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
     B, n, d = leaves.shape
+    if has_levels(leaves, cell):
+        merges = torch.where(torch.arange(n, device=leaves.device) < lengths[:, None], 0, -1)
+        leaves = torch.cat((initial.expand(B, 1, d), leaves), 1)
+        return follow(leaves, merges, cell).root_vectors()
     state, states = initial.expand(B, d), []
     keep = cell.draw_keep(n, B)
     for t, leaf in enumerate(leaves.unbind(1)):
@@ -138,11 +147,9 @@ def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengt
 
 def _balanced_merges(lengths: Tensor, n: int) -> Tensor:
     """Level by level, left to right: a level of w nodes merges at 0, 1, …, w//2 − 1."""
-    merges = torch.full((len(lengths), n - 1), -1, dtype=torch.int64)
-    for b, width in enumerate(lengths.tolist()):
-        positions: list[int] = []
-        while width > 1:
-            positions += range(width // 2)
-            width = (width + 1) // 2
-        merges[b, : len(positions)] = torch.tensor(positions, dtype=torch.int64)
-    return merges.to(lengths.device)
+    step = torch.arange(n - 1, device=lengths.device).repeat(len(lengths), 1)
+    halved = 2 ** torch.arange((n - 1).bit_length() + 1, device=lengths.device)
+    L = lengths[:, None]
+    before = L - (L + halved - 1) // halved  # (B, levels) merges below each level
+    level = torch.searchsorted(before, step, right=True) - 1
+    return torch.where(step < L - 1, step - before.gather(1, level), -1)

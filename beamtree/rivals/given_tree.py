@@ -8,55 +8,67 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from beamtree.cell import GatedRecursiveCell, product_dtype, without_autocast
 from beamtree.generic import refuse_double_backward
+from beamtree.ops.fused import supports
 from beamtree.ops.gated_cell import GatedCell
-from beamtree.structure import find_structure
+from beamtree.ops.given_tree import compose_levels
+from beamtree.rivals.levels import Levels
+
+
+class Followed(NamedTuple):
+    """Given trees with all their nodes."""
+
+    nodes: Tensor  # (rows, d) leaves first, then merges, lowest first
+    made: Tensor  # (B, n−1) the row of the node made at each step, −1 where there is none
+    roots: Tensor  # (B,) rows
+
+    def root_vectors(self) -> Tensor:  # (B, d)
+        return self.nodes.index_select(0, self.roots)
+
+
+def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
+    """Compose leaves (B, n, d) as merges (B, n−1) say, −1 where there is none; every merge has a dropout mask
+    of its own."""
+    if has_levels(leaves, cell):
+        levels = Levels.of(merges)
+        keep, weights = cell.draw_keep(len(levels.children)), list[Tensor](cell.parameters())
+        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), weights)
+        return Followed(nodes, levels.made, levels.roots)
+    plan = Plan.of(merges)
+    nodes = compose_nodes(leaves, plan, cell, cell.draw_keep(len(plan.children)))
+    return Followed(nodes, plan.made, plan.roots)
+
+
+def has_levels(leaves: Tensor, cell: GatedRecursiveCell) -> bool:
+    """Whether kernels take all levels in one launch, so that any tree is best followed so."""
+    return supports(leaves, list(cell.parameters()), beam_size=1)
 
 
 class Plan(NamedTuple):
-    """Where nodes come from: the B·n leaves first, then the merges, lowest first."""
+    """Levels for the host, which composes one after another."""
 
     children: Tensor  # (merges, 2) rows
-    roots: Tensor  # (B,) rows
-    made: Tensor  # (B, n−1) the row of the node made at each step, −1 where there is none
+    roots: Tensor
+    made: Tensor
     ends: list[int]  # how many merges up to each height
 
     @classmethod
     def of(cls, merges: Tensor) -> "Plan":
         """From merges (B, n−1), −1 where there is none. Planning is done on the host."""
-        device, merges = merges.device, merges.cpu()
-        B, n = merges.shape[0], merges.shape[1] + 1
-        _, heights, children = find_structure(merges)
-        exists = merges >= 0
-        order = heights[exists].argsort(stable=True)
-        rows = torch.full((B, n - 1), -1)
-        rows[exists] = B * n + torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
-        leaves = torch.arange(B)[:, None] * n + torch.arange(n)
-        rows = torch.cat((leaves, rows), 1)  # (B, 2n−1), by the ids of `Structure.children`
-        made = exists.sum(1)
-        root = torch.where(made > 0, n - 1 + made, 0)  # the last node made, or the only leaf
-        sequence = torch.arange(B)[:, None, None].expand_as(children)[exists]
-        return cls(
-            rows[sequence, children[exists]][order].to(device),
-            rows.gather(1, root[:, None]).squeeze(1).to(device),
-            rows[:, n:].to(device),
-            torch.bincount(heights[exists])[1:].cumsum(0).tolist(),
-        )
+        device, levels = merges.device, Levels.of(merges.cpu())
+        ends = levels.starts[1 : int(levels.height) + 1].tolist()
+        children = levels.children[: ends[-1] if ends else 0]
+        return cls(children.to(device), levels.roots.to(device), levels.made.to(device), ends)
 
     def levels(self) -> list[slice]:
         return [slice(start, end) for start, end in zip([0, *self.ends], self.ends, strict=False)]
 
 
-def compose_tree(leaves: Tensor, plan: Plan, cell: nn.Module, keep: Tensor | None) -> Tensor:
-    """Roots (B, d) of the planned trees over leaves (B, n, d); `keep`: a dropout mask for every merge."""
-    return compose_nodes(leaves, plan, cell, keep)[plan.roots]
-
-
 def compose_nodes(leaves: Tensor, plan: Plan, cell: nn.Module, keep: Tensor | None) -> Tensor:
-    """All nodes of the planned trees, leaves first, by the rows of the plan."""
-    kind = leaves.device.type
-    product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
-    with torch.autocast(kind, enabled=False):
+    """All nodes of the planned trees, by the rows of the plan; `keep`: a dropout mask for every merge."""
+    product = product_dtype(leaves)
+    with without_autocast(leaves):
         nodes: Tensor = _GivenTree.apply(leaves, plan, keep, product, *cell.parameters())
     return nodes
 

@@ -1,0 +1,173 @@
+"""The kernels of given trees do what the plain path does in float64: nodes and all gradients.
+
+Without a GPU they run in Triton's interpreter, with one launch for each phase of a level where a GPU has one
+for all.
+"""
+
+import os
+
+import pytest
+import torch
+from given_trees import MIXED, TREES, balanced_merges, furthest, random_merges, sharpen
+from torch import Tensor
+
+from beamtree import create_encoder
+from beamtree.cell import GatedRecursiveCell
+from beamtree.rivals import fixed_trees, given_tree
+from beamtree.rivals.given_tree import Plan, compose_nodes
+from beamtree.rivals.levels import Levels
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
+
+from beamtree.ops import given_tree as operators  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def unwritten_memory_is_nan():
+    """An element that no kernel writes fails a comparison."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def make_cell(d: int, units: int = 24, dropout: float = 0.0) -> GatedRecursiveCell:
+    torch.manual_seed(0)
+    cell = GatedRecursiveCell(d, hidden_size=units, dropout=dropout)
+    sharpen(cell)
+    return cell.to(DEVICE)
+
+
+def compare(
+    lengths: list[int],
+    merges: Tensor,
+    cell: GatedRecursiveCell,
+    atol: float = 3e-6,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Nodes by both ways, from the same masks, and the gradients of a random function of them."""
+    B, n, d = len(lengths), merges.shape[1] + 1, cell.d_model
+    leaves = torch.randn(B, n, d, device=DEVICE, requires_grad=True)
+    levels, plan = Levels.of(merges.to(DEVICE)), Plan.of(merges)
+    keep, rows = cell.draw_keep(len(levels.children)), B * n + len(plan.children)
+    weights = list(cell.parameters())
+    found = operators.compose_levels(leaves, *levels[:3], keep, dtype, weights)[:rows]
+
+    exact = GatedRecursiveCell(d, hidden_size=cell.hidden_size, dtype=torch.float64)
+    exact.load_state_dict(cell.state_dict())
+    exact_leaves = leaves.detach().double().cpu().requires_grad_()
+    exact_keep = None if keep is None else keep[: len(plan.children)].double().cpu()
+    expected = compose_nodes(exact_leaves, plan, exact, exact_keep)
+    assert furthest([found.cpu()], [expected]) < atol
+
+    direction = torch.randn_like(expected)
+    got = torch.autograd.grad(found, [leaves, *weights], direction.float().to(DEVICE))
+    wanted = torch.autograd.grad(expected, [exact_leaves, *exact.parameters()], direction)
+    assert furthest([g.cpu() for g in got], list(wanted)) < atol
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("shape", TREES)
+def test_nodes_and_gradients_are_those_of_the_plain_path(shape: str, dropout: float) -> None:
+    compare(MIXED, TREES[shape](torch.tensor(MIXED), 7), make_cell(17, dropout=dropout).train())
+
+
+@pytest.mark.parametrize("lengths", [[1], [2], [3], [1, 1, 1], [2, 1]], ids=str)
+@pytest.mark.parametrize("padding", [0, 2])
+def test_the_shortest_sequences_are_followed(lengths: list[int], padding: int) -> None:
+    merges = random_merges(torch.tensor(lengths), max(lengths) + padding)
+    compare(lengths, merges, make_cell(16, dropout=0.3))
+
+
+def test_wide_nodes_take_larger_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "WIDE", 8)
+    compare(MIXED, random_merges(torch.tensor(MIXED), 7), make_cell(33, units=40))
+
+
+def test_half_precision_rounds_the_products_only() -> None:
+    compare(MIXED, random_merges(torch.tensor(MIXED), 7), make_cell(16), atol=0.02, dtype=torch.float16)
+
+
+def test_the_gradient_is_the_same_every_time() -> None:
+    merges = random_merges(torch.tensor(MIXED), 7)
+    levels, cell = Levels.of(merges.to(DEVICE)), make_cell(16)
+    leaves = torch.randn(6, 7, 16, device=DEVICE, requires_grad=True)
+    weights = list(cell.parameters())
+    runs = []
+    for _ in range(2):
+        nodes = operators.compose_levels(leaves, *levels[:3], None, torch.float32, weights)
+        runs.append(torch.autograd.grad(nodes[levels.roots].square().sum(), [leaves, *weights]))
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def follow_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (fixed_trees, given_tree):
+        monkeypatch.setattr(module, "has_levels", lambda leaves, cell: leaves.dtype == torch.float32)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("name", ["gold-grc", "balanced-grc", "recurrent-grc"])
+def test_encoders_by_kernels_are_the_encoders(monkeypatch: pytest.MonkeyPatch, name: str, n: int) -> None:
+    follow_by_kernels(monkeypatch)
+    torch.manual_seed(0)
+    encoder = create_encoder(name, 16).to(DEVICE)
+    if name == "recurrent-grc":
+        torch.nn.init.normal_(encoder.initial)
+    lengths = torch.tensor(MIXED).clamp(max=n)
+    x, is_padding = torch.randn(6, n, 16), torch.arange(n) >= lengths[:, None]
+    given = {"merges": random_merges(lengths, n)} if name == "gold-grc" else {}
+    plain = create_encoder(name, 16, dtype=torch.float64)
+    plain.load_state_dict(encoder.state_dict())
+    expected = plain(x.double(), is_padding, **given)
+    on_device = {key: value.to(DEVICE) for key, value in given.items()}
+    found, trees = encoder(x.to(DEVICE), is_padding.to(DEVICE), need_trees=True, **on_device)
+    assert torch.equal(trees.merges.cpu(), plain(x.double(), is_padding, need_trees=True, **given)[1].merges)
+    assert furthest([found.cpu()], [expected]) < 3e-6
+    direction = torch.randn_like(expected)
+    got = torch.autograd.grad(found, list(encoder.parameters()), direction.float().to(DEVICE))
+    wanted = torch.autograd.grad(expected, list(plain.parameters()), direction)
+    assert furthest([g.cpu() for g in got], list(wanted)) < 3e-6
+
+
+def test_a_forest_by_kernels_holds_the_nodes_of_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = create_encoder("balanced-grc", 16).to(DEVICE)
+    lengths = torch.tensor(MIXED)
+    x, is_padding = torch.randn(6, 7, 16, device=DEVICE), (torch.arange(7) >= lengths[:, None]).to(DEVICE)
+    plain = encoder.double().forest(x.double(), is_padding)
+    follow_by_kernels(monkeypatch)
+    found = encoder.float().forest(x, is_padding)
+    torch.testing.assert_close(found.nodes.double(), plain.nodes, rtol=0, atol=3e-6)
+    torch.testing.assert_close(found.roots.double(), plain.roots, rtol=0, atol=3e-6)
+
+
+def test_a_balanced_tree_merges_level_by_level() -> None:
+    lengths = torch.arange(1, 40)
+    assert torch.equal(fixed_trees._balanced_merges(lengths, 41), balanced_merges(lengths, 41))
+    assert fixed_trees._balanced_merges(torch.tensor([1]), 1).shape == (1, 0)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    levels, cell = Levels.of(torch.zeros(1, 2, dtype=torch.int64, device=DEVICE)), make_cell(16)
+    leaves = torch.randn(1, 3, 16, device=DEVICE, requires_grad=True)
+    nodes = operators.compose_levels(leaves, *levels[:3], None, torch.float32, list(cell.parameters()))
+    (grad,) = torch.autograd.grad(nodes[-1].square().sum(), leaves, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        grad.sum().backward()
+
+
+def test_a_compiler_sees_one_operator_without_a_break() -> None:
+    cell, merges = make_cell(16), random_merges(torch.tensor(MIXED), 7).to(DEVICE)
+
+    def roots(leaves: Tensor) -> Tensor:
+        levels = Levels.of(merges)
+        nodes = operators.compose_levels(leaves, *levels[:3], None, torch.float32, list(cell.parameters()))
+        return nodes.index_select(0, levels.roots)
+
+    leaves = torch.randn(6, 7, 16, device=DEVICE, requires_grad=True)
+    compiled = torch.compile(roots, backend="aot_eager", fullgraph=True)
+    results = [(y := f(leaves), torch.autograd.grad(y.square().sum(), leaves)[0]) for f in (roots, compiled)]
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
