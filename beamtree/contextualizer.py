@@ -13,7 +13,8 @@ from beamtree.cell import layer_norm_wide
 from beamtree.checks import lengths_from
 from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError
-from beamtree.forest import TreeSource
+from beamtree.forest import Forest, TreeSource
+from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
 from beamtree.tree import BeamTrees
 
 
@@ -99,6 +100,7 @@ class BeamTreeContextualizer(SavedBlock):
             dtype=dtype,
         )
         self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype) if residual else None
+        self.graphs = WholeGraphs()
 
     def forward(
         self,
@@ -123,8 +125,7 @@ class BeamTreeContextualizer(SavedBlock):
                 x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
             read = layer_norm_wide(x, self.norm)
         forest = self.source.forest(read, key_padding_mask, merges=merges)
-        by_tree = self.parent_gau(forest.leaves, forest.nodes, forest.trees, refinements=self.refinements)
-        tokens, root = forest.average(by_tree), forest.average(forest.roots)
+        tokens, root = self._attend(forest), forest.average(forest.roots)
         # Lone leaves meet neither cell nor scorer; an empty sum of the root keeps these in the graph.
         tokens = tokens + root[:, :0].sum()
         if self.norm is not None:
@@ -132,6 +133,29 @@ class BeamTreeContextualizer(SavedBlock):
         if key_padding_mask is not None:
             tokens = tokens.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         return Contextualized(tokens, root, forest.trees)
+
+    def _attend(self, forest: Forest) -> Tensor:  # (B, n, d)
+        """The leaves in the light of their trees; on a GPU by CUDA graphs where these can hold it."""
+        leaves, trees = forest.leaves, forest.trees
+        if not self.graphs.may_replay(leaves):
+            return self._average(forest)
+        more = self.graphs.padding(leaves)
+        longer = lengthen(leaves, more), lengthen(forest.nodes, more, 2)
+        scored = lengthen(trees.merges, more, 2, -1), trees.relative_scores, trees.offset, trees.lengths
+        (tokens,) = self.graphs.run(
+            lambda *_: (self._average(forest),),
+            (*longer, *scored),
+            (self.parent_gau,),
+            (self.refinements,),
+            static=lambda leaves, nodes, *of_trees: (
+                self._average(Forest(leaves, nodes, leaves[:, :0], BeamTrees(*of_trees))),
+            ),
+        )
+        return tokens[:, : leaves.shape[1]]
+
+    def _average(self, forest: Forest) -> Tensor:
+        by_tree = self.parent_gau(forest.leaves, forest.nodes, forest.trees, refinements=self.refinements)
+        return forest.average(by_tree)
 
     def _options(self) -> dict[str, Any]:
         if not isinstance(self.source, BeamTreeEncoder):

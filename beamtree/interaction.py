@@ -4,7 +4,7 @@
     r = attention over [c₁+s₁; Y₁+s₁; SEP; c₂+s₂; Y₂+s₂]      pair = Σ softmax(w·GELU(W r + b))_i r_i
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from beamtree.attention import GatedAttentionUnit, masked_softmax
 from beamtree.checks import lengths_from
 from beamtree.contextualizer import BeamTreeContextualizer
 from beamtree.leaf import LeafTransform
+from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
 from beamtree.tree import BeamTrees
 from beamtree.zoo import create_encoder
 
@@ -42,24 +43,55 @@ class PairEncoder(nn.Module):
         self.seg1 = nn.Parameter(draw(d_model, device=device, dtype=dtype))
         self.seg2 = nn.Parameter(draw(d_model, device=device, dtype=dtype))
         self.pool = Perceptron(d_model, 1, device=device, dtype=dtype)
+        self.graphs = WholeGraphs()
 
     def interact(
         self,
         tokens: tuple[Tensor, Tensor],  # (B, n1, d), (B, n2, d)
         cls: tuple[Tensor, Tensor],  # (B, d) each
         is_padding: tuple[Tensor, Tensor],
-        units: Iterable[nn.Module],
+        units: Sequence[nn.Module],
     ) -> Tensor:  # (B, d)
-        B = tokens[0].shape[0]
+        """Attention over both sentences, then pooling; on a GPU by CUDA graphs where these can hold it."""
+        first, second = map(self.graphs.padding, tokens)
+        (pair,) = self.graphs.run(
+            lambda *given: (self._meet(units, *given),),
+            (
+                lengthen(tokens[0], first),
+                lengthen(tokens[1], second),
+                *cls,
+                lengthen(is_padding[0], first, value=True),
+                lengthen(is_padding[1], second, value=True),
+                self.sep,
+                self.seg1,
+                self.seg2,
+            ),
+            (self.pool, *dict.fromkeys(units)),
+        )
+        return pair
+
+    def _meet(
+        self,
+        units: Iterable[nn.Module],
+        tokens1: Tensor,
+        tokens2: Tensor,
+        cls1: Tensor,
+        cls2: Tensor,
+        is_padding1: Tensor,
+        is_padding2: Tensor,
+        sep: Tensor,
+        seg1: Tensor,
+        seg2: Tensor,
+    ) -> Tensor:  # (B, d)
         z = torch.cat(
             (
-                torch.cat((cls[0].unsqueeze(1), tokens[0]), 1) + self.seg1,
-                self.sep.expand(B, 1, -1),
-                torch.cat((cls[1].unsqueeze(1), tokens[1]), 1) + self.seg2,
+                torch.cat((cls1.unsqueeze(1), tokens1), 1) + seg1,
+                sep.expand(len(cls1), 1, -1),
+                torch.cat((cls2.unsqueeze(1), tokens2), 1) + seg2,
             ),
             1,
         )  # (B, n1 + n2 + 3, d)
-        padding = torch.cat((F.pad(is_padding[0], (1, 1)), F.pad(is_padding[1], (1, 0))), 1)
+        padding = torch.cat((F.pad(is_padding1, (1, 1)), F.pad(is_padding2, (1, 0))), 1)
         # The padding of the first sentence lies in the middle; among real tokens positions are contiguous.
         positions = (~padding).cumsum(1) - 1
         for unit in units:
@@ -127,7 +159,7 @@ class GatedAttentionPairEncoder(PairEncoder):
             masks.append(mask)
             tokens.append(self.leaf(x.masked_fill(mask.unsqueeze(-1), 0.0)))
         cls = self.cls.expand(x1.shape[0], -1)
-        return self.interact((tokens[0], tokens[1]), (cls, cls), (masks[0], masks[1]), self.gau)
+        return self.interact((tokens[0], tokens[1]), (cls, cls), (masks[0], masks[1]), list(self.gau))
 
 
 class TreePairEncoder(PairEncoder):

@@ -73,7 +73,7 @@ def test_the_sweep_equals_autograd_through_every_state(lengths, static, entangle
 
     rows = schedule.first_pair + 2 * schedule.made if entangled else schedule.made
     keep = cell.draw_keep(rows)
-    root, merges = straight_through_tree(leaves, schedule, cell, scorer, keep, noise if noisy else None)
+    root, merges, _ = straight_through_tree(leaves, schedule, cell, scorer, keep, noise if noisy else None)
 
     pairs_at = pair_numbers(merges, lengths, schedule)
     merge_rows = [
@@ -176,21 +176,21 @@ def test_the_choice_follows_gumbel_s_law():
 @pytest.mark.parametrize("entangled", [False, True])
 def test_the_scorer_s_output_bias_gets_no_gradient(entangled):
     leaves, lengths, cell, scorer = make_case([9, 4, 9], entangled, 0.0)
-    root, _ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
+    root, *_ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
     *_, weight, bias = gradients(root, leaves, scorer)
     assert bias.abs().max() < 1e-12 < weight.abs().max()
 
 
 def test_a_second_derivative_is_refused():
     leaves, lengths, cell, scorer = make_case([4], False, 0.0)
-    root, _ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
+    root, *_ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
     with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(root.sum(), leaves, create_graph=True)
 
 
 def test_parameters_changed_before_the_backward_pass_are_noticed():
     leaves, lengths, cell, scorer = make_case([4], True, 0.0)
-    root, _ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
+    root, *_ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
     with torch.no_grad():
         scorer.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

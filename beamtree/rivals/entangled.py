@@ -15,7 +15,7 @@ from beamtree.exporting import exported_root
 from beamtree.forest import Forest, refuse_merges
 from beamtree.rivals.beam_step import Beams, Made, Step, splice, take
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
-from beamtree.rivals.whole_graphs import WholeGraphs
+from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
 from beamtree.scorer import EntangledScorer
 from beamtree.tree import BeamTrees
 
@@ -61,9 +61,11 @@ class BeamTreeGRC(TreeEncoder):
         self._warn_if_greedy()
         if self.plain and not need_trees and x.shape[1] > 1:
             options = (self.beam_size, self.mode, self.stochastic, self.cell.training, self.cell.dropout)
-            return self.graphs.run(
-                lambda *of: self.search(*of).root(), leaves, lengths, (self.cell, self.scorer), options
+            leaves = lengthen(leaves, self.graphs.padding(leaves))
+            (root,) = self.graphs.run(
+                lambda *of: (self.search(*of).root(),), (leaves, lengths), (self.cell, self.scorer), options
             )
+            return root
         beams = self.search(leaves, lengths) if self.plain else self._recurse(leaves, lengths)
         root = beams.root()
         if self.plain and x.shape[1] == 1:

@@ -2,6 +2,7 @@
 
 from itertools import accumulate
 
+import torch
 from torch import Tensor
 
 from beamtree.rivals.gumbel_sweep import Schedule
@@ -27,3 +28,6 @@ class StaticSchedule(Schedule):
 
     def _by_step(self, positions: Tensor) -> Tensor:
         return positions.view(self.n - 1, self.B) - 1
+
+    def _starts(self) -> Tensor:
+        return torch.arange(self.n, device=self.order.device) * self.B

@@ -92,10 +92,12 @@ class Schedule:
         """The id of the node made at each step of each sequence, (B, n−1), 0 where there is none."""
         step = torch.arange(self.n - 1, device=self.order.device)
         own = self.n - self.lengths[self.order, None] + step  # (B, n−1)
-        starts = torch.tensor(self.starts, dtype=torch.int64, device=self.order.device)
         rank = torch.arange(self.B, device=self.order.device)[:, None]
-        ids = self.first_node + starts[own.clamp(max=self.n - 2)] + rank
+        ids = self.first_node + self._starts()[own.clamp(max=self.n - 2)] + rank
         return torch.empty_like(ids).index_copy_(0, self.order, ids.masked_fill(own > self.n - 2, 0))
+
+    def _starts(self) -> Tensor:
+        return torch.tensor(self.starts, dtype=torch.int64, device=self.order.device)
 
 
 class Growth(NamedTuple):

@@ -19,7 +19,7 @@ from beamtree.rivals.gumbel_static import StaticSchedule
 from beamtree.rivals.gumbel_sweep import Growth, Judge, Noise, Schedule, grow, in_chunks, sweep
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
-from beamtree.rivals.whole_graphs import WholeGraphs
+from beamtree.rivals.whole_graphs import Outputs, WholeGraphs, lengthen
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.tree import BeamTrees
 
@@ -55,24 +55,20 @@ class EfficientGumbelTreeGRC(TreeEncoder):
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
         if self.training and not need_trees:
-            return _replayed(self, leaves, lengths)
-        root, merges = self.tree(leaves, Schedule(lengths))
+            return _replayed(self, leaves, lengths)[0]
+        root, merges, _ = self.tree(leaves, Schedule(lengths))
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
-    def tree(self, leaves: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
+    def tree(self, leaves: Tensor, schedule: Schedule, *, need_nodes: bool = False) -> Outputs:
         keep = self.cell.draw_keep(schedule.made)
         noise = _noise_for(leaves) if self.training and self.stochastic else None
-        return straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
+        return straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise, need_nodes)
 
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Forest:
         refuse_merges(merges)
-        leaves, lengths = self.read(x, key_padding_mask)
-        schedule = Schedule(lengths)
-        noise = _noise_for(leaves) if self.training and self.stochastic else None
-        keep = self.cell.draw_keep(schedule.made)
-        return straight_through_forest(leaves, schedule, self.cell, self.scorer, keep, noise)
+        return _forest(self, *self.read(x, key_padding_mask))
 
 
 class GumbelTreeGRC(TreeEncoder):
@@ -110,8 +106,8 @@ class GumbelTreeGRC(TreeEncoder):
         leaves, lengths = self.read(x, key_padding_mask)
         if self.mode == "cached" or not self.training:
             if self.training and not need_trees:
-                return _replayed(self, leaves, lengths)
-            root, merges = self.tree(leaves, Schedule(lengths))
+                return _replayed(self, leaves, lengths)[0]
+            root, merges, _ = self.tree(leaves, Schedule(lengths))
         else:
             B = x.shape[0]
             noise = _noise_for(leaves) if self.stochastic else None
@@ -128,10 +124,10 @@ class GumbelTreeGRC(TreeEncoder):
                 root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
-    def tree(self, leaves: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
+    def tree(self, leaves: Tensor, schedule: Schedule, *, need_nodes: bool = False) -> Outputs:
         keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
         noise = _noise_for(leaves) if self.training and self.stochastic else None
-        return straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise)
+        return straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise, need_nodes)
 
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
@@ -140,22 +136,35 @@ class GumbelTreeGRC(TreeEncoder):
         refuse_merges(merges)
         if self.mode == "faithful" and self.training:
             raise ValueError("mode must be 'cached' where the inner nodes are wanted in training")
-        leaves, lengths = self.read(x, key_padding_mask)
-        schedule = Schedule(lengths)
-        noise = _noise_for(leaves) if self.training and self.stochastic else None
-        keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
-        return straight_through_forest(leaves, schedule, self.cell, self.scorer, keep, noise)
+        return _forest(self, *self.read(x, key_padding_mask))
 
 
-def _replayed(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, lengths: Tensor) -> Tensor:
-    """The root alone, by CUDA graphs where they can hold the tree."""
+def _forest(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, lengths: Tensor) -> Forest:
+    if encoder.training:
+        root, merges, nodes = _replayed(encoder, leaves, lengths, need_nodes=True)
+    else:
+        root, merges, nodes = encoder.tree(leaves, Schedule(lengths), need_nodes=True)
+    steps = leaves.shape[1] - 1
+    trees = BeamTrees.from_merges(merges[:, :steps], lengths)
+    return Forest(leaves, nodes[:, None, :steps], root.unsqueeze(1), trees)
+
+
+def _replayed(
+    encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC",
+    leaves: Tensor,
+    lengths: Tensor,
+    *,
+    need_nodes: bool = False,
+) -> Outputs:
+    """The tree by CUDA graphs where they can hold it, its leaves padded for them."""
     return encoder.graphs.run(
-        lambda leaves, lengths: encoder.tree(leaves, Schedule(lengths))[0],
-        leaves,
-        lengths,
+        lambda leaves, lengths: encoder.tree(leaves, Schedule(lengths), need_nodes=need_nodes),
+        (lengthen(leaves, encoder.graphs.padding(leaves)), lengths),
         (encoder.cell, encoder.scorer),
-        (encoder.stochastic, encoder.cell.training, encoder.cell.dropout),
-        static=lambda leaves, lengths: encoder.tree(leaves, StaticSchedule(lengths, leaves.shape[1]))[0],
+        (encoder.stochastic, encoder.cell.training, encoder.cell.dropout, need_nodes),
+        static=lambda leaves, lengths: encoder.tree(
+            leaves, StaticSchedule(lengths, leaves.shape[1]), need_nodes=need_nodes
+        ),
     )
 
 
@@ -166,48 +175,28 @@ def straight_through_tree(
     scorer: nn.Module,
     keep: Tensor | None = None,
     noise: Noise | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Roots (B, d) and merges (B, n−1). `keep`: a dropout mask a merge (sliced) or pair (entangled)."""
-    root, merges, _ = _grow_tree(leaves, schedule, cell, scorer, keep, noise, need_nodes=False)
-    return root, merges
+    need_nodes: bool = False,
+) -> Outputs:
+    """Roots (B, d), merges (B, n−1) and nodes (B, n−1 or 0, d), each by the step that made it.
 
-
-def straight_through_forest(
-    leaves: Tensor,  # (B, n, d)
-    schedule: Schedule,
-    cell: nn.Module,
-    scorer: nn.Module,
-    keep: Tensor | None = None,
-    noise: Noise | None = None,
-) -> Forest:
-    """The tree with its inner nodes, each by the step that made it."""
-    root, merges, nodes = _grow_tree(leaves, schedule, cell, scorer, keep, noise, need_nodes=True)
-    nodes = nn.functional.pad(nodes, (0, 0, 0, merges.shape[1] - nodes.shape[1]))
-    trees = BeamTrees.from_merges(merges, schedule.lengths)
-    return Forest(leaves, nodes.unsqueeze(1), root.unsqueeze(1), trees)
-
-
-def _grow_tree(
-    leaves: Tensor,
-    schedule: Schedule,
-    cell: nn.Module,
-    scorer: nn.Module,
-    keep: Tensor | None,
-    noise: Noise | None,
-    need_nodes: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+    `keep`: a dropout mask a merge (sliced) or pair (entangled).
+    """
     kind = leaves.device.type
     product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
     parameters = [*cell.parameters(), *scorer.parameters()]
-    merges = schedule.order.new_full((schedule.B, leaves.shape[1] - 1), -1)
+    steps = leaves.shape[1] - 1
+    merges = schedule.order.new_full((schedule.B, steps), -1)
     if schedule.made == 0:
-        return with_zero_gradients(leaves[:, 0], parameters), merges, leaves[:, :0]
+        nodes = leaves.new_zeros(schedule.B, steps if need_nodes else 0, leaves.shape[2])
+        return with_zero_gradients(leaves[:, 0], parameters), merges, nodes
     leaves = leaves[:, : schedule.n]
     with torch.autocast(kind, enabled=False):
         root, found, nodes = _StraightThroughTree.apply(
             leaves, schedule, keep, noise, product, need_nodes, *parameters
         )
     merges[:, : schedule.n - 1] = found
+    if need_nodes:
+        nodes = nn.functional.pad(nodes, (0, 0, 0, steps - nodes.shape[1]))
     return root, merges, nodes
 
 

@@ -1,7 +1,7 @@
-"""A whole recursion, forward and backward, as two CUDA graphs a shape: thousands of kernels, two launches.
+"""A whole computation, forward and backward, as two CUDA graphs a shape: thousands of kernels, two launches.
 
-For encoders that leave their gradient to autograd: a training step of theirs waits for launches, not for
-numbers. The graphs of a module share their memory, so it holds what one step needs, the largest.
+For what leaves its gradient to autograd: a training step of such waits for launches, not for numbers. The
+graphs of a module share their memory, so it holds what one step needs, the largest.
 """
 
 import threading
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from beamtree.generic import NO_SECOND_DERIVATIVE
 from beamtree.rivals import step_graphs
 
-Recursion = Callable[[Tensor, Tensor], Tensor]  # leaves (B, n, d), lengths (B,) -> root (B, d)
+Outputs = tuple[Tensor, ...]
+Computation = Callable[..., Outputs]
 
 LONGEST = 128  # beyond, a graph has too many kernels, and they have enough to do
 MULTIPLE = 8  # lengths are padded to, so that few of them have graphs of their own
@@ -47,73 +48,90 @@ class WholeGraphs:
     def __len__(self) -> int:
         return len(self._graphs)
 
+    def may_replay(self, tokens: Tensor) -> bool:
+        """Whether graphs are for such sequences (B, n, d), and for now."""
+        return (
+            self.capacity > 0
+            and not torch.compiler.is_compiling()
+            and step_graphs.may_replay(tokens)
+            and 1 < tokens.shape[1] <= LONGEST
+            and torch.is_grad_enabled()
+            and not torch.is_autocast_enabled(tokens.device.type)
+        )
+
+    def padding(self, tokens: Tensor) -> int:
+        """How much longer sequences should be for `run`; nothing where it would not replay."""
+        return -tokens.shape[1] % MULTIPLE if self.may_replay(tokens) else 0
+
     def run(
         self,
-        recursion: Recursion,
-        leaves: Tensor,
-        lengths: Tensor,
+        computation: Computation,
+        inputs: Sequence[Tensor],
         reads: Sequence[nn.Module],
-        options: tuple[Hashable, ...],
-        static: Recursion | None = None,
-    ) -> Tensor:
-        """recursion(leaves, lengths), which reads the parameters of these modules and nothing else that
-        changes but these options.
+        options: tuple[Hashable, ...] = (),
+        static: Computation | None = None,
+    ) -> Outputs:
+        """computation(*inputs), sequences (B, n, d) first, which reads the parameters and dropouts of these
+        modules and nothing else that changes but these options.
 
-        `static` is the recursion in a form that can be captured, where its own cannot.
+        `static` is the computation in a form that can be captured, where its own cannot.
         """
-        if not self._may_replay(leaves):
-            return recursion(leaves, lengths)
-        leaves = F.pad(leaves, (0, 0, 0, -leaves.shape[1] % MULTIPLE))
+        if not self.may_replay(inputs[0]) or any(map(_has_hooks, reads)):
+            return computation(*inputs)
         with self._lock:
             latest = self._pass()
             if latest is not None and latest.waits:
-                return recursion(leaves, lengths)
+                return computation(*inputs)
             parts = nn.ModuleList(reads)
             try:
-                captured = self._find(static or recursion, leaves, lengths, parts, options)
+                captured = self._find(static or computation, inputs, parts, options)
             except RuntimeError as error:
                 self.capacity = 0
                 warnings.warn(f"beamtree: no CUDA graphs, slower but as exact: {error}", stacklevel=2)
-                return recursion(leaves, lengths)
+                return computation(*inputs)
             this = _Pass()
             self._pass = weakref.ref(this)
-        root: Tensor = _Replay.apply(self, captured, this, leaves, lengths, *parts.parameters())
-        return root
+        found: Outputs = _Replay.apply(self, captured, this, len(inputs), *inputs, *parts.parameters())
+        return found
 
     def is_latest(self, one: "_Pass") -> bool:
         return self._pass() is one
 
-    def _may_replay(self, leaves: Tensor) -> bool:
-        return (
-            self.capacity > 0
-            and 1 < leaves.shape[1] <= LONGEST
-            and torch.is_grad_enabled()
-            and not torch.is_autocast_enabled(leaves.device.type)
-            and not torch.compiler.is_compiling()
-            and step_graphs.may_replay(leaves)
-        )
-
     def _find(
         self,
-        recursion: Recursion,
-        leaves: Tensor,
-        lengths: Tensor,
+        computation: Computation,
+        inputs: Sequence[Tensor],
         reads: nn.ModuleList,
         options: tuple[Hashable, ...],
     ) -> "_Captured":
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in inputs)
         addresses = tuple((w.data_ptr(), w.requires_grad) for w in reads.parameters())
-        surroundings = step_graphs.surroundings(leaves.device)
-        key = (tuple(leaves.shape), leaves.dtype, addresses, *options, *surroundings)
+        surroundings = step_graphs.surroundings(inputs[0].device)
+        dropouts = tuple((part.training, part.p) for part in reads.modules() if isinstance(part, nn.Dropout))
+        key = (shapes, addresses, dropouts, *options, *surroundings)
         if key not in self._graphs:
             device_and_stream = surroundings[:2]  # only one stream's kernels keep an order
             if device_and_stream not in self._pools:
                 self._pools[device_and_stream] = torch.cuda.graph_pool_handle()
             pool = self._pools[device_and_stream]
-            self._graphs[key] = _Captured(recursion, leaves, lengths, reads, pool)
+            self._graphs[key] = _Captured(computation, inputs, reads, pool)
         self._graphs.move_to_end(key)
         while len(self._graphs) > self.capacity:
             self._graphs.popitem(last=False)
         return self._graphs[key]
+
+
+def lengthen(tensor: Tensor, by: int, axis: int = 1, value: float = 0.0) -> Tensor:
+    """Pad an axis at its end."""
+    return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - axis) + (0, by), value=value) if by else tensor
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """A replay would pass over hooks."""
+    return any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+        for part in module.modules()
+    )
 
 
 class _Pass:
@@ -123,75 +141,87 @@ class _Pass:
 
 
 class _Reading(nn.Module):
-    """The recursion as a module, so that its parameters can be replaced during a call."""
+    """The computation as a module, so that its parameters can be replaced during a call."""
 
-    def __init__(self, recursion: Recursion, reads: nn.ModuleList) -> None:
+    def __init__(self, computation: Computation, reads: nn.ModuleList) -> None:
         super().__init__()
-        self.recursion, self.reads = recursion, reads
+        self.computation, self.reads = computation, reads
 
-    def forward(self, leaves: Tensor, lengths: Tensor) -> Tensor:
-        return self.recursion(leaves, lengths)
+    def forward(self, *inputs: Tensor) -> Outputs:
+        return self.computation(*inputs)
 
 
 class _Captured:
     def __init__(
-        self, recursion: Recursion, leaves: Tensor, lengths: Tensor, reads: nn.ModuleList, pool: Any
+        self, computation: Computation, inputs: Sequence[Tensor], reads: nn.ModuleList, pool: Any
     ) -> None:
-        self.leaves, self.lengths = leaves.detach().clone().requires_grad_(), lengths.clone()
+        self.inputs = [
+            tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs
+        ]
         # Autograd runs what belongs to a leaf on the stream where the leaf was first used, and a capture must
         # not leave its own: so the parameters are other leaves here, of the same memory.
         weights = {name: w.detach().requires_grad_(w.requires_grad) for name, w in reads.named_parameters()}
-        wanted = [self.leaves, *(w for w in weights.values() if w.requires_grad)]
-        called = _Reading(recursion, reads)
+        wanted = [tensor for tensor in (*self.inputs, *weights.values()) if tensor.requires_grad]
+        called = _Reading(computation, reads)
         held: list[Tensor] = []
+        self.grad_outputs: list[Tensor] = []
+        self.differentiable: list[bool] = []
 
-        def forward() -> tuple[Tensor, ...]:
+        def forward() -> Outputs:
             named = {f"reads.{name}": w for name, w in weights.items()}
-            held[:] = [torch.func.functional_call(called, named, (self.leaves, self.lengths))]
-            return (held[0].detach(),)
+            found = torch.func.functional_call(called, named, tuple(self.inputs))
+            held[:] = [output for output in found if output.requires_grad]
+            self.differentiable = [output.requires_grad for output in found]
+            return tuple(output.detach() for output in found)
 
-        def backward() -> tuple[Tensor, ...]:
+        def backward() -> Outputs:
+            if not self.grad_outputs:
+                self.grad_outputs = [torch.zeros_like(output) for output in held]
+            outputs = held[:]
+            held.clear()
             return torch.autograd.grad(
-                held.pop(), wanted, self.grad_root, allow_unused=True, materialize_grads=True
+                outputs, wanted, self.grad_outputs, allow_unused=True, materialize_grads=True
             )
 
-        self.grad_root = torch.zeros_like(leaves[:, 0])
         with torch.enable_grad():
-            (self.go_forward, (self.root,)), (self.go_back, self.gradients) = step_graphs.capture(
-                (forward, backward), leaves.device, pool
+            (self.go_forward, self.outputs), (self.go_back, self.gradients) = step_graphs.capture(
+                (forward, backward), inputs[0].device, pool
             )
 
 
 class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, graphs: WholeGraphs, captured: _Captured, this: _Pass, leaves: Tensor, *rest: Tensor
-    ) -> Tensor:
-        lengths, *weights = rest
-        captured.leaves.detach().copy_(leaves)
-        captured.lengths.copy_(lengths)
+        ctx: Any, graphs: WholeGraphs, captured: _Captured, this: _Pass, count: int, *given: Tensor
+    ) -> Outputs:
+        inputs, weights = given[:count], given[count:]
+        torch._foreach_copy_([buffer.detach() for buffer in captured.inputs], list(inputs))
         captured.go_forward()
         ctx.graphs, ctx.captured, ctx.this = graphs, captured, this
-        ctx.wanted = [w.requires_grad for w in weights]
+        ctx.wanted = [buffer.requires_grad for buffer in captured.inputs] + [w.requires_grad for w in weights]
         ctx.save_for_backward(*weights)  # so that PyTorch sees whether they were changed in between
-        return captured.root.clone()
+        fresh = [torch.empty_like(output) for output in captured.outputs]
+        torch._foreach_copy_(fresh, list(captured.outputs))
+        pairs = zip(fresh, captured.differentiable, strict=True)
+        ctx.mark_non_differentiable(*(output for output, differentiable in pairs if not differentiable))
+        return tuple(fresh)
 
     @staticmethod
-    def backward(ctx: Any, grad_root: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(NO_SECOND_DERIVATIVE)
         if not (ctx.this.waits and ctx.graphs.is_latest(ctx.this)):
             raise RuntimeError(
-                "beamtree: what this recursion kept for its backward pass is gone: it runs as CUDA graphs, "
-                "whose memory serves one backward pass. Instead of retain_graph=True call the encoder again"
+                "beamtree: what this computation kept for its backward pass is gone: it runs as CUDA graphs, "
+                "whose memory serves one backward pass. Instead of retain_graph=True call the module again"
             )
         _ = ctx.saved_tensors
         captured = ctx.captured
-        captured.grad_root.copy_(grad_root)
+        pairs = zip(grad_outputs, captured.differentiable, strict=True)
+        torch._foreach_copy_(captured.grad_outputs, [grad for grad, carries in pairs if carries])
         captured.go_back()
         ctx.this.waits = False
         fresh = [torch.empty_like(gradient) for gradient in captured.gradients]
         torch._foreach_copy_(fresh, list(captured.gradients))
-        to_leaves, *rest = fresh
-        found = iter(rest)
-        return None, None, None, to_leaves, None, *(next(found) if wants else None for wants in ctx.wanted)
+        found = iter(fresh)
+        return None, None, None, None, *(next(found) if wanted else None for wanted in ctx.wanted)
