@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from beamtree.atomic import make_folder
 from beamtree.card import classifier_card
 from beamtree.data.batching import EncodedExamples
+from beamtree.data.own import restore
 from beamtree.data.task import Example, Task, find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words, saved_words
@@ -206,6 +207,8 @@ def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None
         "labels": list(model.task.labels),
         "model": asdict(model.settings),
     }
+    if model.task.own is not None:
+        content["own"] = dict(model.task.own)
     if model.words.vectors is not None:
         content["vectors"] = model.words.describe_vectors()
     write_config(folder, content)
@@ -222,6 +225,8 @@ def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") 
     vocabulary, vectors = Vocabulary.load(folder / VOCABULARY), config.get("vectors")
     try:
         task = find_task(config["task"])
+        if task.own is not None:
+            task = restore(config["labels"], config.get("own"))
         with torch.device("meta"):  # so that wrong sizes cost no memory
             wanted = TreeClassifier(settings, task, saved_words(vocabulary, vectors)).state_dict()
     except BeamtreeError as error:

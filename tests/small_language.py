@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from beamtree.data.task import Example, find_task
+from beamtree.data.own import look_at
+from beamtree.data.task import Example, Task, find_task
 from beamtree.data.words import Words, find_words
 
 TASKS = ("sst5", "imdb", "snli", "mnli", "qqp")
@@ -50,6 +51,7 @@ def write_corpora(root: Path, *, vectors: bool = True) -> Path:
     questions = ["label\tquestion1\tquestion2", *("\t".join(row) for row in _repeat(QUESTIONS, 16))]
     for name in ("train", "dev", "test", "test_paws_qqp", "test_paws_wiki"):
         _write(root / "qqp" / f"{name}.tsv", questions)
+    _write(root / "own" / "train.tsv", ["label\ttext", *("\t".join(row) for row in _repeat(REVIEWS, 40))])
     if vectors:
         write_vectors(root / "vectors")
     return root
@@ -64,9 +66,14 @@ def write_vectors(folder: Path) -> Path:
     return folder / "small.npy"
 
 
+def find_small(task: str, root: Path) -> Task:
+    """The task of that name; data of one's own have the labels that are found in them."""
+    return look_at(root / task) if task == "own" else find_task(task)
+
+
 def examples_of(task: str, root: Path) -> tuple[list[Example], list[Example], Words]:
     """Training and dev examples of a small corpus, and their words."""
-    found = find_task(task)
+    found = find_small(task, root)
     train, dev = (list(found.read(root / task, split)) for split in ("train", "dev"))
     vectors = root / "vectors" / "small.npy"
     return train, dev, find_words(found, root / task, train, dev, vectors if vectors.exists() else None)

@@ -50,10 +50,22 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     if page.name == "sharing.md":  # its Python reads what its command wrote
         (words,) = commands(page)
         assert CliRunner().invoke(app, words).exit_code == 0
+    if page.name == "own.md":
+        run_with_a_small_table(commands(page))
     names: dict[str, Any] = {}
     for kind, block in blocks(page):
         if kind == "python":
             exec(compile(block, str(page), "exec"), names)
+
+
+def run_with_a_small_table(typed: list[list[str]]) -> None:
+    rows = "pos\tthe plot is thin but I laughed\nneg\ttwo hours I want back\n" * 10
+    for name in ("reviews.tsv", "test.tsv"):
+        Path(name).write_text("label\ttext\n" + rows, encoding="utf-8")
+    for words in typed:
+        short = ["--set=model.d_model=8", "--max-steps=2"] if words[0] == "train" else []
+        done = CliRunner().invoke(app, [*words, *short])
+        assert done.exit_code == 0, f"{words}: {done.output}"
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=name_of)

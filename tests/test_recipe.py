@@ -30,7 +30,7 @@ def test_there_are_recipes_for_both_tasks_and_for_a_quick_look() -> None:
 def test_every_shipped_recipe_loads_is_commented_and_fits_a_screen(name: str) -> None:
     recipe = load_recipe(name)
     text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
-    assert find_task(recipe.task.name).labels
+    assert find_task(recipe.task.name).splits
     assert text.startswith("# ")
     assert len(text.splitlines()) <= 50
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from small_language import TASKS, write_corpora
+from small_language import TASKS, find_small, write_corpora
 from small_language import examples_of as language_examples
 
 from beamtree.data.listops import sample_expressions
@@ -98,7 +98,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def examples_of(task: str, corpora: Path) -> tuple[list[Example], Words | None]:
     """Eight training examples after four of dev."""
-    if task in TASKS:
+    if task in (*TASKS, "own"):
         train, dev, words = language_examples(task, corpora)
         return dev[:4] + train[:8], words
     return formal_examples(task), None
@@ -122,7 +122,7 @@ def test_two_steps_by_every_shipped_recipe_move_every_weight(
     name: str, tmp_path: Path, corpora: Path
 ) -> None:
     recipe = load_recipe(name, [*SIZES, *BATCHES])
-    task, folder = find_task(recipe.task.name), RunFolder(tmp_path)
+    task, folder = find_small(recipe.task.name, corpora), RunFolder(tmp_path)
     folder.begin(recipe)
     examples, words = examples_of(task.name, corpora)
     outcome = fit(

@@ -1,5 +1,6 @@
 """`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from beamtree.errors import BeamtreeError
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A shipped recipe (listops, sst5, snli-ebt-gau, …) or a TOML file."),
+        typer.Argument(help="A shipped recipe (listops, sst5, own for your own files, …) or a TOML file."),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -26,7 +27,10 @@ def train(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder with the task's files.", show_default="$BEAMTREE_DATA/TASK or data/TASK"),
+        typer.Option(
+            help="Folder with the task's files; for the recipe own a file will do.",
+            show_default="$BEAMTREE_DATA/TASK or data/TASK",
+        ),
     ] = None,
     resume: Annotated[
         Path | None,
@@ -112,7 +116,9 @@ def train(
             f"{best['dev_accuracy']:.2%}, in {folder.best}"
         )
     else:
-        display.say(f"{outcome.reason}; continue with: beamtree train --resume {folder.path}")
+        where = [] if data is None else ["--data", str(data)]
+        command = shlex.join(["beamtree", "train", "--resume", str(folder.path), *where])
+        display.say(f"{outcome.reason}; continue with: {command}")
     accelerator.end_training()
     if stopping.signal_number is not None:
         raise typer.Exit(128 + signal.Signals(stopping.signal_number))

@@ -1,4 +1,4 @@
-"""Rows of labelled text: tables with a header line (tabs, quoted or not) and JSON lines, one row an example.
+"""Rows of labelled text: tables with a header line (tabs, quoted or not; CSV) and JSON lines, one row each.
 
 Whatever is wrong with a row (a column that is missing, a label outside the set, a byte that is not UTF-8, a
 control character, no words or too many) is told to `BadRows` with its file and line.
@@ -33,9 +33,10 @@ class RowFormat:
 
     label: tuple[str, ...]
     sentences: tuple[tuple[str, ...], ...]
-    labels: Mapping[str, str]  # as written in the files -> the task's
+    labels: Mapping[str, str] | None  # as written in the files -> the task's; None: any but an empty one
     undecided: tuple[str, ...] = ()  # rows without a gold label: left out, not bad
     prepare: Callable[[str], str] = field(default=lambda text: text)  # a text before it is tokenised
+    tokenize: Callable[[str], Tokens] = field(default=lambda text: words_of(text))
 
     def read(
         self,
@@ -47,9 +48,7 @@ class RowFormat:
         quoted: bool = False,
     ) -> Iterator[Example]:
         """The examples of a file whose longest sentence has `shortest` to `longest` words."""
-        columns = (self.label, *self.sentences)
-        rows = _json_rows(path, columns) if ".jsonl" in path.suffixes else _table_rows(path, columns, quoted)
-        for line, row in rows:
+        for line, row in read_columns(path, (self.label, *self.sentences), quoted=quoted):
             try:
                 if isinstance(row, str):
                     raise BeamtreeError(row)
@@ -69,19 +68,23 @@ class RowFormat:
         label, *texts = (value.strip() for value in row if value is not None)
         if label in self.undecided:
             return None
-        if label not in self.labels:
-            raise BeamtreeError(f"the label is {shown(label)}, not one of {', '.join(self.labels)}")
+        if self.labels is None:
+            if not label:
+                raise BeamtreeError("the label is empty")
+        elif label not in self.labels:
+            known = ", ".join(list(self.labels)[:20]) + (", …" if len(self.labels) > 20 else "")
+            raise BeamtreeError(f"the label is {shown(label)}, not one of {known}")
         sentences = []
         for text in texts:
             text = self.prepare(text)
             # Every word gives a token at least, so most long texts need not be tokenised to be left out.
             if longest < text.count(" ") + 1 <= MAX_WORDS and len(text.split()) > longest:
                 return None
-            sentence = words_of(text)
+            sentence = self.tokenize(text)
             if len(sentence) > longest:
                 return None
             sentences.append(sentence)
-        return Example(tuple(sentences), self.labels[label])
+        return Example(tuple(sentences), label if self.labels is None else self.labels[label])
 
 
 def refuse_strange_characters(text: str) -> None:
@@ -98,7 +101,15 @@ def refuse_strange_characters(text: str) -> None:
 
 def words_of(text: str) -> Tokens:
     """The words of a text that a model may be given: one at least, and not too many."""
-    words = tokenize(text)
+    return _some(tokenize(text))
+
+
+def blanks_apart(text: str) -> Tokens:
+    """What stands between blanks in a text, as it is."""
+    return _some(tuple(text.split()))
+
+
+def _some(words: Tokens) -> Tokens:
     if not words:
         raise BeamtreeError("a sentence has no words")
     if len(words) > MAX_WORDS:
@@ -106,10 +117,48 @@ def words_of(text: str) -> Tokens:
     return words
 
 
+def column_names(path: Path) -> tuple[str, ...]:
+    """The names in a table's first line, in lower case; of JSON lines the keys of the first row."""
+    lines = read_lines(path, wrong_bytes="surrogateescape")
+    first = next(lines)[1]
+    if not _is_json(path):
+        return tuple(_names(_header(first, *_punctuation(path))))
+    try:
+        row = json.loads(first)
+    except (ValueError, RecursionError) as error:
+        raise BeamtreeError(f"{path}, line 1: not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise BeamtreeError(f"{path}, line 1: a JSON object is wanted, found {shown(first)}")
+    return tuple(row)
+
+
+def read_columns(path: Path, columns: Sequence[tuple[str, ...]], *, quoted: bool = False) -> Iterator[Row]:
+    """The wanted columns of every row, each by the first of its names that is there."""
+    return _json_rows(path, columns) if _is_json(path) else _table_rows(path, columns, quoted)
+
+
+def _is_json(path: Path) -> bool:
+    return ".jsonl" in path.suffixes
+
+
+def _punctuation(path: Path, quoted: bool = False) -> tuple[str, bool]:
+    """What stands between columns, and whether quotation marks hold a column together."""
+    return (",", True) if ".csv" in path.suffixes else ("\t", quoted)
+
+
+def _header(line: str, delimiter: str, quoted: bool) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter), []) if quoted else line.split(delimiter)
+
+
+def _names(header: list[str]) -> list[str]:
+    return [name.strip().strip('"').lower() for name in header]
+
+
 def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) -> Iterator[Row]:
     lines = read_lines(path, wrong_bytes="surrogateescape")
-    header = next(lines)[1].split("\t")
-    names = [name.strip().strip('"').lower() for name in header]
+    delimiter, quoted = _punctuation(path, quoted)
+    header = _header(next(lines)[1], delimiter, quoted)
+    names = _names(header)
     places = []
     for wanted in columns:
         place = next((names.index(name) for name in wanted if name in names), None)
@@ -117,16 +166,17 @@ def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) ->
             known = " or ".join(map(repr, wanted))
             raise BeamtreeError(f"{path}, line 1: no column {known}; the header is {shown(header)}")
         places.append(place)
-    for line, fields in _quoted(lines) if quoted else ((n, text.split("\t")) for n, text in lines):
+    rows = _quoted(lines, delimiter) if quoted else ((n, text.split(delimiter)) for n, text in lines)
+    for line, fields in rows:
         if isinstance(fields, str):
             yield line, fields
         else:
             yield line, [fields[place] if place < len(fields) else None for place in places]
 
 
-def _quoted(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str] | str]]:
+def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
     """Rows in which a quoted text may hold tabs and line ends; the number is that of a row's last line."""
-    reader = csv.reader((text + "\n" for _, text in lines), delimiter="\t")
+    reader = csv.reader((text + "\n" for _, text in lines), delimiter=delimiter)
     while True:
         try:
             row = next(reader)
@@ -149,4 +199,6 @@ def _json_rows(path: Path, columns: Sequence[tuple[str, ...]]) -> Iterator[Row]:
             yield line, f"a JSON object is wanted, found {shown(text)}"
             continue
         found = [next((row[name] for name in wanted if name in row), None) for wanted in columns]
+        if isinstance(found[0], int):  # the label may be a number, or true or false
+            found[0] = json.dumps(found[0])
         yield line, [value if isinstance(value, str) else None for value in found]

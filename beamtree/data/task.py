@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from beamtree.data.bad_rows import BadRows
@@ -51,6 +51,7 @@ class Task:
     words: CountRule | None = None  # of a language whose words are counted
     corpora: Mapping[str, str] = field(default_factory=dict)  # split -> the corpus a user gets it from
     published: Mapping[str, int] = field(default_factory=dict)  # split -> examples, in the paper's corpora
+    own: Mapping[str, Any] | None = None  # of a user's own data: what a model's config says of their rows
 
 
 TASKS = {
@@ -61,6 +62,7 @@ TASKS = {
     "snli": "beamtree.data.snli",
     "mnli": "beamtree.data.mnli",
     "qqp": "beamtree.data.qqp",
+    "own": "beamtree.data.own",
 }
 
 

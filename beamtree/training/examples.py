@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import MissingFileError
 from beamtree.data.location import data_folder, vectors_folder
+from beamtree.data.own import NAME as OWN
+from beamtree.data.own import look_at
 from beamtree.data.task import Example, Task, find_task
 from beamtree.data.vectors import find_vectors
 from beamtree.data.words import Words, find_words
@@ -41,6 +43,10 @@ def load_learning_data(
     settings, bad_rows = recipe.task, BadRows.chosen(recipe.task.bad_rows)
     task, train, dev = load_examples(settings, given, bad_rows)
     words = None
+    if task.own is not None:
+        kind = "pairs of texts" if task.sentences == 2 else "texts"
+        more = f" and {len(task.labels) - 20} more" if len(task.labels) > 20 else ""
+        say(f"{kind} with {len(task.labels)} labels: {', '.join(task.labels[:20])}{more}")
     if task.words is not None:
         vectors = _choose_vectors(recipe.words.vectors, given)
         if vectors is None:
@@ -80,20 +86,20 @@ def load_examples(
     settings: TaskSettings, given: Path | None = None, bad_rows: BadRows | None = None
 ) -> tuple[Task, list[Example], list[Example]]:
     """The task, its training and its dev examples."""
-    task = find_task(settings.name)
+    folder = data_folder(settings.name, given)
+    task = look_at(folder, **asdict(settings.own)) if settings.name == OWN else find_task(settings.name)
     if settings.sampled.train:
         if task.name != "listops":
             raise BeamtreeError(
                 f"task.sampled draws ListOps only; for {task.name!r} set task.sampled.train = 0"
             )
         return task, *_sample(settings.sampled)
-    folder = data_folder(task.name, given)
     remedy = (
         f"`beamtree data check {folder.parent}` says where to get them"
         if task.words
         else f"make them with `beamtree data {task.name} --out {folder}`"
     )
-    if not folder.is_dir():
+    if task.own is None and not folder.is_dir():
         raise BeamtreeError(
             f"there are no {task.name} data in {folder}: {remedy}, or name their folder with --data"
         )

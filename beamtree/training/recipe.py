@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from beamtree.data.bad_rows import CHOICES as BAD_ROWS
+from beamtree.data.own import TOKENIZERS
+from beamtree.data.rows import MAX_WORDS
 from beamtree.errors import BeamtreeError
 from beamtree.model import ModelSettings
 from beamtree.reading import is_file, shown
@@ -38,8 +40,24 @@ class SampledSettings:
 
 
 @dataclass(frozen=True)
+class OwnSettings:
+    label: str = setting("label", "column with the label")
+    text: str = setting(
+        "", "column with the text, or both of a pair with a comma between; empty: text, or text1 and text2"
+    )
+    tokenizer: str = setting(
+        "words",
+        "words: English in lower case; blanks: whatever stands between blanks",
+        choices=tuple(TOKENIZERS),
+    )
+    longest: int = setting(
+        MAX_WORDS, "tokens; longer rows of train and dev are left out", least=1, most=MAX_WORDS
+    )
+
+
+@dataclass(frozen=True)
 class TaskSettings:
-    name: str = setting("listops", "listops, logic, sst5, imdb, snli, mnli or qqp")
+    name: str = setting("listops", "listops, logic, sst5, imdb, snli, mnli, qqp, or own for your own files")
     train: str = setting("train", "split to learn from")
     dev: str = setting("dev", "split that decides about learning rate, best model and early stopping")
     bad_rows: str = setting(
@@ -48,6 +66,9 @@ class TaskSettings:
     sampled: SampledSettings = field(
         default_factory=SampledSettings,
         metadata={"help": "ListOps drawn on the fly instead of read from files"},
+    )
+    own: OwnSettings = field(
+        default_factory=OwnSettings, metadata={"help": "How files of your own are read (task own)"}
     )
 
 

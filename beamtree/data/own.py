@@ -1,0 +1,185 @@
+"""Data of your own: tables or JSON lines with a label and one text or two; `docs/own.md` tells how to use it.
+
+A folder with a file for each of the splits train, dev and test, or one file of all. Labels are those of the
+training rows; where there is no dev file every tenth training row is held out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from beamtree.data.bad_rows import BadRows
+from beamtree.data.files import MissingFileError, find_file
+from beamtree.data.rows import MAX_WORDS, RowFormat, blanks_apart, column_names, read_columns, words_of
+from beamtree.data.task import CountRule, Example, Task
+from beamtree.errors import BeamtreeError
+from beamtree.reading import shown
+from beamtree.settings import nearest
+
+NAME = "own"
+TOKENIZERS = {"words": words_of, "blanks": blanks_apart}
+MOST_LABELS = 1000
+_DEV_EVERY = 10
+_TEXT = ("text", "sentence")
+_PAIR = (("text1", "sentence1", "premise", "question1"), ("text2", "sentence2", "hypothesis", "question2"))
+_KINDS = (".tsv", ".csv", ".jsonl")
+_FILES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
+SPLITS = {
+    "train": "train.tsv, .csv or .jsonl",
+    "dev": "dev.tsv likewise, or every tenth row of train",
+    "test": "test.tsv likewise",
+}
+
+
+@dataclass(frozen=True)
+class OwnFormat:
+    """What a row is: which column is the label, which are texts, what a token is, which labels there are."""
+
+    label: str = "label"
+    texts: tuple[str, ...] = ("text",)
+    tokenizer: str = "words"
+    labels: tuple[str, ...] = ()  # none: any label will do
+    longest: int = MAX_WORDS  # tokens; rows of train and dev with more are left out
+
+    @property
+    def rows(self) -> RowFormat:
+        columns = [(name, name.lower()) for name in (self.label, *self.texts)]
+        labels = {label: label for label in self.labels} or None
+        return RowFormat(columns[0], tuple(columns[1:]), labels, tokenize=TOKENIZERS[self.tokenizer])
+
+    def read_file(self, path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
+        return self.rows.read(path, bad_rows or BadRows())
+
+    def read(self, folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[Example]:
+        if split not in SPLITS:
+            raise BeamtreeError(f"data of your own have no split {split!r}{nearest(split, tuple(SPLITS))}")
+        if split == "test":
+            yield from self.read_file(find_split(folder, split), bad_rows)
+            return
+        path, held_out = find_split(folder, split), None
+        if path == find_split(folder, "train") and _dev_file(folder) is None:
+            held_out = split == "dev"
+        examples = self.rows.read(path, bad_rows or BadRows(), longest=self.longest)
+        for number, example in enumerate(examples, start=1):
+            if held_out is None or (number % _DEV_EVERY == 0) == held_out:
+                yield example
+
+    def task(self) -> Task:
+        return Task(
+            name=NAME,
+            tokens=(),
+            labels=self.labels,
+            sentences=len(self.texts),
+            splits=SPLITS,
+            tokenize=TOKENIZERS[self.tokenizer],
+            read=self.read,
+            read_file=self.read_file,
+            # A word seen once shares the vector of the unknown word, which so is learnt too.
+            words=CountRule(2, ("train", "dev", "test")),
+            own={"label": self.label, "texts": list(self.texts), "tokenizer": self.tokenizer},
+        )
+
+
+def find_split(folder: Path, split: str) -> Path:
+    """The file of a split; that of dev is the training file where it has none of its own."""
+    if folder.is_file():
+        if split == "test":
+            raise MissingFileError(f"{folder} is one file, which is learnt from: there is no split 'test'")
+        return folder
+    if split == "dev":
+        return _dev_file(folder) or find_split(folder, "train")
+    return find_file(folder, [name + kind for name in _FILES[split] for kind in _KINDS])
+
+
+def _dev_file(folder: Path) -> Path | None:
+    try:
+        return find_file(folder, [name + kind for name in _FILES["dev"] for kind in _KINDS])
+    except BeamtreeError:
+        return None
+
+
+def look_at(
+    folder: Path, *, label: str = "label", text: str = "", tokenizer: str = "words", longest: int = MAX_WORDS
+) -> Task:
+    """The task that a folder or a file is: its columns by their names, its labels by the training rows.
+
+    `text` names the column of the text, or both columns of a pair with a comma between.
+    """
+    if not folder.exists():
+        raise BeamtreeError(
+            f"there are no data in {folder}: name a folder with train.tsv, or a file, with --data; "
+            "its first line is `label⇥text`, or `label⇥text1⇥text2` for pairs"
+        )
+    path = find_split(folder, "train")
+    present = column_names(path)
+    if label not in present and label.lower() not in present:
+        _refuse_columns(path, f"the label, {label!r}", present, "label")
+    texts = tuple(name.strip() for name in text.split(",")) if text else _find_texts(path, present)
+    for name in texts:
+        if name not in present and name.lower() not in present:
+            _refuse_columns(path, f"text, {name!r}", present, "text")
+    if len(texts) > 2 or len({*texts, label}) != len(texts) + 1:
+        raise BeamtreeError(f"task.own.text names one column or two besides that of the label, got {text!r}")
+    form = OwnFormat(label, texts, tokenizer, longest=longest)
+    return replace(form, labels=_find_labels(path, form)).task()
+
+
+def restore(labels: list[Any], saved: Any) -> Task:
+    """The task that a model's config tells of."""
+    match saved:
+        case {"label": str(label), "texts": [*texts], "tokenizer": str(tokenizer)} if (
+            tokenizer in TOKENIZERS
+            and 1 <= len(texts) <= 2
+            and all(isinstance(name, str) for name in (*texts, *labels))
+            and 2 <= len(set(labels)) == len(labels) <= MOST_LABELS
+        ):
+            return OwnFormat(label, tuple(texts), tokenizer, tuple(labels)).task()
+    raise BeamtreeError(
+        f"own must have label, texts (one or two) and tokenizer, and labels must differ, got {shown(saved)}"
+    )
+
+
+def _find_texts(path: Path, present: tuple[str, ...]) -> tuple[str, ...]:
+    pair = tuple(next((name for name in names if name in present), "") for names in _PAIR)
+    if all(pair):
+        return pair
+    one = next((name for name in _TEXT if name in present), None)
+    if one is None:
+        _refuse_columns(path, "text: 'text', or 'text1' and 'text2'", present, "text")
+    return (one,)
+
+
+def _refuse_columns(path: Path, wanted: str, present: tuple[str, ...], setting: str) -> NoReturn:
+    raise BeamtreeError(
+        f"{path}, line 1: no column of {wanted}; the first line names the columns, and has "
+        f"{shown(list(present))}: --set task.own.{setting}=NAME chooses another"
+    )
+
+
+def _find_labels(path: Path, form: OwnFormat) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    rows = 0
+    for _, row in read_columns(path, [form.rows.label]):
+        if not isinstance(row, str) and row[0] is not None and (label := row[0].strip()):
+            found[label] = None
+            rows += 1
+    if len(found) > MOST_LABELS:
+        raise BeamtreeError(
+            f"{path}: the column {form.label!r} has {len(found):,} different values in {rows:,} rows, "
+            f"{MOST_LABELS:,} labels are the most: --set task.own.label=NAME chooses another column"
+        )
+    if len(found) < 2:
+        raise BeamtreeError(f"{path}: two labels are wanted at least, found {', '.join(found) or 'none'}")
+    return tuple(sorted(found, key=_natural))
+
+
+def _natural(label: str) -> tuple[float, str]:
+    """Numbers first and by their size, then the rest by the alphabet."""
+    try:
+        return float(label), ""
+    except ValueError:
+        return float("inf"), label
+
+
+TASK = OwnFormat().task()

@@ -1,0 +1,183 @@
+"""Data of a user's own: any table of labels and texts trains, is evaluated, parsed and loaded again."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from beamtree.cli import app
+from beamtree.data.bad_rows import BadRows
+from beamtree.data.own import MOST_LABELS, look_at, restore
+from beamtree.data.task import Example, find_task
+from beamtree.errors import BeamtreeError
+from beamtree.model import load_model
+
+ROWS = [("pos", "a lovely film"), ("neg", "a dull film"), ("pos", "lovely"), ("neg", "dull , dull !")] * 5
+PAIRS = [("same", "a man sleeps", "he sleeps"), ("other", "a man runs", "it is late")] * 10
+SMALL = [
+    "--set=model.d_model=8",
+    "--set=model.embedding_size=8",
+    "--set=model.classifier_hidden=8",
+    "--set=training.batch_size=4",
+]
+
+
+def write_table(path: Path, header: str, rows: list) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([header, *map("\t".join, rows)]) + "\n", encoding="utf-8")
+    return path
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return write_table(tmp_path / "reviews.tsv", "label\ttext", ROWS)
+
+
+@pytest.mark.parametrize("kind", ["texts", "pairs"])
+def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    if kind == "texts":
+        path, text = write_table(tmp_path / "mine.tsv", "label\ttext", ROWS), ["a lovely film"]
+    else:
+        path = write_table(tmp_path / "mine.tsv", "label\ttext1\ttext2", PAIRS)
+        text = ["a man sleeps", "it is late"]
+    begun = run("train", "own", "--data", path, "--out", folder, *SMALL, "--max-steps", 2)
+    assert begun.exit_code == 0, begun.output
+    told = " ".join(begun.output.split())
+    assert ("with 2 labels: neg, pos" if kind == "texts" else "pairs of texts with 2 labels: other") in told
+    assert "18 training and 2 dev examples" in told
+    assert "--data" in begun.output.split("continue with:")[1]  # what it says can be typed as it stands
+    done = run("train", "--resume", folder, "--data", path, "--set", "training.max_epochs=2")
+    assert done.exit_code == 0, done.output
+    shown = run("eval", folder, path, "--json")
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["splits"][0]["examples"] == 20
+    assert run("parse", folder, *text).exit_code == 0
+
+    model = load_model(folder)
+    (prediction,) = model.predict(text if kind == "texts" else [(text[0], text[1])])
+    assert prediction.label in model.task.labels
+    model.save_pretrained(tmp_path / "copy")
+    again = load_model(tmp_path / "copy")
+    assert (again.task.labels, again.task.sentences) == (model.task.labels, model.task.sentences)
+
+
+def test_csv_json_lines_and_tables_give_the_same_examples(table: Path, tmp_path: Path) -> None:
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("Text", "Label"), *((text, label) for label, text in ROWS)])
+    lines = [json.dumps({"label": label, "text": text}) for label, text in ROWS]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    found = []
+    for path in (table, tmp_path / "rows.csv", tmp_path / "rows.jsonl"):
+        task = look_at(path)
+        found.append([*task.read_file(path)])
+        assert task.labels == ("neg", "pos")
+    assert found[0] == found[1] == found[2]
+    assert found[0][3] == Example((("dull", ",", "dull", "!"),), "neg")
+
+
+def test_a_file_without_dev_rows_holds_out_every_tenth_and_dev_files_hold_out_none(tmp_path: Path) -> None:
+    rows = [(str(i % 3), f"w{i}") for i in range(25)]
+    path = write_table(tmp_path / "data" / "train.tsv", "label\ttext", rows)
+    for place in (path, path.parent):
+        task = look_at(place)
+        train, dev = (list(task.read(place, split)) for split in ("train", "dev"))
+        assert [example.sentences[0][0] for example in dev] == ["w9", "w19"]
+        assert len(train) == 23
+    write_table(tmp_path / "data" / "validation.tsv", "label\ttext", rows[:4])
+    assert [len(list(task.read(path.parent, split))) for split in ("train", "dev")] == [25, 4]
+    with pytest.raises(BeamtreeError, match="there is no split 'test'"):
+        list(task.read(path, "test"))
+    with pytest.raises(BeamtreeError, match="no split 'tset'; did you mean 'test'"):
+        list(task.read(path, "tset"))
+
+
+def test_labels_are_sorted_numbers_by_their_size(tmp_path: Path) -> None:
+    lines = [json.dumps({"label": label, "text": "a"}) for label in (10, 9, 1, 9, 10, 1)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    assert look_at(tmp_path / "rows.jsonl").labels == ("1", "9", "10")
+    path = write_table(tmp_path / "rows.tsv", "label\ttext", [("b", "x"), ("2", "x"), ("a", "x"), ("b", "x")])
+    assert look_at(path).labels == ("2", "a", "b")
+
+
+def test_columns_and_tokens_may_be_named(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "rows.tsv", "Stars\tleft\tright", [("1", "A.b C", "D"), ("2", "E", "F")])
+    task = look_at(path, label="Stars", text="left, right", tokenizer="blanks")
+    assert next(task.read_file(path)) == Example((("A.b", "C"), ("D",)), "1")
+    assert restore(list(task.labels), task.own).tokenize("A.b C") == ("A.b", "C")
+
+
+def test_longer_rows_are_left_out_of_training_and_not_of_a_test(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x y z"), ("b", "x"), ("a", "x y")])
+    task = look_at(path, longest=2)
+    assert len(list(task.read(path, "train"))) == 2
+    assert len(list(task.read_file(path))) == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "told"),
+    [
+        (
+            "pos\ta lovely film",
+            {},
+            r"line 1: no column of the label, 'label'; the first line names the columns",
+        ),
+        ("label\treview", {}, "no column of text: 'text', or 'text1' and 'text2'.*--set task.own.text=NAME"),
+        ("label\ttext", {"text": "review"}, "no column of text, 'review'"),
+        ("label\ttext", {"text": "label"}, "one column or two besides that of the label, got 'label'"),
+        ("label\ttext", {"label": "text", "text": "label"}, "1,001 different values in 1,001 rows"),
+        ("text\tlabel", {}, "1,001 different values"),
+    ],
+)
+def test_a_table_that_is_not_understood_is_refused_with_what_to_do(
+    header: str, options: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    rows = [("pos", f"text{i}") for i in range(MOST_LABELS + 1)]
+    path = write_table(tmp_path / "rows.tsv", header, rows)
+    with pytest.raises(BeamtreeError, match=told):
+        look_at(path, **options)
+
+
+def test_what_is_missing_or_single_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BeamtreeError, match="its first line is `label⇥text`"):
+        look_at(tmp_path / "nothing")
+    with pytest.raises(BeamtreeError, match=r"has no train.tsv or train.csv or train.jsonl"):
+        look_at(tmp_path)
+    path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("a", "y")])
+    with pytest.raises(BeamtreeError, match="two labels are wanted at least, found a"):
+        look_at(path)
+    for line, told in (("[1]", "a JSON object is wanted"), ("{", "not JSON")):
+        (tmp_path / "rows.jsonl").write_text(line + "\n")
+        with pytest.raises(BeamtreeError, match=f"line 1: {told}"):
+            look_at(tmp_path / "rows.jsonl")
+
+
+def test_a_label_that_training_does_not_have_and_an_empty_one_are_bad_rows(table: Path) -> None:
+    task = look_at(table)
+    write_table(table.parent / "test.tsv", "label\ttext", [("pos", "x"), ("maybe", "x"), ("", "x")])
+    skipped = BadRows(skip=True)
+    assert len(list(task.read_file(table.parent / "test.tsv", skipped))) == 1
+    assert skipped.found[table.parent / "test.tsv"][3].startswith("the label is 'maybe', not one of neg, pos")
+    with pytest.raises(BeamtreeError, match="line 4: the label is empty"):
+        list(find_task("own").read_file(write_table(table, "label\ttext", [*ROWS[:2], ("", "x")])))
+
+
+@pytest.mark.parametrize(
+    ("labels", "saved"),
+    [
+        (["a", "b"], None),
+        (["a", "a"], {"label": "label", "texts": ["text"], "tokenizer": "words"}),
+        (["a", 1], {"label": "label", "texts": ["text"], "tokenizer": "words"}),
+        (["a", "b"], {"label": "label", "texts": ["text"], "tokenizer": "magic"}),
+        (["a", "b"], {"label": "label", "texts": [], "tokenizer": "words"}),
+    ],
+)
+def test_a_config_that_tells_no_format_is_refused(labels: list, saved: object) -> None:
+    with pytest.raises(BeamtreeError, match="own must have label, texts"):
+        restore(labels, saved)
