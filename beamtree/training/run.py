@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 DEV_TOKENS = 1 << 15  # padded tokens in a dev batch, so that long expressions fit
+DEV_BATCH = 4  # training batches in a dev batch: without a gradient there is room, and fewer wait for launches
 
 
 class Run:
@@ -76,7 +77,7 @@ class Run:
         )
         self.dev_batches = BucketedBatches(
             self.model.encode(dev),
-            batch_size=settings.batch_size,
+            batch_size=DEV_BATCH * settings.batch_size,
             bucket=settings.bucket,
             max_padded_tokens=DEV_TOKENS,
             rank=rank,
