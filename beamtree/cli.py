@@ -8,8 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import beamtree
-from beamtree.errors import BeamtreeError, SharedError
-from beamtree.settings import nearest
+from beamtree.errors import BeamtreeError, SharedError, nearest
 
 # name -> module and what it holds: a function, or a Typer of several
 COMMANDS = {

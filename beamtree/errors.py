@@ -1,5 +1,8 @@
 """What a user can mend: a file, a recipe, an expression, an option."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class BeamtreeError(ValueError):
     """The message names what was wrong and what to do; the command line prints it without a trace."""
@@ -27,3 +30,13 @@ class MissingExtraError(BeamtreeError, ImportError):
 def first_line(error: Exception) -> str:
     """What another library says of its error, in one line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """How a message about an unknown name ends: the closest known one, or all of them."""
+    names = list(known)
+    close = difflib.get_close_matches(word[:100], names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names[:20])}{more}"

@@ -1,7 +1,6 @@
 """Frozen dataclasses ↔ tables of a TOML or JSON file: every key known, every value of its type and range."""
 
 import dataclasses
-import difflib
 import json
 import math
 import re
@@ -10,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.reading import read_text, shown
 
 Settings = TypeVar("Settings")
@@ -49,16 +48,6 @@ def from_table(kind: type[Settings], table: Mapping[str, Any], *, source: str, p
             raise BeamtreeError(f"{source}: there is no setting {shown(prefix + key)}{nearest(key, fields)}")
         values[key] = _checked(hints[key], value, fields[key].metadata, source, prefix + key)
     return kind(**values)
-
-
-def nearest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    """How a message about an unknown name ends: the closest known one, or all of them."""
-    close = difflib.get_close_matches(word[:100], list(known), n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    names = list(known)
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names[:20])}{more}"
 
 
 def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, key: str) -> Any:

@@ -1,14 +1,12 @@
 """Every row of the paper's tables by name: `create_encoder("ebt-grc", 128)`."""
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.reading import shown
 
 
@@ -62,17 +60,12 @@ def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **
     """
     encoders = _ENCODERS | _PAIR_ENCODERS
     if name not in encoders:
-        raise BeamtreeError(f"there is no encoder {shown(name)}{_nearest(str(name), encoders)}")
+        raise BeamtreeError(f"there is no encoder {shown(name)}{nearest(str(name), encoders)}")
     entry = encoders[name]
     constructor = getattr(importlib.import_module(entry.module), entry.constructor)
     known = [option for option in inspect.signature(constructor).parameters if option != "d_model"]
     for option in options:
         if option not in known:
-            raise BeamtreeError(f"encoder {name!r} has no option {shown(option)}{_nearest(option, known)}")
+            raise BeamtreeError(f"encoder {name!r} has no option {shown(option)}{nearest(option, known)}")
     encoder: nn.Module = constructor(d_model, input_size=input_size, **entry.preset | options)
     return encoder
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word[:100], known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"

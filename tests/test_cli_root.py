@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from beamtree.cli import COMMANDS, app
-from beamtree.settings import nearest
+from beamtree.errors import nearest
 
 
 def answer(*words: str) -> str:

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.encoder import BeamTreeEncoder
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.noise import draw_seed
 from beamtree.rivals.naive import naive_beam_tree_recursion
-from beamtree.settings import nearest
 from beamtree.tree import BeamTrees
 from beamtree.zoo import create_encoder, encoder_names
 

@@ -12,8 +12,7 @@ from beamtree.benchmark.paper import DEFAULT_MODELS, PAPER_SAMPLES, RANGES, meas
 from beamtree.benchmark.report import Report, describe_environment
 from beamtree.benchmark.suites import SUITES, Wanted
 from beamtree.benchmark.workload import DROPOUT
-from beamtree.errors import BeamtreeError
-from beamtree.settings import nearest
+from beamtree.errors import BeamtreeError, nearest
 
 CPU_SAMPLES = 3
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from beamtree.data.listops_law import Process
-from beamtree.errors import BeamtreeError
-from beamtree.settings import nearest
+from beamtree.errors import BeamtreeError, nearest
 
 LRA_HEADER = "Source\tTarget"
 

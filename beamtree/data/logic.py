@@ -19,9 +19,8 @@ from beamtree.data.logic_language import (
     worlds_of,
 )
 from beamtree.data.task import Example, Task
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.reading import shown
-from beamtree.settings import nearest
 
 __all__ = ["TASK", "generate_logic", "read", "read_file"]
 

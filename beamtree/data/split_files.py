@@ -8,8 +8,7 @@ from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import find_file
 from beamtree.data.rows import MAX_WORDS, RowFormat
 from beamtree.data.task import Example
-from beamtree.errors import BeamtreeError
-from beamtree.settings import nearest
+from beamtree.errors import BeamtreeError, nearest
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class SplitFile:
 
 def require_split(task: str, splits: Mapping[str, SplitFile], split: str) -> SplitFile:
     if split not in splits:
-        raise BeamtreeError(f"{task} has no split {split!r}{nearest(split, tuple(splits))}")
+        raise BeamtreeError(f"{task} has no split {split!r}{nearest(split, splits)}")
     return splits[split]
 
 

@@ -10,11 +10,10 @@ from beamtree.data.batching import EncodedExamples
 from beamtree.data.files import MissingFileError
 from beamtree.data.location import data_folder
 from beamtree.data.task import Example, Task, Tokens
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.heads import class_losses, predicted_classes
 from beamtree.inference import BATCH_TOKENS, run_in_batches
 from beamtree.model import TreeClassifier
-from beamtree.settings import nearest
 from beamtree.training.tally import SplitResult, Tally
 
 
@@ -33,9 +32,7 @@ def find_sources(
     bad_rows = bad_rows or BadRows()
     for split in splits:
         if split not in task.splits:
-            raise BeamtreeError(
-                f"task {task.name!r} has no split {split!r}{nearest(split, tuple(task.splits))}"
-            )
+            raise BeamtreeError(f"task {task.name!r} has no split {split!r}{nearest(split, task.splits)}")
     sources: list[Source] = []
     for path in data:
         if path.is_file():
