@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from beamtree.commands.options import BatchTokens, Beam, Device, Model
 from beamtree.errors import BeamtreeError
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[
-        str, typer.Argument(help="A model folder, a run folder or the name of a shipped model.")
-    ],
+    model: Model,
     more: Annotated[
         list[Path] | None,
         typer.Argument(metavar="DATA", help="Further folders and files, as for --data."),
@@ -51,12 +50,8 @@ def evaluate(
     plot: Annotated[
         Path | None, typer.Option(help="Folder for accuracy by length and by depth, as PNG and SVG.")
     ] = None,
-    batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Token places in a batch (rows × longest); lower it to save memory.")
-    ] = 16384,
-    beam: Annotated[
-        int | None, typer.Option(min=1, help="Beams to search with.", show_default="as in training")
-    ] = None,
+    batch_tokens: BatchTokens = 16384,
+    beam: Beam = None,
     bad_rows: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +63,7 @@ def evaluate(
         bool,
         typer.Option("--merge-equal-trees", help="Unite beams that reach the same tree by different orders."),
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Measure a model on labelled data.
 
@@ -80,6 +75,7 @@ def evaluate(
     from rich.console import Console
 
     from beamtree.atomic import replace_file
+    from beamtree.commands.progress import count_up
     from beamtree.data.bad_rows import BadRows
     from beamtree.data.location import data_folder
     from beamtree.inference import choose_device, merge_equal_trees, set_beam_size
@@ -111,7 +107,7 @@ def evaluate(
     rows = BadRows.chosen(bad_rows or choice)
     sources = find_sources(task, paths, split or (), rows)
     results = []
-    with _progress() as bar:
+    with count_up("examples") as bar:
         for source in sources:
             row = bar.add_task(source.name, total=None)
             results.append(
@@ -152,23 +148,6 @@ def evaluate(
     if plot is not None:
         for path in _draw(results, plot, f"{classifier.settings.encoder} on {task.name}"):
             typer.echo(f"wrote {path}", err=True)
-
-
-def _progress() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("examples"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
 
 
 def _command(
