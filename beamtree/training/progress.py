@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -31,12 +30,7 @@ class Display(AbstractContextManager["Display"]):
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
     def begin_epoch(self, epoch: int, max_epochs: int, steps: int, done: int) -> None:

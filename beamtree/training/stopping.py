@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from contextlib import AbstractContextManager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -25,12 +25,7 @@ class Stopping(AbstractContextManager["Stopping"]):
                 self._previous[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
