@@ -77,10 +77,9 @@ class Readers:
     """Data files of every task, spoilt as bytes."""
 
     def __init__(self, folder: Path) -> None:
-        from beamtree.data import task as tasks
+        from beamtree.data.task import TASKS
 
-        self.folder = folder
-        self.names = tuple(getattr(tasks, "TASKS", ("listops", "logic")))
+        self.folder, self.names = folder, tuple(TASKS)
 
     def one(self, draw: random.Random) -> str | None:
         from beamtree.data.task import find_task

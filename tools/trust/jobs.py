@@ -25,7 +25,6 @@ plateau_patience = 0
 learning_rate = 0.2
 selection = "accuracy"
 """
-EPOCHS, STEPS = 3, 15
 _EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]", "not an expression", "[MED 1 2 3 4 5 ]"]
 
 
