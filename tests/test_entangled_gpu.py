@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from on_gpu import needs_gpu, time_training_step
+from on_gpu import needs_gpu, peak_of_training
 from torch import Tensor, nn
 
 from beamtree import create_encoder
@@ -146,15 +146,8 @@ def test_forwards_may_wait_for_their_backwards() -> None:
         )
 
 
-def test_a_training_step_at_950_tokens_is_50_times_faster_and_100_times_smaller_than_the_authors() -> None:
-    torch.set_float32_matmul_precision("high")
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    encoder = create_encoder("bt-grc", 128, dropout=0.1, device="cuda").train()
+def test_a_training_step_at_950_tokens_takes_100_times_less_memory_than_the_authors() -> None:
     x = torch.randn(1, 950, 128, device="cuda")
-    torch.cuda.reset_peak_memory_stats()
-    milliseconds = time_training_step(encoder, x)
-    peak = (torch.cuda.max_memory_allocated() - before) / 2**30
-    print(f"\n{milliseconds:.1f} ms, {peak:.3f} GiB")
-    assert milliseconds <= 4250 / 50
-    assert peak <= 23.3 / 100
+    assert (
+        peak_of_training(lambda: create_encoder("bt-grc", 128, dropout=0.1, device="cuda"), x) <= 23.3 / 100
+    )

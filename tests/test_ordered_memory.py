@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from on_gpu import needs_gpu, time_training_step
+from on_gpu import needs_gpu
 from torch import Tensor
 
 from beamtree import zoo
@@ -378,14 +378,3 @@ def test_gpu_step_can_be_part_of_a_callers_graph() -> None:
     assert output.isfinite().all()
     assert x.grad is not None
     assert x.grad.isfinite().all()
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.slow
-def test_gpu_training_step_is_five_times_faster_than_the_published_code() -> None:
-    milliseconds = time_training_step(
-        OrderedMemory(128, dropout=0.1, memory_dropout=0.1, device="cuda"), torch.randn(1, 225, 128).cuda()
-    )
-    print(f"Ordered Memory, B = 1, n = 225, d = 128: {milliseconds:.1f} ms a training step")
-    assert milliseconds < 5370 / 5
