@@ -25,8 +25,8 @@ def peak_of_training(make: Callable[[], nn.Module], x: Tensor) -> float:
 
 
 def time_training_step(encoder: nn.Module, x: Tensor) -> float:
-    """Milliseconds of forward, backward and AdamW: the median of five after three to warm up. To be shown, not
-    asserted: a test may share its GPU."""
+    """Milliseconds of forward, backward and AdamW: the median of five after three to warm up. To be shown,
+    not asserted: a test may share its GPU."""
     optimizer = torch.optim.AdamW(encoder.parameters())
     times = []
     for _ in range(8):
