@@ -19,7 +19,13 @@ from beamtree.tree import BeamTrees
 
 
 class BeamTreeEncoder(SavedBlock):
-    """Finds trees in a sequence and returns its root vector.
+    """Finds trees in a sequence and returns its root vector, (B, n, input_size) -> (B, d_model).
+
+    ```python
+    encoder = BeamTreeEncoder(128)
+    y = encoder(x, key_padding_mask=is_pad)  # (B, n, 128), (B, n) -> (B, 128)
+    y, trees = encoder(x, key_padding_mask=is_pad, need_trees=True)
+    ```
 
     Args:
         d_model: width of a node.
@@ -86,7 +92,10 @@ class BeamTreeEncoder(SavedBlock):
         merges: Tensor | None = None,
         pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
-        """Encode x (B, n, input_size); with `need_trees` also return the trees found.
+        """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the trees found.
+
+        `key_padding_mask` (B, n) is True at padding, which stands on the right, as for
+        `nn.MultiheadAttention`; without it every sequence has n tokens.
 
         `merges` (B, n−1) makes the encoder follow a given tree; `pinned_spans`, per sequence a list of
         half-open (start, end), makes every tree contain these spans.
@@ -150,7 +159,7 @@ class BeamTreeEncoder(SavedBlock):
 
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The leaves (B, n, d) and the lengths (B,); what stands in padded rows has no effect."""
-        return self.leaf.read(x, key_padding_mask)
+        return self.leaf.read(x, key_padding_mask, once=True)
 
     def _warn_if_greedy(self) -> None:
         if self.beam_size > 1 or self._warned or not self.training or torch.compiler.is_compiling():

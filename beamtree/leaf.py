@@ -27,10 +27,16 @@ class LeafTransform(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return layer_norm_wide(linear(x, self.linear), self.norm)
 
-    def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Leaves (B, n, d) and lengths (B,) of a checked input; what stands in padded rows has no effect."""
+    def read(
+        self, x: Tensor, key_padding_mask: Tensor | None, *, once: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Leaves (B, n, d) and lengths (B,) of a checked input; what stands in padded rows has no effect.
+
+        `once`: there will be no second derivative, so that on a GPU one kernel can do it in training too.
+        """
         size, weight = self.linear.in_features, self.linear.weight
-        if isinstance(x, Tensor) and x.is_cuda and self._reads_at_once(x):
+        simple = once or not torch.is_grad_enabled()
+        if simple and isinstance(x, Tensor) and x.is_cuda and self._reads_at_once(x):
             check_form(x, key_padding_mask, input_size=size, weight=weight)
             from beamtree.ops.leaf_kernels import read_leaves
 
@@ -41,10 +47,9 @@ class LeafTransform(nn.Module):
         return self(x), lengths
 
     def _reads_at_once(self, x: Tensor) -> bool:
-        """Whether one kernel does it all: without a gradient, and with nobody looking on."""
+        """Whether one kernel does it all, with nobody looking on."""
         return (
-            not torch.is_grad_enabled()
-            and not torch.compiler.is_compiling()
+            not torch.compiler.is_compiling()
             and type(x) is Tensor
             and x.dtype == self.linear.weight.dtype == torch.float32
             and x.numel() > 0

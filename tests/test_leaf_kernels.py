@@ -1,5 +1,6 @@
 """One kernel reads an input as the leaf transform does; without a GPU in Triton's interpreter."""
 
+import copy
 import os
 
 import pytest
@@ -45,12 +46,45 @@ def test_leaves_and_lengths_are_the_leaf_transforms(lengths: list[int], width: i
     leaf, x, is_padding = make(lengths, width, d)
     expected, counts = read_exactly(leaf, x, is_padding)
     assert counts.tolist() == lengths
-    leaves, found = leaf_kernels.read_leaves(x, is_padding, leaf.linear, leaf.norm)
-    assert torch.equal(found, counts)
-    torch.testing.assert_close(leaves, expected, atol=1e-5, rtol=1e-5)
-    full, found = leaf_kernels.read_leaves(x.nan_to_num(0.0), None, leaf.linear, leaf.norm)
+    with torch.no_grad():
+        leaves, found = leaf_kernels.read_leaves(x, is_padding, leaf.linear, leaf.norm)
+        assert torch.equal(found, counts)
+        torch.testing.assert_close(leaves, expected, atol=1e-5, rtol=1e-5)
+        full, found = leaf_kernels.read_leaves(x.nan_to_num(0.0), None, leaf.linear, leaf.norm)
     assert found.tolist() == [max(lengths)] * len(lengths)
     assert torch.equal(full, leaves)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("x_is_given", [True, False])
+def test_gradients_are_the_leaf_transforms(masked: bool, x_is_given: bool) -> None:
+    torch.set_float32_matmul_precision("highest")
+    leaf, x, is_padding = make([3, 1, 2], 20, 18)
+    x = x if masked else x.nan_to_num(0.0)
+    mask = is_padding if masked else None
+    x.requires_grad_(not x_is_given)
+    exact = copy.deepcopy(leaf).cpu().double()
+    y = x.detach().cpu().double().requires_grad_(not x_is_given)
+    leaves, lengths = leaf_kernels.read_leaves(x, mask, leaf.linear, leaf.norm)
+    expected, counts = exact.read(y, None if mask is None else mask.cpu())
+    assert torch.equal(lengths.cpu(), counts)
+    assert not lengths.requires_grad
+    cotangent = torch.randn_like(leaves)  # at padding too: what stands there is then the bias
+    mine = torch.autograd.grad(leaves, [*leaf.parameters(), *([] if x_is_given else [x])], cotangent)
+    theirs = torch.autograd.grad(
+        expected, [*exact.parameters(), *([] if x_is_given else [y])], cotangent.cpu().double()
+    )
+    torch.testing.assert_close(leaves.detach().cpu(), expected.detach().float(), atol=1e-5, rtol=1e-5)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one.cpu(), other.float(), atol=1e-4, rtol=1e-4)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    leaf, x, is_padding = make([2], 3, 16)
+    leaves, _ = leaf_kernels.read_leaves(x, is_padding, leaf.linear, leaf.norm)
+    (grad,) = torch.autograd.grad(leaves.square().sum(), leaf.linear.weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
 
 
 def test_an_input_need_not_be_contiguous() -> None:
@@ -58,7 +92,8 @@ def test_an_input_need_not_be_contiguous() -> None:
     strided = torch.stack((x, x), -1)[..., 0]
     for mask in (is_padding, is_padding.t().contiguous().t()):
         leaves, _ = leaf_kernels.read_leaves(strided, mask, leaf.linear, leaf.norm)
-        torch.testing.assert_close(leaves, read_exactly(leaf, x, is_padding)[0], atol=1e-3, rtol=1e-3)
+        expected, _ = read_exactly(leaf, x, is_padding)
+        torch.testing.assert_close(leaves, expected, atol=1e-3, rtol=1e-3)
 
 
 def test_a_cpu_reads_in_its_own_way() -> None:
@@ -70,12 +105,14 @@ def test_a_cpu_reads_in_its_own_way() -> None:
 @needs_gpu
 def test_a_gpu_reads_at_once_only_where_nobody_looks_on() -> None:
     leaf, x, is_padding = make([9, 4], 128, 128)
-    expected = [y.detach() for y in leaf.read(x, is_padding)]
-    assert not leaf._reads_at_once(x)
+    torch.set_float32_matmul_precision("highest")
+    expected = read_exactly(leaf, x, is_padding)
+    for context in (torch.enable_grad(), torch.inference_mode()):
+        with context:
+            assert leaf._reads_at_once(x)
+            for mine, theirs in zip(leaf.read(x, is_padding, once=True), expected, strict=True):
+                torch.testing.assert_close(mine.detach(), theirs.detach(), atol=1e-5, rtol=1e-5)
     with torch.inference_mode():
-        assert leaf._reads_at_once(x)
-        for mine, theirs in zip(leaf.read(x, is_padding), expected, strict=True):
-            torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
         with pytest.raises(ValueError, match="key_padding_mask must have shape"):
             leaf.read(x, is_padding[:, 1:])
         with torch.autocast("cuda", torch.bfloat16):
