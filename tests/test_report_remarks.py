@@ -19,6 +19,7 @@ cut_off = [
   {task = "listops", row = "gold-grc", seeds = "0", epochs = "12", why = "time was up"},
   {task = "logic", row = "om", seeds = "0, 1", epochs = "0–1", why = "time was up"},
 ]
+notes = [{task = "listops", said = "All on one GPU."}]
 options = [
   {name = "training.averaging", found = "by looking at more arguments than training has"},
   {name = "beam", found = "by looking at a test split"},
@@ -60,6 +61,20 @@ def test_an_option_meets_no_target_and_is_never_the_best(tmp_path: Path) -> None
     )
     assert "Option averaging: by looking at more arguments than training has." in table.remarks
     assert not any("beam" in sentence for sentence in table.remarks)
+    assert table.remarks[0] == "All on one GPU."
+    assert "All on one GPU." not in table_of([tmp_path], "qqp").remarks
+
+
+def test_an_option_that_was_tested_elsewhere_stands_in_the_table_of_other_splits(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
+    make_run(tmp_path / "c", "listops", ["training.averaging=0.999"], accuracy={"mine.tsv": 0.99})
+    table = table_of([tmp_path], "listops")
+    assert table.remarks[-1] == "Not evaluated on these splits: EBT-GRC, averaging 0.999."
+    assert "EBT-GRC, averaging 0.999" not in [line.cells[0].text for line in table.lines]
+    table = table_of([tmp_path], "listops-others")
+    assert [[cell.text for cell in line.cells[:2]] for line in table.lines] == [
+        ["EBT-GRC, averaging 0.999", "99.00"]
+    ]
 
 
 def test_options_of_the_test_say_how_they_were_found_too(tmp_path: Path) -> None:

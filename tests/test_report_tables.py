@@ -118,6 +118,18 @@ def test_what_changes_no_figure_changes_no_row(tmp_path: Path) -> None:
     assert row_of(read_run(tmp_path / "short")).label == "EBT-GRC, max_epochs 6"
 
 
+def test_products_in_tf32_change_no_row_but_are_told(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", accuracy={"near-iid": 0.9})
+    make_run(
+        tmp_path / "b", "listops", ["training.seed=1", "training.precision=tf32"], accuracy={"near-iid": 1}
+    )
+    make_run(tmp_path / "c", "listops", ["training.precision=bf16"], accuracy={"near-iid": 0.7})
+    table = table_of([tmp_path], "listops")
+    assert cell_of(table, "EBT-GRC", "near-IID").text == "95.00 ±5.00"
+    assert cell_of(table, "EBT-GRC, precision bf16", "near-IID").text == "70.00"
+    assert table.remarks[0] == "Trained with products in tf32 instead of float32: runs 2."
+
+
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_shipped_recipe_is_a_row_of_its_own_and_its_command_repeats_it(
     name: str, tmp_path: Path

@@ -1,7 +1,7 @@
 """What run folders cannot say themselves: `remarks.toml`, beside them in a folder of runs.
 
-It names the accuracies that were aimed at, what a row without a run would cost, runs that were cut off and
-started anew, and how options were found.
+It names the accuracies that were aimed at, what a row without a run would cost, runs that were cut off, how
+options were found, and whatever else is to be said below a task's table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,14 +69,27 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Note:
+    task: str = setting("", "the task")
+    said: str = setting("", "a sentence or more")
+
+
+@dataclass(frozen=True)
 class Remarks:
     targets: Sequence[Target] = ()
     costs: Sequence[Cost] = ()
     cut_off: Sequence[CutOff] = ()
     options: Sequence[Option] = ()
+    notes: Sequence[Note] = ()
 
 
-_KINDS: dict[str, type] = {"targets": Target, "costs": Cost, "cut_off": CutOff, "options": Option}
+_KINDS: dict[str, type] = {
+    "targets": Target,
+    "costs": Cost,
+    "cut_off": CutOff,
+    "options": Option,
+    "notes": Note,
+}
 
 
 def read_remarks(paths: Sequence[Path]) -> Remarks:

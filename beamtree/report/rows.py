@@ -21,6 +21,9 @@ _WITHOUT_EFFECT = (
     "task.bad_rows",
 )
 
+# Rounding alone: such a run stays in its row, and the table says so.
+TF32 = ("training.precision", "tf32")
+
 Changes = tuple[tuple[str, Any], ...]
 
 
@@ -72,7 +75,7 @@ def row_of(run: TrainedRun) -> RowKey:
     dropped = {*_WITHOUT_EFFECT}
     if run.end == EARLY and run.epochs <= load_recipe(name).training.max_epochs:
         dropped.add("training.max_epochs")  # it ended by itself within either limit
-    kept = tuple((key, value) for key, value in changes if key not in dropped)
+    kept = tuple(change for change in changes if change[0] not in dropped and change != TF32)
     task = run.recipe.task.name
     return RowKey(task, "ebt-grc" if name == task else name.removeprefix(f"{task}-"), kept)
 

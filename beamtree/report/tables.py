@@ -1,11 +1,12 @@
 """Rows as tables: the paper's with ours beside, trees against gold, the sweep of d_s."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import mean, median
 
 from beamtree.report.data_notes import data_marks, data_note
+from beamtree.report.footnotes import footnotes
 from beamtree.report.layout import NOTHING, Cell, Line, Table
-from beamtree.report.paper import COPIED, LABELS, PaperTable, group
+from beamtree.report.paper import COPIED, PaperTable, group
 from beamtree.report.remarks import Remarks
 from beamtree.report.rows import Member, RowKey
 from beamtree.report.seeds import ABOUT, Rows, Summary, about, measured_splits, run_numbers, summarise
@@ -14,13 +15,14 @@ from beamtree.report.seeds import ABOUT, Rows, Summary, about, measured_splits, 
 def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     """Ours with the published figures beneath each, and ours that were not published."""
     ours = {key: members for key, members in rows.items() if key.task == table.task}
-    keys = sorted({*ours, *(RowKey(table.task, name) for name in table.rows)}, key=lambda key: key.place)
     columns = [
         {key: found for key in ours if (found := summarise(ours[key], split, table.median)) is not None}
         for split in table.columns
     ]
+    filled = {key for column in columns for key in column}
+    keys = {*filled, *(key for key in ours if key.plain), *(RowKey(table.task, name) for name in table.rows)}
     lines = []
-    for key in keys:
+    for key in sorted(keys, key=lambda key: key.place):
         cells = [_ours(key, column) for column in columns]
         whose = Cell("ours" if key.plain else "ours, option")
         lines.append(Line([Cell(key.label), whose, *cells, *about(ours.get(key, ()))]))
@@ -39,30 +41,8 @@ def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     marks = data_marks(table.task, runs)
     title = f"{table.title} ({', '.join(marks)})" if marks else table.title
     headers = ["model", "", *table.columns.values(), *ABOUT]
-    said = [
-        *_on_options(ours, remarks),
-        *_on_empty_rows(table, {key for column in columns for key in column}, remarks),
-    ]
+    said = footnotes(table, ours, filled, remarks)
     return Table(table.task, title, caption, headers, lines, words=2, remarks=said)
-
-
-def _on_options(keys: Iterable[RowKey], remarks: Remarks) -> list[str]:
-    """How the options in these rows were found, where that is known."""
-    used = {setting for key in keys for setting, _ in key.changes}
-    used |= {"beam" for key in keys if key.beam is not None}
-    used |= {"merge_equal_trees" for key in keys if key.merged}
-    return [
-        f"Option {one.name.rpartition('.')[2]}: {one.found}." for one in remarks.options if one.name in used
-    ]
-
-
-def _on_empty_rows(table: PaperTable, filled: Container[RowKey], remarks: Remarks) -> list[str]:
-    """Why published rows have no figures of ours: what a run would cost."""
-    empty = [name for name in table.rows if RowKey(table.task, name) not in filled]
-    costs = {cost.row: cost.sentence for cost in remarks.costs if cost.task == table.task}
-    others = [LABELS[name] for name in empty if name not in costs]
-    sentences = [costs[name] for name in empty if name in costs]
-    return [*sentences, *([f"Not run to an evaluation: {', '.join(others)}."] if others else [])]
 
 
 def _ours(key: RowKey, column: dict[RowKey, Summary]) -> Cell:
