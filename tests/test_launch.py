@@ -26,16 +26,22 @@ class Kernel:
 
 
 class Compiled:
+    """As Triton's compiled kernel calls its launcher, in 3.3 to 3.9."""
+
+    function, packed_metadata = "function", "metadata"
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *arguments: self.kernel.launches.append((grid, arguments[1:]))
+    def run(self, x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        assert (stream, *arguments[:5]) == (77, "function", "metadata", None, None, None)
+        self.kernel.launches.append(((x, y, z), arguments[6:]))
 
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(launching, "_compiled", {})
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 77 + index, raising=False)
     return SimpleNamespace(device=torch.device("cuda", 0))
 
 

@@ -31,6 +31,7 @@ def replay(
     H, s = weights.scorer_w1.shape[0], weights.scorer_w1.shape[1] // 2
     units = weights.b1.shape[0]
     links, slots, heights, energies, log_z = tape.parts(K)
+    by_role = torch.cat((weights.scorer_w1[:, :s], weights.scorer_w1[:, s:]))  # (2·H, s)
     some = find_survivors(
         slots, heights, relative, grad_relative, n, deterministic, need_bounds=goes_by_library(d)
     )
@@ -50,7 +51,6 @@ def replay(
         D=d, K=K, S=s, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
     )  # fmt: skip
 
-    by_role = torch.cat((weights.scorer_w1[:, :s], weights.scorer_w1[:, s:]))  # (2·H, s)
     exactness = float32_precision() if precision in HALF else precision  # a scorer is never rounded to half
     projections = product(slices, by_role.t(), exactness)
     pair_grads = torch.zeros(N, 3, H, device=lengths.device) if deterministic else activity
