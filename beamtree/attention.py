@@ -49,15 +49,22 @@ class GatedAttention(nn.Module):
         self.v = nn.Linear(d_model, 2 * d_model, device=device, dtype=dtype)
         self.z = nn.Linear(d_model, h, device=device, dtype=dtype)
         roles = 2 if scalar_bias else 3  # query, the query used against distances, key
-        self.z_scale = nn.Parameter(torch.randn(roles, h, device=device, dtype=dtype) * SCALE_DEVIATION)
-        self.z_offset = nn.Parameter(torch.zeros(roles, h, device=device, dtype=dtype))
+        self.z_scale = nn.Parameter(torch.empty(roles, h, device=device, dtype=dtype))
+        self.z_offset = nn.Parameter(torch.empty(roles, h, device=device, dtype=dtype))
         self.relative = nn.Parameter(
-            torch.randn(distances, 1 if scalar_bias else h, device=device, dtype=dtype)
+            torch.empty(distances, 1 if scalar_bias else h, device=device, dtype=dtype)
         )
+        self.reset_parameters()
         self.out = nn.Linear(2 * d_model, d_model, device=device, dtype=dtype)
         self.gate = nn.Linear(2 * d_model, d_model, device=device, dtype=dtype)
         self.dropout = nn.Dropout(dropout)
         self.scale = 1.0 / math.sqrt(2 * (d_model if scalar_bias else h))
+
+    def reset_parameters(self) -> None:
+        """Draw anew what this module itself holds, as `to_empty` and sharded training ask for."""
+        nn.init.normal_(self.z_scale, std=SCALE_DEVIATION)
+        nn.init.zeros_(self.z_offset)
+        nn.init.normal_(self.relative)
 
     def as_queries(self, read: Tensor) -> tuple[Tensor, Tensor]:
         """From x' (…, d): queries (…, h) for keys, and (…, h or 1) for distances."""

@@ -39,8 +39,8 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
     """Shapes, types and devices of an input and its padding mask."""
     if not isinstance(x, Tensor):
         raise ValueError(f"x must be a tensor of shape (B, n, {input_size}), got {type(x).__name__}")
-    if x.layout != torch.strided:
-        raise ValueError(f"x must be a dense tensor with a key_padding_mask, got layout {x.layout}")
+    if x.is_nested or x.layout != torch.strided:
+        raise ValueError(f"x must be a dense tensor with a key_padding_mask, got {_layout(x)}")
     if x.dim() != 3 or x.shape[-1] != input_size:
         raise ValueError(f"x must have shape (B, n, {input_size}), got {tuple(x.shape)}")
     if x.shape[1] < 1:
@@ -55,11 +55,17 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
         _check_mask(key_padding_mask, x)
 
 
+def _layout(x: Tensor) -> str:
+    return "a nested tensor" if x.is_nested else f"layout {x.layout}"
+
+
 def _check_mask(mask: Tensor, x: Tensor) -> None:
     B, n = x.shape[0], x.shape[1]
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise ValueError(f"key_padding_mask must be a bool tensor, True at padding, got {kind}")
+        hint = "; of an attention_mask, 1 at tokens, take attention_mask == 0"
+        wanted = "key_padding_mask must be a bool tensor, True at padding"
+        raise ValueError(f"{wanted}, got {kind}{hint if isinstance(mask, Tensor) else ''}")
     if mask.dim() != 2 or mask.shape[0] != B or mask.shape[1] != n:
         raise ValueError(f"key_padding_mask must have shape (B, n) = {(B, n)}, got {tuple(mask.shape)}")
     if mask.device != x.device:
@@ -74,10 +80,14 @@ def _check_values(x: Tensor, mask: Tensor | None, lengths: Tensor) -> None:
             b = int(holes.nonzero()[0])
             raise ValueError(
                 f"key_padding_mask of sequence {b} has a real token after padding: pad on the right only"
+                + (", True means padding" if mask[b, 0] else "")
             )
         if (lengths == 0).any():
             b = int((lengths == 0).nonzero()[0])
-            raise ValueError(f"key_padding_mask leaves sequence {b} empty: each needs at least one token")
+            raise ValueError(
+                f"key_padding_mask leaves sequence {b} empty: each needs at least one token; "
+                "True means padding"
+            )
         finite = finite | mask
     if not finite.all():
         b, i = finite.logical_not().nonzero()[0].tolist()

@@ -25,7 +25,12 @@ class Contextualized(NamedTuple):
 
 
 class BeamTreeContextualizer(SavedBlock):
-    """A block that stacks with others.
+    """Every token in the light of the nodes above it, (B, n, d_model) -> (B, n, d_model); stacks with others.
+
+    ```python
+    block = BeamTreeContextualizer(128, residual=True)
+    y = block(x, key_padding_mask=is_pad)  # (B, n, 128), (B, n) -> (B, n, 128), zero at padding
+    ```
 
     Args:
         d_model: width of a token and of a node.
@@ -110,7 +115,11 @@ class BeamTreeContextualizer(SavedBlock):
         need_trees: bool = False,
         merges: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
-        """`merges` (B, n−1) are the trees to follow, for sources that can."""
+        """x (B, n, input_size) as (B, n, d_model), zero at padding; with `need_trees` also the trees found.
+
+        `key_padding_mask` (B, n) is True at padding, which stands on the right; `merges` (B, n−1) are the
+        trees to follow, for sources that can.
+        """
         found = self.contextualize(x, key_padding_mask, merges=merges)
         return (found.tokens, found.trees) if need_trees else found.tokens
 

@@ -92,6 +92,10 @@ class TreeClassifier(HubMixin, nn.Module):
         except (TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
             raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {reason}") from error
+        if self.needs_merges and task.gold_merges is None:
+            raise BeamtreeError(
+                f"the encoder {settings.encoder!r} follows gold trees, task {task.name!r} has none"
+            )
         features = d if task.sentences == 1 or self.meets else 4 * d
         self.head = ClassifierHead(
             features, settings.classifier_hidden, len(task.labels), dropout=settings.output_dropout

@@ -49,8 +49,15 @@ class EntangledScorer(nn.Module):
         self, d_model: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
-        linear = nn.Linear(d_model, 1, device=device, dtype=dtype)
-        self.weight, self.bias = linear.weight, linear.bias
+        self.weight = nn.Parameter(torch.empty(1, d_model, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw it anew, as an `nn.Linear` is."""
+        bound = self.weight.shape[-1] ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, parent: Tensor) -> Tensor:  # (…, d) -> (…)
         with without_autocast(parent):

@@ -35,13 +35,21 @@ class DiagonalStateSpace(nn.Module):
         self.bidirectional = bidirectional
         directions = 2 if bidirectional else 1
         shape = directions, d_model, state_size
-        low, high = map(math.log, STEPS)
-        frequency = math.pi * torch.arange(state_size, device=device, dtype=dtype)
-        self.log_step = nn.Parameter(torch.empty(shape[:2], device=device, dtype=dtype).uniform_(low, high))
-        self.log_decay = nn.Parameter(torch.full(shape, math.log(0.5), device=device, dtype=dtype))
-        self.frequency = nn.Parameter(frequency.expand(shape).clone())
-        self.readout = nn.Parameter(torch.randn(*shape, 2, device=device, dtype=dtype) * math.sqrt(0.5))
-        self.skip = nn.Parameter(torch.randn(d_model, device=device, dtype=dtype))
+        self.log_step = nn.Parameter(torch.empty(shape[:2], device=device, dtype=dtype))
+        self.log_decay = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.frequency = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.readout = nn.Parameter(torch.empty(*shape, 2, device=device, dtype=dtype))
+        self.skip = nn.Parameter(torch.empty(d_model, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all of it anew, as `to_empty` and sharded training ask for."""
+        self.log_step.uniform_(*map(math.log, STEPS))
+        self.log_decay.fill_(math.log(0.5))
+        self.frequency.copy_(math.pi * torch.arange(self.frequency.shape[-1]))
+        self.readout.normal_(std=math.sqrt(0.5))
+        self.skip.normal_()
 
     def discretize(self) -> tuple[Tensor, Tensor]:
         """log of the transition Δa and what a state adds to the output, c·b̄: complex (directions, d, N)."""

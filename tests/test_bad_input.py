@@ -49,6 +49,10 @@ def with_value(value: float, b: int, i: int) -> Tensor:
         (torch.randn(B, N, D).half(), r"x must have the parameters' dtype torch.float32, got torch.float16"),
         (torch.randn(B, N, D, device="meta"), r"x is on meta, the parameters are on cpu: move one of them"),
         (torch.randn(B, N, D).to_sparse(), r"x must be a dense tensor with a key_padding_mask, got layout"),
+        (
+            torch.nested.nested_tensor([torch.randn(N, D), torch.randn(2, D)]),
+            r"x must be a dense tensor with a key_padding_mask, got a nested tensor",
+        ),
         (with_value(math.nan, 1, 3), r"x is not finite at sequence 1, token 3"),
         (with_value(math.inf, 0, 4), r"x is not finite at sequence 0, token 4"),
         (with_value(-math.inf, 0, 0), r"x is not finite at sequence 0, token 0"),
@@ -64,7 +68,10 @@ def test_wrong_tokens_are_refused(encoder: BeamTreeEncoder, x: Tensor, message: 
     [
         ([[False] * N] * B, r"key_padding_mask must be a bool tensor, True at padding, got list"),
         (torch.zeros(B, N), r"key_padding_mask must be a bool tensor, True at padding, got torch.float32"),
-        (torch.zeros(B, N).long(), r"key_padding_mask must be a bool tensor, .* got torch.int64"),
+        (
+            torch.zeros(B, N).long(),
+            r"key_padding_mask must be a bool tensor, .* got torch.int64; of an attention",
+        ),
         (torch.zeros(B, N - 1, dtype=torch.bool), r"shape \(B, n\) = \(2, 5\), got \(2, 4\)"),
         (torch.zeros(1, N, dtype=torch.bool), r"shape \(B, n\) = \(2, 5\), got \(1, 5\)"),
         (torch.zeros(N, dtype=torch.bool), r"shape \(B, n\) = \(2, 5\), got \(5,\)"),
@@ -75,11 +82,11 @@ def test_wrong_tokens_are_refused(encoder: BeamTreeEncoder, x: Tensor, message: 
         ),
         (
             torch.tensor([[True] + [False] * 4, [False] * N]),
-            r"key_padding_mask of sequence 0 has a real token after padding",
+            r"key_padding_mask of sequence 0 has a real token after padding: .*, True means padding",
         ),
         (
             torch.tensor([[False] * N, [True] * N]),
-            r"key_padding_mask leaves sequence 1 empty: each needs at least one token",
+            r"key_padding_mask leaves sequence 1 empty: each needs at least one token; True means padding",
         ),
     ],
 )

@@ -11,6 +11,8 @@ from typer.testing import CliRunner, Result
 
 from beamtree.cli import app
 from beamtree.data.task import find_task
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
 from beamtree.model import ModelSettings, create_model, load_model
 
@@ -208,6 +210,10 @@ def test_check_says_what_is_there_what_is_missing_and_where_to_get_it(tmp_path: 
 def test_an_encoder_of_pairs_needs_pairs_and_a_language_its_words() -> None:
     with pytest.raises(BeamtreeError, match="the encoder 'gau' reads pairs, task 'listops' has none"):
         create_model(ModelSettings("gau", d_model=8), find_task("listops"))
+    with pytest.raises(
+        BeamtreeError, match="the encoder 'gold-grc' follows gold trees, task 'sst5' has none"
+    ):
+        create_model(ModelSettings("gold-grc", d_model=8), find_task("sst5"), Words(Vocabulary(("a",))))
     with pytest.raises(BeamtreeError, match="task 'snli' has no words of its own"):
         create_model(ModelSettings("gau", d_model=8), find_task("snli"))
 

@@ -165,20 +165,23 @@ def _command(
 def _tables(encoder: str, task: "Task", results: list["SplitResult"]) -> list["Table"]:
     from beamtree.training.tally import pool
 
-    tables = [_table(f"{encoder} on {task.name}", "split", [(r.name, r.total) for r in results])]
+    gold = task.gold_merges is not None
+    tables = [_table(f"{encoder} on {task.name}", "split", [(r.name, r.total) for r in results], gold)]
     whole = pool(results)
     together = ", all splits together" if len(results) > 1 else ""
     longer = "longer sentence of a pair" if task.sentences > 1 else "tokens"
     by_length = [(f"{low}–{high}", tally) for (low, high), tally in sorted(whole.by_length.items())]
     by_depth = [(str(depth), tally) for depth, tally in sorted(whole.by_depth.items())]
     if len(by_length) > 1:
-        tables.append(_table(f"by length ({longer}){together}", "tokens", by_length, align="right"))
+        tables.append(_table(f"by length ({longer}){together}", "tokens", by_length, gold, align="right"))
     if len(by_depth) > 1:
-        tables.append(_table(f"by depth (open brackets){together}", "depth", by_depth, align="right"))
+        tables.append(_table(f"by depth (open brackets){together}", "depth", by_depth, gold, align="right"))
     return tables
 
 
-def _table(title: str, first: str, rows: list[tuple[str, "Tally"]], align: Any = "left") -> "Table":
+def _table(
+    title: str, first: str, rows: list[tuple[str, "Tally"]], gold: bool, align: Any = "left"
+) -> "Table":
     from rich import box
     from rich.table import Table
 
@@ -189,8 +192,7 @@ def _table(title: str, first: str, rows: list[tuple[str, "Tally"]], align: Any =
         ("accuracy %", "bold green"),
         ("95 % interval", "bright_black"),
         ("loss", ""),
-        ("F1 %", "cyan"),
-        ("exact %", "cyan"),
+        *((("F1 %", "cyan"), ("exact %", "cyan")) if gold else ()),
     ):
         table.add_column(name, justify="right", style=style, no_wrap=True)
     for name, tally in rows:
@@ -201,8 +203,7 @@ def _table(title: str, first: str, rows: list[tuple[str, "Tally"]], align: Any =
             _percent(tally.accuracy),
             f"{_percent(low)}–{_percent(high)}",
             f"{tally.loss:.4f}",
-            _percent(tally.trees.f1),
-            _percent(tally.trees.exact_match),
+            *((_percent(tally.trees.f1), _percent(tally.trees.exact_match)) if gold else ()),
         )
     return table
 
