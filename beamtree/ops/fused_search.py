@@ -181,8 +181,8 @@ def follow(
     scratch = new(words)  # held until the last launch, after which the stream's order protects it
     if prepare is not None:
         prepare(tape.nodes, {name: scratch[start:] for name, start in starts.items()})
-    addresses = {name: scratch.data_ptr() + 4 * start for name, start in starts.items()}
-    history, energies = tape.integers.data_ptr(), tape.floats.data_ptr()
+    base, history, energies = scratch.data_ptr(), tape.integers.data_ptr(), tape.floats.data_ptr()
+    addresses = {name: base + 4 * start for name, start in starts.items()}
     addresses |= {
         "seed": seed.data_ptr(),
         "lengths": lengths.data_ptr(),
