@@ -8,8 +8,8 @@ from torch import Tensor
 from beamtree.cell import GatedRecursiveCell
 from beamtree.scorer import SlicedScorer
 
-# Scores are sums of some ten float32 log-probabilities, rounded at 24 + score (reference.py), 2⁻¹⁹ apart.
-NEAR = 8 * 2.0**-19
+# Scores are rounded at 24 + score in float32 (reference.py), 2⁻¹⁹ apart: a unit for each of up to 16 steps.
+NEAR = 16 * 2.0**-19
 
 
 def gap(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell, scorer: SlicedScorer, K: int) -> float:
