@@ -1,7 +1,7 @@
 """`python -m beamtree.demo`: the whole way in a few minutes, by the commands that a user would type.
 
-Evaluates the shipped ListOps model on expressions drawn anew and draws trees; while no model ships, a recipe
-of about a minute trains one first.
+Evaluates the shipped models on expressions and formulas drawn anew and draws trees; while no ListOps model
+ships, a recipe of about a minute trains one first.
 """
 
 import shlex
@@ -13,11 +13,15 @@ from rich.console import Console
 from beamtree.atomic import replace_file
 from beamtree.cli import app
 from beamtree.data.listops import sample_expressions
+from beamtree.data.logic_generate import generate_logic
 from beamtree.model import PRETRAINED
 
 SHIPPED = "listops-ebt-grc"
+LOGIC = "logic-ebt-grc"
 RECIPE = "listops-minute"
 EXPRESSIONS = ("[MAX 2 9 [MIN 4 7 ] 0 ]", "[SM 1 [MAX 3 8 ] [MED 5 0 9 ] ]")
+FORMULAS = ("( a ( and b ) )", "( a ( or ( not b ) ) )")
+PAIRS = 30_000  # of formulas to draw, so that every split has some
 SEED = 20_000  # no recipe draws its data with this one
 
 
@@ -38,6 +42,10 @@ def run_demo(recipe: str = RECIPE, *, examples: int = 300) -> None:
             replace_file(folder / f"{name}.tsv", "".join(lines))
         _call("eval", model, *(str(folder / f"{name}.tsv") for name in lengths))
         _call("parse", model, *EXPRESSIONS)
+        if (PRETRAINED / LOGIC).is_dir():
+            generate_logic(folder / "logic", seed=SEED, pairs=PAIRS)
+            _call("eval", LOGIC, "--data", str(folder / "logic"), "--split", "test7", "--split", "test10")
+            _call("parse", LOGIC, *FORMULAS)
 
 
 def _call(*arguments: str) -> None:

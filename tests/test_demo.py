@@ -29,14 +29,18 @@ def test_without_a_shipped_model_one_is_trained_evaluated_and_its_trees_drawn(
     assert said.count("$ beamtree ") == 3
 
 
-def test_a_shipped_model_is_used_as_it_is(
+def test_shipped_models_are_used_as_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "PRETRAINED", tmp_path)
     monkeypatch.setattr("beamtree.model.PRETRAINED", tmp_path)
-    save_model(create_model(RECIPE.model, find_task("listops")), tmp_path / demo.SHIPPED)
+    for task, name in (("listops", demo.SHIPPED), ("logic", demo.LOGIC)):
+        save_model(create_model(RECIPE.model, find_task(task)), tmp_path / name)
+    monkeypatch.setattr(demo, "PAIRS", 3000)
     demo.run_demo(examples=3)
     said = capsys.readouterr().out
     assert "beamtree train" not in said
     assert "200-300" in said
     assert "[MED" in said
+    assert "test10" in said
+    assert "sentence 2" in said

@@ -1,0 +1,41 @@
+"""The results page is what `beamtree report` makes of the kept runs, and these are records alone."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from beamtree.report.build import build_report
+from beamtree.report.pages import to_html, to_markdown
+from beamtree.report.remarks import read_remarks
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = "beamtree report docs/runs --out docs"
+
+
+def test_the_results_page_is_made_from_the_kept_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    report = build_report([Path("docs/runs")])
+    assert not report.notes
+    for name, write in (("results.md", to_markdown), ("results.html", to_html)):
+        assert Path("docs", name).read_text(encoding="utf-8") == write(report, COMMAND), (
+            f"make it anew: {COMMAND}"
+        )
+
+
+def test_kept_runs_are_small_records_without_paths_of_a_machine() -> None:
+    for file in (ROOT / "docs" / "runs").rglob("*"):
+        if file.is_file():
+            assert file.suffix in (".json", ".jsonl", ".toml"), file
+            assert file.stat().st_size < 100_000, file
+            assert not re.search(r"[\"' ](/|~|[A-Z]:\\)\w", file.read_text(encoding="utf-8")), file
+
+
+def test_all_targets_of_the_formal_tasks_are_named() -> None:
+    targets = {
+        (one.task, split) for one in read_remarks([ROOT / "docs" / "runs"]).targets for split in one.accuracy
+    }
+    listops = {"near-iid", "200-300", "500-600", "900-1000", "10-args", "15-args", "lra-test"}
+    assert targets == {("listops", one) for one in listops} | {
+        ("logic", f"test{one}") for one in (10, 11, 12)
+    }
