@@ -37,13 +37,18 @@ def registered_recursion(
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     weights = _weights(cell, scorer)
     products = product_dtype(leaves)
-    if leaves.is_cuda and merges is None and pins is None:
+    if leaves.is_cuda and pins is None:
         from beamtree.ops.fused import fused_recursion, supports
+        from beamtree.ops.given_search import follow_merges
 
-        if supports(leaves, weights, beam_size):
+        if not supports(leaves, weights, beam_size):
+            pass
+        elif merges is None:
             return fused_recursion(
                 leaves, lengths, weights, beam_size, seed, noisy, dropout, products, need_nodes
             )
+        elif isinstance(scorer, SlicedScorer):
+            return follow_merges(leaves, lengths, weights, seed, dropout, merges, products, need_nodes)
     vectors, relative, nodes, offset, history, links, *_ = torch.ops.beamtree.search(
         leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, need_nodes, products
     )

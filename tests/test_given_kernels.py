@@ -15,7 +15,7 @@ from beamtree import create_encoder
 from beamtree.cell import GatedRecursiveCell
 from beamtree.rivals import fixed_trees, given_tree
 from beamtree.rivals.given_tree import Plan, compose_nodes
-from beamtree.rivals.levels import Levels
+from beamtree.levels import Levels
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

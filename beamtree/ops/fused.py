@@ -299,6 +299,6 @@ def _refuse(ctx: Any, *grads: Any) -> None:
 
 
 # A compiler that makes CUDA graphs leaves these operators outside of them.
-_TAGS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
-register("fused_search", _search, _search_shapes, _differentiate, _remember, _TAGS)
-register("fused_replay", _replay_apart, _replay_shapes, _refuse, tags=_TAGS)
+TAGS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
+register("fused_search", _search, _search_shapes, _differentiate, _remember, TAGS)
+register("fused_replay", _replay_apart, _replay_shapes, _refuse, tags=TAGS)

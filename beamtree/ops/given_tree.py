@@ -9,6 +9,7 @@ from torch import Tensor
 
 from beamtree.cell import without_autocast
 from beamtree.generic import NO_SECOND_DERIVATIVE
+from beamtree.ops.fused import TAGS
 from beamtree.ops.launch import blocks, launch, power_of_two
 from beamtree.ops.products import HALF, float32_precision
 from beamtree.ops.registry import register
@@ -185,5 +186,5 @@ def _refuse(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
-register("compose", _compose, _compose_shapes, _differentiate, _remember)
-register("decompose", _decompose, _decompose_shapes, _refuse)
+register("compose", _compose, _compose_shapes, _differentiate, _remember, TAGS)
+register("decompose", _decompose, _decompose_shapes, _refuse, tags=TAGS)

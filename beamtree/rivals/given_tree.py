@@ -13,7 +13,7 @@ from beamtree.generic import refuse_double_backward
 from beamtree.ops.fused import supports
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.given_tree import compose_levels
-from beamtree.rivals.levels import Levels
+from beamtree.levels import Levels
 
 
 class Followed(NamedTuple):

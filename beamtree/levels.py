@@ -18,11 +18,13 @@ class Levels(NamedTuple):
     height: Tensor  # () int32: how many levels have merges
     made: Tensor  # (B, n−1) the row of the node made at each step, −1 where there is none
     roots: Tensor  # (B,) rows
+    heights: Tensor  # (B, n−1) of the nodes made, −1 where there is none
+    order: Tensor  # (B·(n−1),) sequence·(n−1) + step of each merge
 
     @classmethod
     def of(cls, merges: Tensor) -> "Levels":
         """From merges (B, n−1), −1 where there is none; never synchronises."""
-        (B, steps), device = merges.shape, merges.device
+        merges, (B, steps), device = merges.contiguous(), merges.shape, merges.device
         n = steps + 1
         _, heights, children = find_structure(merges)
         exists = merges >= 0
@@ -36,4 +38,4 @@ class Levels(NamedTuple):
         merged = exists.sum(1)
         root = torch.where(merged > 0, n - 1 + merged, 0)  # the last node made, or the only leaf
         height = (starts[1:] > starts[:-1]).sum(dtype=torch.int32)
-        return cls(pairs, starts, height, made, rows.gather(1, root.unsqueeze(1)).squeeze(1))
+        return cls(pairs, starts, height, made, rows.gather(1, root.unsqueeze(1)).squeeze(1), heights, order)
