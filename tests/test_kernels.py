@@ -244,6 +244,13 @@ def test_an_empty_board_is_a_step_that_does_nothing() -> None:
     assert not empty.any()
 
 
+def test_graphs_make_all_steps_and_at_most_three_in_vain() -> None:
+    for steps in range(200):
+        made = fused_search.sizes(steps)
+        assert 0 <= sum(made) - steps <= 3
+        assert len(made) <= steps // 32 + 5
+
+
 def test_a_second_derivative_is_refused() -> None:
     case = make([3])
     roots, *_ = run(case, 2, noisy=False, dropout=0.0)
