@@ -1,20 +1,23 @@
-"""A user's own cell and scorer in the engine: autograd differentiates them, a batch of rows at a time.
+"""The recursion with a user's own cell and scorer, on a GPU as CUDA graphs where it can be.
 
 A cell is called `cell(left, right, keep)` on rows (…, d), a scorer `scorer(left, right)`. Both must be
 row-wise and deterministic given their arguments.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from beamtree.autograd_cell import AutogradCell, AutogradScore
+from beamtree.cell_graphs import CapturedCell, Graphs, find_graphs
 from beamtree.equal_trees import EqualTrees
 from beamtree.lineage import find_lineages, inner_nodes, merge_positions
 from beamtree.noise import Randomness
 from beamtree.replay import replay
-from beamtree.search import ROWS_AT_ONCE, Tape, search
+from beamtree.search import Tape, search
 
 NO_SECOND_DERIVATIVE = (
     "beamtree: tree recursion has no second derivative; call backward or autograd.grad without "
@@ -31,80 +34,6 @@ def refuse_random_layers(module: nn.Module, role: str) -> None:
                 f"{role} contains {type(layer).__name__} ({name or 'itself'}) in training mode, but must be "
                 "a function of its arguments: drop out by its `keep` argument, or put the layer in eval mode"
             )
-
-
-class AutogradCell:
-    def __init__(self, cell: Callable[..., Tensor], parameters: Sequence[Tensor]) -> None:
-        self.cell, self.parameters = cell, parameters
-
-    def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:
-        left, right = children.unbind(1)
-        parents = self.cell(left, right) if keep is None else self.cell(left, right, keep)
-        return _of_shape(parents, left.shape, "cell", "a parent")
-
-    def recall(self, children: Tensor, keep: Tensor | None) -> None:
-        self.children, self.keep = children, keep
-
-    def pull(self, rows: slice, grad: Tensor) -> Tensor:
-        with torch.enable_grad():
-            children = self.children[rows].detach().requires_grad_()
-            parents = self(children, None if self.keep is None else self.keep[rows])
-            return torch.autograd.grad(parents, children, grad.to(parents.dtype))[0]
-
-    def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
-        total = [torch.zeros_like(p) for p in self.parameters]
-        for start in range(0, grad.shape[0], ROWS_AT_ONCE):
-            rows = slice(start, start + ROWS_AT_ONCE)
-            with torch.enable_grad():
-                parents = self(self.children[rows], None if self.keep is None else self.keep[rows])
-            _add_gradients(total, parents, self.parameters, grad[rows])
-        return total
-
-
-class AutogradScore:
-    def __init__(self, scorer: Callable[..., Tensor], parameters: Sequence[Tensor]) -> None:
-        self.scorer, self.parameters = scorer, parameters
-        self.gradients = [torch.zeros_like(p) for p in parameters]
-
-    def __call__(self, pairs: Tensor) -> Tensor:
-        return _of_shape(self.scorer(*pairs.unbind(1)), pairs.shape[:1], "scorer", "a number")
-
-    def pull(self, pairs: Tensor, grad: Tensor) -> Tensor:
-        with torch.enable_grad():
-            pairs = pairs.detach().requires_grad_()
-            scores = self(pairs)
-        return _add_gradients(self.gradients, scores, self.parameters, grad, pairs)
-
-    def parameter_gradients(self) -> list[Tensor]:
-        return self.gradients
-
-
-def _of_shape(found: Tensor, wanted: torch.Size, role: str, what: str) -> Tensor:
-    if found.shape != wanted:
-        raise ValueError(
-            f"{role} must return {what} for each row, shape {tuple(wanted)} here, got {tuple(found.shape)}"
-        )
-    return found
-
-
-def _add_gradients(
-    total: list[Tensor],
-    outputs: Tensor,
-    parameters: Sequence[Tensor],
-    grad: Tensor,
-    rows: Tensor | None = None,
-) -> Tensor:
-    """Add the parameters' gradients to `total`; return that of `rows`."""
-    trained = [(t, p) for t, p in zip(total, parameters, strict=True) if p.requires_grad]
-    inputs = [p for _, p in trained] + ([rows] if rows is not None else [])
-    if not outputs.requires_grad or not inputs:
-        return torch.zeros_like(rows) if rows is not None else grad
-    gradients = torch.autograd.grad(outputs, inputs, grad.to(outputs.dtype), allow_unused=True)
-    for (t, _), g in zip(trained, gradients, strict=False):
-        if g is not None:
-            t += g
-    last = gradients[-1]
-    return last if rows is not None and last is not None else torch.zeros_like(grad if rows is None else rows)
 
 
 def generic_recursion(
@@ -149,10 +78,17 @@ def _recurse(
     randomness = None
     if seed is not None:
         randomness = Randomness(seed, noisy, dropout, int(getattr(cell, "hidden_size", 0)))
+    given = leaves.shape[:2]
+    graphs = None
+    if merges is None and not merge_equal_trees:
+        graphs = find_graphs(cell, scorer, leaves, beam_size, randomness, pins)
+    if graphs is not None:
+        leaves, lengths, pins = _pad(leaves, lengths, pins, graphs.search.shape)
     cell_parameters, scorer_parameters = list(cell.parameters()), list(scorer.parameters())
 
     def parts() -> tuple[AutogradCell, AutogradScore]:
-        return AutogradCell(cell, cell_parameters), AutogradScore(scorer, scorer_parameters)
+        pulls = () if graphs is None else graphs.pulls
+        return CapturedCell(cell, cell_parameters, pulls), AutogradScore(scorer, scorer_parameters)
 
     equal_trees = None
     if merge_equal_trees and merges is None:
@@ -165,10 +101,24 @@ def _recurse(
         "pins": pins,
         "equal_trees": equal_trees,
     }
-    *found, lineages, links = _Recursion.apply(
-        leaves, lengths, parts, options, need_nodes, *cell_parameters, *scorer_parameters
+    steps = given[1] - 1
+    vectors, relative, inner, offset, lineages, links = _Recursion.apply(
+        leaves, lengths, parts, options, need_nodes, graphs, steps, *cell_parameters, *scorer_parameters
     )
-    return *found, merge_positions(links, lineages)
+    B = given[0]
+    merged = merge_positions(links, lineages)
+    return vectors[:B], relative[:B], inner[:B, :, :steps], offset[:B], merged[:B, :, :steps]
+
+
+def _pad(
+    leaves: Tensor, lengths: Tensor, pins: Tensor | None, shape: tuple[int, int, int | None]
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The input in a graph's sizes; a sequence too many has one token, a pin too many is none."""
+    B, n, P = shape
+    more = B - leaves.shape[0]
+    if pins is not None and P is not None:
+        pins = F.pad(pins, (0, 0, 0, P - pins.shape[1], 0, more), value=-1)
+    return F.pad(leaves, (0, 0, 0, n - leaves.shape[1], 0, more)), F.pad(lengths, (0, more), value=1), pins
 
 
 def empty_results(
@@ -195,16 +145,24 @@ class _Recursion(torch.autograd.Function):
         parts: Callable[[], tuple[AutogradCell, AutogradScore]],
         options: dict[str, Any],
         need_nodes: bool,
+        graphs: Graphs | None,
+        steps: int,
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
         n = leaves.shape[1]
         kind = leaves.device.type
         ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        tape = search(leaves, lengths, *parts(), **options)
+        cell, score = parts()
+        heights = None
+        if graphs is None:
+            tape = search(leaves, lengths, cell, score, **options)
+        else:
+            draws = options["randomness"], options["pins"]
+            tape, heights = graphs.search.run(leaves, lengths, score, steps, *draws)
         history = find_lineages(tape.links, tape.roots, lengths, n)
         ctx.parts, ctx.n = parts, n
         ctx.randomness, ctx.equal_trees = options["randomness"], options["equal_trees"]
-        ctx.save_for_backward(lengths, history, *tape, *parameters)
+        ctx.save_for_backward(lengths, history, heights, *tape, *parameters)
         ctx.mark_non_differentiable(tape.offset, history, tape.links)
         inner = inner_nodes(tape.nodes, history, need_nodes)
         return tape.nodes[tape.roots], tape.relative, inner, tape.offset, history, tape.links
@@ -214,7 +172,7 @@ class _Recursion(torch.autograd.Function):
         ctx: Any, grad_roots: Tensor, grad_scores: Tensor, grad_inner: Tensor, *_: Tensor
     ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        lengths, history, *saved = ctx.saved_tensors
+        lengths, history, heights, *saved = ctx.saved_tensors
         tape = Tape(*saved[: len(Tape._fields)])
         kind, dtype, enabled = ctx.autocast
         with torch.autocast(kind, dtype, enabled):
@@ -228,8 +186,9 @@ class _Recursion(torch.autograd.Function):
                 randomness=ctx.randomness,
                 inner=(history, grad_inner),
                 equal_trees=ctx.equal_trees,
+                heights=heights,
             )
-        return gradients.leaves, *[None] * 4, *gradients.cell, *gradients.scorer
+        return gradients.leaves, *[None] * 6, *gradients.cell, *gradients.scorer
 
 
 def refuse_double_backward() -> None:

@@ -53,6 +53,7 @@ def replay(
     randomness: Randomness | None = None,
     inner: tuple[Tensor, Tensor] | None = None,  # lineages (B, K, n−1), ∂L of their nodes (B, K, n−1, d)
     equal_trees: "EqualTrees | None" = None,  # how the search united beams
+    heights: Tensor | None = None,  # of all nodes, where the search has kept them
 ) -> Gradients:
     B, K = tape.roots.shape
     d = tape.nodes.shape[1]
@@ -72,7 +73,10 @@ def replay(
     rank = torch.full((timeline.made + 1,), S, device=survivors.device)  # merge -> place among survivors
     rank[survivors] = torch.arange(S, device=survivors.device)
 
-    height = _heights(links[:, LEFT : RIGHT + 1], rank, first)
+    if heights is None:
+        height = _heights(links[:, LEFT : RIGHT + 1], rank, first)
+    else:
+        height = heights[first + survivors]
     order = height.argsort(stable=True)
     by_height = survivors[order]
     row = torch.arange(first + timeline.made, device=survivors.device)  # id -> row of `grad`

@@ -118,7 +118,8 @@ def search(
             parent, position = torch.zeros_like(before), merges[order[:A], t].unsqueeze(1)
             scores = scores + energy.gather(-1, position.unsqueeze(-1)).squeeze(-1) - log_z
         else:
-            scores, parent, position = _choose(energy, scores - log_z, draws, t, may_die, ids, equal_trees)
+            noise = draws.gumbel(t, A, energy.shape[2]) if draws is not None and draws.noisy else None
+            scores, parent, position = choose(energy, scores - log_z, noise, may_die, ids, equal_trees)
         best = scores[:, :1]
         offset, scores = offset + best, scores - best
 
@@ -165,11 +166,7 @@ def search(
         links[:made, BEFORE] = torch.cat(chains).squeeze(1)
         links[:made, POSITION] = torch.cat(positions).squeeze(1) - 1
         energies[:made, 3] = torch.cat(log_zs).squeeze(1)
-    final_scores, rank = stable_topk(final_scores, K)
-    final_scores = final_scores.cummin(1).values  # best first, to the last bit, among equal ones too
-    roots = roots.gather(1, rank).masked_fill_(final_scores == -torch.inf, NONE)
-    restore = order.argsort()
-    return Tape(nodes, links, energies, roots[restore], final_scores[restore], final_offset[restore, 0])
+    return Tape(nodes, links, energies, *rank_beams(roots, final_scores, final_offset, order))
 
 
 def _score_leaves(
@@ -187,14 +184,22 @@ def _score_leaves(
     return scores
 
 
-def _choose(
+def rank_beams(roots: Tensor, scores: Tensor, offset: Tensor, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Roots and scores (B, K), best first, and offset (B,), for sequences in their own order again."""
+    scores, rank = stable_topk(scores, scores.shape[1])
+    scores = scores.cummin(1).values  # best first, to the last bit, among equal ones too
+    roots = roots.gather(1, rank).masked_fill_(scores == -torch.inf, NONE)
+    restore = order.argsort()
+    return roots[restore], scores[restore], offset[restore, 0]
+
+
+def choose(
     energy: Tensor,
     base: Tensor,
-    draws: Draws | None,
-    t: int,
+    noise: tuple[Tensor, Tensor] | None,
     may_die: bool,
     ids: Tensor,
-    equal_trees: "EqualTrees | None",
+    equal_trees: "EqualTrees | None" = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Keep K of the candidates: accumulated scores, parent slots and merge positions, (A, K) each.
 
@@ -203,7 +208,6 @@ def _choose(
     """
     A, K, pairs = energy.shape
     k = min(pairs, K)
-    noise = draws.gumbel(t, A, pairs) if draws is not None and draws.noisy else None
     if noise is None:
         top, position = stable_topk(energy, k)  # (A, K, k)
     else:  # equal perturbed scores mean nothing: any of them is as likely as the other

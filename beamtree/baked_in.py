@@ -1,0 +1,46 @@
+"""What a CUDA graph would hold of a module: what a later call may find changed without running its Python."""
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_ELSEWHERE = object()  # stands for a tensor that a graph could not read
+
+
+def baked_in(module: nn.Module, device: torch.device) -> Hashable | None:
+    """What a graph would hold of a module; None where it cannot be captured."""
+    if not getattr(module, "cuda_graphs", True):
+        return None
+    found: list[Hashable] = [id(module)]
+    for part in module.modules():
+        if any(getattr(part, hooks) for hooks in _HOOKS):
+            return None
+        found.append(id(type(part)))
+        found.extend(_frozen(vars(part), device))
+    return None if _ELSEWHERE in found else tuple(found)
+
+
+def _frozen(value: Any, device: torch.device) -> Iterator[Hashable]:
+    """A value in parts that are equal as long as it does not change."""
+    if isinstance(value, Tensor):
+        if type(value) not in (Tensor, nn.Parameter) or value.device != device:
+            yield _ELSEWHERE
+        else:
+            yield value.data_ptr(), tuple(value.shape), value.stride(), value.dtype
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield name
+            yield from _frozen(part, device)
+    elif isinstance(value, list | tuple):
+        yield len(value)
+        for part in value:
+            yield from _frozen(part, device)
+    elif value is None or isinstance(
+        value, bool | int | float | complex | str | bytes | torch.dtype | torch.device
+    ):
+        yield value
+    else:
+        yield id(value)
