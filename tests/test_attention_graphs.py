@@ -5,6 +5,7 @@ import torch
 from on_gpu import needs_gpu
 from test_step_graphs import Recording, captures  # noqa: F401 a fixture
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from beamtree import BeamTreeContextualizer, create_encoder
 from beamtree.rivals import step_graphs
@@ -127,6 +128,17 @@ def test_a_second_forward_before_the_first_backward_is_exact(captures: list[Reco
     (alone,) = torch.autograd.grad(module(x, mask).square().sum(), x)
     both = module(x, mask).square().sum() + module(x, mask).square().sum()
     torch.testing.assert_close(torch.autograd.grad(both, x)[0], 2 * alone)
+
+
+def test_activation_checkpointing_is_exact_and_does_without_graphs(captures: list[Recording]) -> None:  # noqa: F811
+    module, (x, mask) = make_contextualizer("egt-grc"), make_tokens([6, 3])
+    with torch.random.fork_rng():
+        again = checkpoint(module, x, mask, use_reentrant=False)
+    (found,) = torch.autograd.grad(again.square().sum(), x)
+    assert not captures
+    (expected,) = torch.autograd.grad(module(x, mask).square().sum(), x)
+    torch.testing.assert_close(found, expected)
+    assert captures
 
 
 @needs_gpu

@@ -259,8 +259,9 @@ class _StraightThroughTree(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_roots: Tensor, _: Tensor, grad_made: Tensor) -> tuple[Any, ...]:
         refuse_double_backward()
-        parameters = ctx.saved_tensors[: ctx.count]
-        keep, nodes, windows, positions, lists, candidates, *chances = ctx.saved_tensors[ctx.count :]
+        saved = ctx.saved_tensors  # once: activation checkpointing gives them once
+        parameters = saved[: ctx.count]
+        keep, nodes, windows, positions, lists, candidates, *chances = saved[ctx.count :]
         growth = Growth(nodes, windows, positions, lists, candidates, chances)
         cell, judge = _parts(parameters, ctx.product)
         wide = torch.promote_types(nodes.dtype, torch.float32)

@@ -29,9 +29,9 @@ class WholeGraphs:
     """The graphs of one module, at most `capacity`, the longest unused dropped first.
 
     One pass uses them at a time. A forward that comes while another still waits for its backward runs as
-    usual, kernel by kernel, and so does one under autocast, without gradients or inside another capture.
-    Copies and pickles of the module start with no graphs. A capacity of 0 turns them off, as does a capture
-    that fails, with a warning.
+    usual, kernel by kernel, and so does one without gradients, under autocast or activation checkpointing, of
+    a module with hooks, or inside another capture. Copies and pickles of the module start with no graphs. A
+    capacity of 0 turns them off, as does a capture that fails, with a warning.
     """
 
     def __init__(self, capacity: int = 32) -> None:
@@ -57,6 +57,7 @@ class WholeGraphs:
             and 1 < tokens.shape[1] <= LONGEST
             and torch.is_grad_enabled()
             and not torch.is_autocast_enabled(tokens.device.type)
+            and not _saves_elsewhere()
         )
 
     def padding(self, tokens: Tensor) -> int:
@@ -124,6 +125,13 @@ class WholeGraphs:
 def lengthen(tensor: Tensor, by: int, axis: int = 1, value: float = 0.0) -> Tensor:
     """Pad an axis at its end."""
     return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - axis) + (0, by), value=value) if by else tensor
+
+
+def _saves_elsewhere() -> bool:
+    """Whether what the backward pass needs is kept by hooks, as activation checkpointing and offloading do: a
+    graph would keep it nevertheless."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_tracing: None)
+    return top(False) is not None
 
 
 def _has_hooks(module: nn.Module) -> bool:
