@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from beamtree.ops import board as boards
-from beamtree.ops.capturing import capture
+from beamtree.ops.capturing import capture, undisturbed
 from beamtree.ops.inner_kernels import inner_nodes_kernel
 from beamtree.ops.launch import blocks, launch, power_of_two
 from beamtree.ops.lineage_kernels import STRETCH
@@ -126,12 +126,16 @@ def _graphs_for(plan: Plan, device: torch.device) -> _Graphs:
     key = (plan, device, torch.cuda.current_stream(device).cuda_stream)
     with _graphs_lock:
         graphs = _graphs.get(key)
-        if graphs is None:
-            graphs = _graphs[key] = _Graphs(plan, device)
-            while len(_graphs) > GRAPHS_AT_MOST:
-                _graphs.popitem(last=False)
-        _graphs.move_to_end(key)
-    return graphs
+        if graphs is not None:
+            _graphs.move_to_end(key)
+            return graphs
+    # In this order: a call that somebody else warms up for a capture may search too.
+    with undisturbed(), _graphs_lock:
+        if key not in _graphs:
+            _graphs[key] = _Graphs(plan, device)
+        while len(_graphs) > GRAPHS_AT_MOST:
+            _graphs.popitem(last=False)
+        return _graphs[key]
 
 
 def search(
