@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -155,6 +156,32 @@ def test_a_gpu_goes_on_after_a_capture_that_was_invalidated() -> None:
     on_cpu = BeamTreeEncoder(32).eval()
     on_cpu.load_state_dict(encoder.state_dict())
     torch.testing.assert_close(encoder(x).cpu(), on_cpu(x.cpu()), atol=1e-3, rtol=1e-3)
+
+
+def test_a_search_keeps_no_graphs_that_failed_and_few_that_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from beamtree.ops import fused_search
+
+    made: list[Any] = []
+
+    def make(plan: str, device: torch.device) -> str:
+        made.append(plan)
+        if made == ["a"]:
+            raise RuntimeError("the first capture fails")
+        return f"graphs of {plan}"
+
+    monkeypatch.setattr(fused_search, "_graphs", OrderedDict())
+    monkeypatch.setattr(fused_search, "_Graphs", make)
+    monkeypatch.setattr(fused_search, "GRAPHS_AT_MOST", 2)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    find: Any = fused_search._graphs_for
+    device = torch.device("cpu")
+    with pytest.raises(RuntimeError, match="the first"):
+        find("a", device)
+    assert not fused_search._graphs
+    assert [find(plan, device) for plan in "abacb"] == [f"graphs of {plan}" for plan in "abacb"]
+    assert made == ["a", "a", "b", "c", "b"]  # c drove b out, not a, which was used since
+    assert gc.isenabled()
 
 
 def test_threads_capture_in_turn(stream: Any) -> None:
