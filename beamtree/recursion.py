@@ -8,12 +8,14 @@ a user's own go through an autograd function. On a GPU the commonest case has ke
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from beamtree.cell import GatedRecursiveCell
 from beamtree.generic import generic_recursion
 from beamtree.noise import draw_seed
 from beamtree.operators import registered_recursion
+from beamtree.rivals import step_graphs
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.tree import BeamTrees
 
@@ -61,11 +63,23 @@ def beam_tree_recursion(
     options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes)
     if merge_equal_trees:
         found = generic_recursion(leaves, lengths, cell, scorer, *options, merge_equal_trees)
-    elif type(cell) is GatedRecursiveCell and (
-        type(scorer) is SlicedScorer or type(scorer) is EntangledScorer
+    elif (
+        type(cell) is GatedRecursiveCell
+        and (type(scorer) is SlicedScorer or type(scorer) is EntangledScorer)
+        and not _faster_as_graphs(leaves, scorer, pins)
     ):
         found = registered_recursion(leaves, lengths, cell, scorer, *options)
     else:
         found = generic_recursion(leaves, lengths, cell, scorer, *options)
     vectors, relative, nodes, offset, followed = found
     return Beams(vectors, relative, nodes, offset, followed, lengths)
+
+
+def _faster_as_graphs(leaves: Tensor, scorer: nn.Module, pins: Tensor | None) -> bool:
+    """Pinned spans have no kernels of their own; but the built-in cell is captured as a user's would be."""
+    return (
+        pins is not None
+        and type(scorer) is SlicedScorer
+        and not torch.compiler.is_compiling()
+        and step_graphs.may_replay(leaves)
+    )

@@ -60,10 +60,11 @@ def test_replays_give_values_trees_and_gradients_of_the_launched_recursion(
     assert len(owned(encoder)) == 3
 
 
+@pytest.mark.parametrize("own", [(MeanCell, DotScorer), (None, None)], ids=["own", "built-in"])
 def test_pinned_spans_and_inner_nodes_are_those_of_the_launched_recursion(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch, own: tuple[type[nn.Module] | None, ...]
 ) -> None:
-    encoder = make_encoder()
+    encoder = make_encoder(*own)
     for lengths, pins in (
         ([6, 4], [[(1, 4)], []]),
         ([7, 5], [[(0, 3), (3, 6), (4, 6)], [(2, 4)]]),

@@ -70,9 +70,10 @@ def test_values_trees_and_gradients_agree(
     assert captured(encoder) == 2 + len(cell_graphs.PULLED_ROWS)
 
 
-def test_pinned_spans_agree() -> None:
+@pytest.mark.parametrize("own", [(MeanCell, DotScorer), (None, None)], ids=["own", "built-in"])
+def test_pinned_spans_agree(own: tuple[type[nn.Module] | None, ...]) -> None:
     kind = {"device": "cuda", "dtype": torch.float64}
-    encoder = make_encoder(d_model=16, beam_size=4, **kind)
+    encoder = make_encoder(*own, d_model=16, beam_size=4, **kind)
     given = make_input([12, 5, 9], 16, **kind)
     for pins in (
         [[(1, 4)], [], [(0, 3), (3, 9)]],
