@@ -19,7 +19,7 @@ cut_off = [
   {task = "listops", row = "gold-grc", seeds = "0", epochs = "12", why = "time was up"},
   {task = "logic", row = "om", seeds = "0, 1", epochs = "0–1", why = "time was up"},
 ]
-notes = [{task = "listops", said = "All on one GPU."}]
+notes = [{task = "listops", said = "All on one GPU, `a & b`."}, {said = "Much is done."}]
 options = [
   {name = "training.averaging", found = "by looking at more arguments than training has"},
   {name = "beam", found = "by looking at a test split"},
@@ -61,8 +61,9 @@ def test_an_option_meets_no_target_and_is_never_the_best(tmp_path: Path) -> None
     )
     assert "Option averaging: by looking at more arguments than training has." in table.remarks
     assert not any("beam" in sentence for sentence in table.remarks)
-    assert table.remarks[0] == "All on one GPU."
-    assert "All on one GPU." not in table_of([tmp_path], "qqp").remarks
+    assert table.remarks[0] == "All on one GPU, `a & b`."
+    assert table_of([tmp_path], "summary").remarks == ["Much is done."]
+    assert table.remarks[0] not in table_of([tmp_path], "qqp").remarks
 
 
 def test_an_option_that_was_tested_elsewhere_stands_in_the_table_of_other_splits(tmp_path: Path) -> None:
@@ -111,8 +112,10 @@ def test_an_empty_row_says_what_a_run_would_cost_and_the_page_too(tmp_path: Path
     assert any(one.startswith("GAU has no figures: 20.5 ms") for one in table_of([tmp_path], "qqp").remarks)
     assert "sst5" not in [table.name for table in build_report([tmp_path]).tables]
     call("report", tmp_path, "--out", tmp_path / "out")
-    for name in ("results.md", "results.html"):
-        assert "= 4 minutes for one seed" in (tmp_path / "out" / name).read_text(encoding="utf-8")
+    for name, note in (("results.md", "`a & b`"), ("results.html", "<code>a &amp; b</code>")):
+        text = (tmp_path / "out" / name).read_text(encoding="utf-8")
+        assert "= 4 minutes for one seed" in text
+        assert f"- All on one GPU, {note}." in text or f"<li>All on one GPU, {note}.</li>" in text
 
 
 def test_runs_that_were_cut_off_are_listed_and_count_nowhere(tmp_path: Path) -> None:

@@ -86,6 +86,9 @@ def test_runs_and_their_ends_are_counted_beside_the_figures(tmp_path: Path) -> N
     assert texts["near-IID"] == "90.00 (1 of 2 runs)"
     runs = table_of([tmp_path], "runs")
     assert [line.cells[6].text for line in runs.lines] == [EARLY, UNFINISHED]
+    assert line_of(table, "EBT-GRC").cells[1].text == "ours"
+    alone = table_of([tmp_path / "b"], "listops")
+    assert line_of(alone, "EBT-GRC").cells[1].text == "ours, unfinished"
 
 
 def test_changed_settings_get_a_row_of_their_own_that_names_them(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     rows, twins = group_runs(runs, skip=skip)
     with_runs = {key.task for key in rows}
     tasks = [task for task in TABLES if task in with_runs or any(task == cost.task for cost in remarks.costs)]
-    found = [("targets", targets_table(remarks.targets, rows)), ("summary", coverage_table(tasks, rows))]
+    found = [
+        ("targets", targets_table(remarks.targets, rows)),
+        ("summary", coverage_table(tasks, rows, remarks)),
+    ]
     found += [(task, paper_table(published, rows, remarks)) for task, published in TABLES.items()]
     found.append(("shipped", shipped_table(runs)))
     for published in (TABLES[task] for task in TABLES if task in with_runs):

@@ -1,5 +1,6 @@
 """A report as Markdown and as one HTML page that needs nothing else; both say the same."""
 
+import re
 from html import escape
 
 import beamtree
@@ -20,6 +21,7 @@ body { margin: 0 auto; padding: 2.5rem 1.5rem; max-width: 88rem; background: var
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; }
 h2 { font-size: 1.15rem; margin: 2.6rem 0 .2rem; }
 p { margin: .2rem 0 .8rem; color: var(--muted); max-width: 60rem; }
+ul { margin: 0; padding-left: 1.2rem; color: var(--muted); max-width: 60rem; }
 a { color: var(--link); text-decoration: none; }
 a:hover, a:focus { text-decoration: underline; }
 .scroll { margin-bottom: .8rem; overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }
@@ -84,12 +86,17 @@ def to_html(report: Report, command: str) -> str:
 def _section(table: Table) -> str:
     heads = "".join(f"<th{_align(table, i)}>{escape(head)}</th>" for i, head in enumerate(table.headers))
     rows = "\n".join(_row(table, line) for line in table.lines)
-    remarks = "".join(f"\n<p>{escape(sentence)}</p>" for sentence in table.remarks)
+    said = "".join(f"<li>{_with_code(one)}</li>" for one in table.remarks)
+    remarks = f"\n<ul>{said}</ul>" if said else ""
     return (
         f'<h2 id="{escape(table.name)}">{escape(table.title)}</h2>\n<p>{escape(table.caption)}</p>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
         f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>{remarks}"
     )
+
+
+def _with_code(sentence: str) -> str:
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence))
 
 
 def _row(table: Table, line: Line) -> str:

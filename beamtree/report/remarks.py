@@ -70,6 +70,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Note:
+    """Said below the table of a task, or below the summary if none is named."""
+
     task: str = setting("", "the task")
     said: str = setting("", "a sentence or more")
 
@@ -116,7 +118,7 @@ def _remark(kind: type, entry: Any, source: str) -> Any:
         raise BeamtreeError(f"{source} must be a table, got {shown(entry)}")
     remark: Any = from_table(kind, entry, source=source)
     for wanted in fields(kind):
-        if wanted.name not in entry:
+        if wanted.name not in entry and (kind, wanted.name) != (Note, "task"):
             raise BeamtreeError(f"{source}: {wanted.name} is missing")
     if isinstance(remark, RowRemark):
         _check_row(remark, source)

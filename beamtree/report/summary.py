@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from beamtree.report.data_notes import data_marks
 from beamtree.report.layout import NOTHING, Cell, Line, Table
 from beamtree.report.paper import LABELS, TABLES
-from beamtree.report.remarks import Target
+from beamtree.report.remarks import Remarks, Target
 from beamtree.report.rows import RowKey
 from beamtree.report.runs import EARLY
 from beamtree.report.seeds import Rows, summarise
@@ -41,7 +41,7 @@ def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
     return Table("targets", "Targets", caption, headers, lines, words=3)
 
 
-def coverage_table(tasks: Sequence[str], rows: Rows) -> Table:
+def coverage_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
     """Of the paper's rows and figures of each task: how many were measured, how many reached."""
     lines = []
     for task in tasks:
@@ -70,4 +70,5 @@ def coverage_table(tasks: Sequence[str], rows: Rows) -> Table:
         "the shipped recipes only."
     )
     headers = ["task", "data", "rows with a run", "figures measured", "reached", "runs", "early stop"]
-    return Table("summary", "In short", caption, headers, lines, words=2)
+    said = [note.said for note in remarks.notes if not note.task]
+    return Table("summary", "In short", caption, headers, lines, words=2, remarks=said)

@@ -9,6 +9,7 @@ from beamtree.report.layout import NOTHING, Cell, Line, Table
 from beamtree.report.paper import COPIED, PaperTable, group
 from beamtree.report.remarks import Remarks
 from beamtree.report.rows import Member, RowKey
+from beamtree.report.runs import UNFINISHED
 from beamtree.report.seeds import ABOUT, Rows, Summary, about, measured_splits, run_numbers, summarise
 
 
@@ -24,8 +25,10 @@ def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     lines = []
     for key in sorted(keys, key=lambda key: key.place):
         cells = [_ours(key, column) for column in columns]
-        whose = Cell("ours" if key.plain else "ours, option")
-        lines.append(Line([Cell(key.label), whose, *cells, *about(ours.get(key, ()))]))
+        members = ours.get(key, [])
+        marks = ["ours", *([] if key.plain else ["option"])]
+        marks += ["unfinished"] if members and all(one.run.end == UNFINISHED for one in members) else []
+        lines.append(Line([Cell(key.label), Cell(", ".join(marks)), *cells, *about(members)]))
         if key.plain and key.name in table.rows:
             cells = [_published(table, key.name, split) for split in table.columns]
             source, seeds = ("paper, copied", NOTHING) if key.name in COPIED else ("paper", "3")
