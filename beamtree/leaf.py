@@ -36,7 +36,7 @@ class LeafTransform(nn.Module):
         """
         size, weight = self.linear.in_features, self.linear.weight
         simple = once or not torch.is_grad_enabled()
-        if simple and isinstance(x, Tensor) and x.is_cuda and self._reads_at_once(x):
+        if simple and self._reads_at_once(x):
             check_form(x, key_padding_mask, input_size=size, weight=weight)
             from beamtree.ops.leaf_kernels import read_leaves
 
@@ -51,6 +51,7 @@ class LeafTransform(nn.Module):
         return (
             not torch.compiler.is_compiling()
             and type(x) is Tensor
+            and x.is_cuda
             and x.dtype == self.linear.weight.dtype == torch.float32
             and x.numel() > 0
             and self.linear.out_features <= WIDEST_AT_ONCE

@@ -101,6 +101,16 @@ def test_a_cpu_reads_in_its_own_way() -> None:
     assert not leaf._reads_at_once(torch.zeros(1, 2, 4))
 
 
+def test_what_is_read_at_once_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaf, x, is_padding = make([3, 2], 6, 16)
+    monkeypatch.setattr(LeafTransform, "_reads_at_once", lambda self, x: True)
+    leaves, lengths = leaf.read(x, is_padding, once=True)
+    assert lengths.tolist() == [3, 2]
+    torch.testing.assert_close(leaves, read_exactly(leaf, x, is_padding)[0], atol=1e-3, rtol=1e-3)
+    with pytest.raises(ValueError, match="key_padding_mask must have shape"):
+        leaf.read(x, is_padding[:, 1:], once=True)
+
+
 @pytest.mark.gpu
 @needs_gpu
 def test_a_gpu_reads_at_once_only_where_nobody_looks_on() -> None:
