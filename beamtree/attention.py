@@ -19,6 +19,7 @@ from beamtree.tree import BeamTrees
 HEAD_SIZE = 128
 MAX_HEIGHT = 10
 SCALE_DEVIATION = 0.02
+_ALL, _QUERIES, _KEY = slice(None), slice(-1), slice(-1, None)  # roles: one or two queries, then the key
 
 
 class GatedAttention(nn.Module):
@@ -66,17 +67,20 @@ class GatedAttention(nn.Module):
         nn.init.zeros_(self.z_offset)
         nn.init.normal_(self.relative)
 
-    def as_queries(self, read: Tensor) -> tuple[Tensor, Tensor]:
-        """From x' (…, d): queries (…, h) for keys, and (…, h or 1) for distances."""
-        z = F.silu(self.z(read))
-        query = z * self.z_scale[0] + self.z_offset[0]
-        if self.scalar_bias:
-            return query, torch.ones_like(query[..., :1])
-        return query, z * self.z_scale[1] + self.z_offset[1]
+    def in_roles(self, read: Tensor, roles: slice) -> Tensor:
+        """From x' (…, d): γ⊙z + δ of these roles, (…, roles, h)."""
+        z = F.silu(self.z(read)).unsqueeze(-2)
+        scale, offset = self.z_scale[roles], self.z_offset[roles]
+        return torch.addcmul(offset, z, scale) if z.dtype == scale.dtype else z * scale + offset
+
+    def as_queries(self, read: Tensor) -> Tensor:
+        """From x' (…, d): the query for keys, and beside it the one for distances, (…, 2h or h + 1)."""
+        query = self.in_roles(read, _QUERIES).flatten(-2)
+        return F.pad(query, (0, 1), value=1.0) if self.scalar_bias else query
 
     def as_keys(self, read: Tensor) -> Tensor:
         """From p' (…, d): keys (…, h)."""
-        return F.silu(self.z(read)) * self.z_scale[-1] + self.z_offset[-1]
+        return self.in_roles(read, _KEY).squeeze(-2)
 
     def as_values(self, read: Tensor) -> Tensor:
         """From p' (…, d): values (…, 2d)."""
@@ -136,12 +140,13 @@ class GatedAttentionUnit(GatedAttention):
             positions = torch.arange(n, device=x.device).expand(B, n)
         x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         read = self.init(x)
-        query, query_for_distance = self.as_queries(read)
-        key, value = self.as_keys(read), self.as_values(read)
+        *queries, key = self.in_roles(read, _ALL).unbind(-2)
+        query_for_distance = torch.ones_like(key[..., :1]) if self.scalar_bias else queries[1]
+        value = self.as_values(read)
         distance = positions[:, None, :] - positions[:, :, None]  # (B, n, n)
         row = distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
         by_distance = (query_for_distance @ self.relative.T).gather(2, row)  # (B, n, n)
-        scores = (query @ key.transpose(1, 2) + by_distance) * self.scale
+        scores = (queries[0] @ key.transpose(1, 2) + by_distance) * self.scale
         mixed = masked_softmax(scores, ~key_padding_mask[:, None]).to(value.dtype) @ value
         return self.leave(x, read, mixed)
 
@@ -208,7 +213,7 @@ class ParentAttention(GatedAttention):
 
     def weights(self, read: Tensor, key: Tensor, ancestry: Ancestry) -> Tensor:
         """Attention of x' (B, K or 1, n, d) over `ancestry`, (B, K, n, M), and last over itself if it may."""
-        query = torch.cat(self.as_queries(read), -1)
+        query = self.as_queries(read)
         scores, allowed = ancestry.scores(query, key), ancestry.allowed
         if self.attend_self:
             own = torch.cat((self.as_keys(read), self.relative[0].expand(*read.shape[:-1], -1)), -1)
