@@ -293,6 +293,6 @@ class _NothingDecided(TorchDispatchMode):
         by_number = func is torch.ops.aten.index.Tensor and not any(
             index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
         )
-        if any(tag in func.tags for tag in _DECIDED) and not by_number:
+        if any(tag in getattr(func, "tags", ()) for tag in _DECIDED) and not by_number:
             raise RuntimeError(f"{func} makes the host wait for the device")
         return func(*args, **(kwargs or {}))

@@ -86,21 +86,18 @@ def test_pinned_spans_agree(own: tuple[type[nn.Module] | None, ...]) -> None:
 
 
 def test_autocast_agrees_and_follows_the_weights() -> None:
-    encoder = make_encoder(d_model=32, beam_size=1, device="cuda")
-    given = make_input([12, 7], 32, device="cuda")
-    encoder.beam_size = 5
+    encoder = make_encoder(d_model=32, beam_size=5, device="cuda")
+    given = make_input([3, 2, 3], 32, device="cuda")  # so short that every tree is in the beam
     for _ in range(3):
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            agree(gradients(encoder, *given)[:1], launched(encoder, *given)[:1], 5e-2)
+            agree(gradients(encoder, *given)[:1], launched(encoder, *given)[:1], 2e-2)
         with torch.no_grad():
             encoder.cell.out.weight.mul_(1.2)
     assert captured(encoder) > 0
 
 
 def test_graphs_and_their_memory_go_with_the_cell() -> None:
-    gc.collect()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
+    held = []
     owners = len(cell_graphs._owners)
     for _ in range(3):
         encoder = make_encoder(d_model=64, beam_size=5, device="cuda")
@@ -110,9 +107,10 @@ def test_graphs_and_their_memory_go_with_the_cell() -> None:
         assert captured(encoder) > 0
         del encoder, x, is_padding
         gc.collect()
-    torch.cuda.synchronize()
+        torch.cuda.synchronize()
+        held.append(torch.cuda.memory_allocated())
     assert len(cell_graphs._owners) == owners
-    assert torch.cuda.memory_allocated() - before < 1 << 20
+    assert held[2] - held[0] < 1 << 20  # what libraries keep for themselves is there after the first
 
 
 class Peeking(MeanCell):

@@ -134,13 +134,25 @@ def surroundings(device: torch.device) -> tuple[Hashable, ...]:
     return device, stream, precision, torch.are_deterministic_algorithms_enabled()
 
 
+# By device and by the stream on which the graphs are replayed.
+_capturing_streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
+
+
+def _capturing_stream(device: torch.device) -> torch.cuda.Stream:
+    """Always the same: the libraries keep tens of megabytes for every stream that ever made a product."""
+    key = device, torch.cuda.current_stream().cuda_stream
+    if key not in _capturing_streams:
+        _capturing_streams[key] = torch.cuda.Stream()
+    return _capturing_streams[key]
+
+
 def capture(
     calls: Sequence[Callable[[], Outputs]], device: torch.device, pool: Any = None
 ) -> list[tuple[Callable[[], None], Outputs]]:
     """For each call a function that replays its kernels, and the buffers that hold its outputs afterwards."""
     captured = []
     with capturing.undisturbed(), torch.cuda.device(device):
-        stream = torch.cuda.Stream()
+        stream = _capturing_stream(device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             # Libraries allocate their workspaces at the first call, which a capture would refuse.
