@@ -139,7 +139,10 @@ def test_runs_that_were_cut_off_are_listed_and_count_nowhere(tmp_path: Path) -> 
         ('targets = [{task = "listops", row = "ebt-grc"}]', r"entry 1 of targets: accuracy is missing"),
         ('cut_off = [{task = "listops", row = "om", seeds = "0", epochs = "1"}]', r"why is missing"),
         ('options = [{name = "a", found = "b", c = 1}]', r"there is no setting 'c'"),
-        ('targets = [{task = "nli", row = "om", accuracy = {}}]', r"there is no task 'nli'"),
+        (
+            'targets = [{task = "nli", row = "om", accuracy = {}}]',
+            r"there is no table 'nli'; did you mean 'snli'\?",
+        ),
         (
             'targets = [{task = "logic", row = "omm", accuracy = {}}]',
             r"there is no row 'omm'; did you mean 'om'\?",

@@ -198,3 +198,10 @@ def test_run_by_run_shows_every_measured_split_with_its_interval(tmp_path: Path)
     table = table_of([tmp_path], "listops-splits")
     assert list(table.headers) == ["model", "seed", "dev", "5-args", "mine.tsv", "run"]
     assert cell_of(table, "EBT-GRC", "dev").text == "75.00 [74.0–76.0]"
+
+
+def test_a_task_that_is_not_the_papers_is_shown_run_by_run(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "own", accuracy={"test": 0.75})
+    report = build_report([tmp_path])
+    assert [table.name for table in report.tables] == ["own-splits", "runs"]
+    assert cell_of(report.tables[0], "EBT-GRC", "test").text == "75.00 [74.0–76.0]"

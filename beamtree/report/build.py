@@ -47,6 +47,7 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
         found.append(("trees", trees_table(published, rows)))
         found += [("slices", table) for table in slice_tables(published, rows)]
         found.append(("splits", splits_table(published.task, rows)))
+    found += [("splits", splits_table(task, rows)) for task in sorted(with_runs.difference(TABLES))]
     found.append(("runs", runs_table(runs, lambda run: row_of(run).label)))
     found.append(("cut-off", cut_off_table(remarks.cut_off)))
     shown = [

@@ -12,7 +12,7 @@ from typing import Any
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.reading import is_file, shown
-from beamtree.report.paper import LABELS
+from beamtree.report.paper import LABELS, TABLES
 from beamtree.settings import from_table, nearest, read_toml, setting
 
 FILE = "remarks.toml"
@@ -126,6 +126,8 @@ def _remark(kind: type, entry: Any, source: str) -> Any:
 
 
 def _check_row(remark: RowRemark, source: str) -> None:
+    if remark.task not in TABLES:
+        raise BeamtreeError(f"{source}: there is no table {shown(remark.task)}{nearest(remark.task, TABLES)}")
     task = find_task(remark.task)
     if remark.row not in LABELS:
         raise BeamtreeError(f"{source}: there is no row {shown(remark.row)}{nearest(remark.row, LABELS)}")
