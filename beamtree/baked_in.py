@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_UNREAD = set(vars(nn.Module())) - {"training", "_parameters", "_buffers"}
 _ELSEWHERE = object()  # stands for a tensor that a graph could not read
 
 
@@ -19,7 +20,10 @@ def baked_in(module: nn.Module, device: torch.device) -> Hashable | None:
         if any(getattr(part, hooks) for hooks in _HOOKS):
             return None
         found.append(id(type(part)))
-        found.extend(_frozen(vars(part), device))
+        for name, value in vars(part).items():
+            if name not in _UNREAD:
+                found.append(name)
+                found.extend(_frozen(value, device))
     return None if _ELSEWHERE in found else tuple(found)
 
 
