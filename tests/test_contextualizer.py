@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from on_gpu import needs_gpu, peak_of_training
+from small_encoders import trees_to_follow, zero_padded_tokens
 from torch import Tensor, nn
 
 from beamtree import create_encoder
@@ -30,20 +31,9 @@ def make(source: str = "ebt-grc", *, dropout: float = 0.0, **options) -> BeamTre
     return block
 
 
-def make_input(lengths: list[int] = LENGTHS, d: int = D) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(2)
-    x = torch.randn(len(lengths), max(lengths), d, dtype=torch.float64)
-    is_padding = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
-    return x.masked_fill(is_padding.unsqueeze(-1), 0.0), is_padding
-
-
 def run(block: nn.Module, x: Tensor, is_padding: Tensor | None = None, **options):
     """Call it; a source that follows given trees gets right-branching ones."""
-    if getattr(block.source, "needs_merges", False):
-        B, n, _ = x.shape
-        lengths = torch.full((B,), n) if is_padding is None else n - is_padding.sum(1)
-        options["merges"] = (lengths[:, None] - 2 - torch.arange(n - 1)).clamp(min=-1)
-    return block(x, is_padding, **options)
+    return block(x, is_padding, **trees_to_follow(block.source, x, is_padding), **options)
 
 
 def replay(leaves: Tensor, merges: list[int], source: nn.Module) -> tuple[list[Tensor], Tensor]:
@@ -88,7 +78,7 @@ def contextualize_plainly(block: BeamTreeContextualizer, x: Tensor, merges: Tens
 @pytest.mark.parametrize("source", SOURCES)
 def test_tokens_and_all_gradients_are_those_of_the_trees_replayed_plainly(source):
     block = make(source).eval()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     x.requires_grad_()
     cotangent = torch.randn_like(x)
     tokens, trees = run(block, x, is_padding, need_trees=True)
@@ -108,7 +98,7 @@ def test_tokens_and_all_gradients_are_those_of_the_trees_replayed_plainly(source
 def test_under_noise_and_dropout_the_gradient_is_the_slope(source):
     """For one draw of both; straight-through trees have no slope of their own."""
     block = make(source, dropout=0.3).train()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     direction, cotangent = torch.randn(2, *x.shape, dtype=torch.float64)
     x.requires_grad_()
 
@@ -125,7 +115,7 @@ def test_faithful_bt_hands_out_the_same_nodes_in_training():
     given = create_encoder("bt-grc", D, mode="faithful", stochastic=False, dtype=torch.float64)
     block = BeamTreeContextualizer(D, source=given, dtype=torch.float64)
     for lengths in (LENGTHS, [1]):
-        x, is_padding = make_input(lengths)
+        x, is_padding = zero_padded_tokens(lengths, D)
         tokens = block.train()(x, is_padding)
         torch.testing.assert_close(tokens, block.eval()(x, is_padding))
         grads = torch.autograd.grad(tokens.square().sum(), list(block.parameters()))
@@ -138,7 +128,7 @@ def test_faithful_bt_hands_out_the_same_nodes_in_training():
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_sequence_gives_the_same_alone_and_in_a_padded_batch(source, residual):
     block = make(source, residual=residual).eval()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     together = run(block, x, is_padding)
     assert together.shape == x.shape
     assert together[is_padding].eq(0).all()
@@ -152,7 +142,7 @@ def test_a_sequence_gives_the_same_alone_and_in_a_padded_batch(source, residual)
 @pytest.mark.parametrize("source", SOURCES)
 def test_nan_in_padding_has_no_effect_in_training(source, residual):
     block = make(source, dropout=0.2, residual=residual).train()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     dirty = x.masked_fill(is_padding.unsqueeze(-1), torch.nan).requires_grad_()
     torch.manual_seed(3)
     expected = run(block, x, is_padding)
@@ -168,7 +158,7 @@ def test_nan_in_padding_has_no_effect_in_training(source, residual):
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_parameter_gets_a_gradient_from_one_token_on(source, lengths):
     block = make(source).train()
-    x, is_padding = make_input(lengths)
+    x, is_padding = zero_padded_tokens(lengths, D)
     run(block, F.pad(x, (0, 0, 0, 2)), F.pad(is_padding, (0, 2), value=True)).sum().backward()
     assert [name for name, p in block.named_parameters() if p.grad is None] == []
     block.zero_grad()
@@ -192,7 +182,7 @@ def test_a_residual_block_adds_to_what_it_normalises():
     plain.load_state_dict({k: v for k, v in block.state_dict().items() if not k.startswith("norm.")})
     with torch.no_grad():
         block.norm.weight.normal_()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     read = F.layer_norm(x, (D,), block.norm.weight, block.norm.bias)
     expected = (x + plain(read, is_padding)).masked_fill(is_padding.unsqueeze(-1), 0)
     torch.testing.assert_close(block(x, is_padding), expected)
@@ -259,7 +249,7 @@ def test_a_transformer_encoder_takes_the_block_as_its_layer(batch_first):
     block = make(residual=True).eval()
     layer = TreeTransformerLayer(block, batch_first=batch_first)
     stack = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(D).double(), enable_nested_tensor=False).eval()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     expected = stack.norm(block(block(x, is_padding), is_padding))
     given = x if batch_first else x.transpose(0, 1)
     found = stack(given, src_key_padding_mask=is_padding)
@@ -270,7 +260,7 @@ def test_a_transformer_encoder_takes_the_block_as_its_layer(batch_first):
 
 def test_a_transformer_layer_of_trees_refuses_what_it_cannot_do():
     stack = nn.TransformerEncoder(TreeTransformerLayer(make()), 1, enable_nested_tensor=False)
-    x, _ = make_input([4])
+    x, _ = zero_padded_tokens([4], D)
     causal = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
     with pytest.raises(ValueError, match="is_causal must be False: a tree spans the whole sequence"):
         stack(x, mask=causal, is_causal=True)
@@ -305,7 +295,7 @@ def test_autocast_gives_tokens_in_the_type_of_the_parameters():
 @pytest.mark.slow
 def test_the_block_compiles_as_one_graph_and_exports():
     block = make(residual=True).eval()
-    x, is_padding = make_input([3, 2])
+    x, is_padding = zero_padded_tokens([3, 2], D)
     expected = block(x, is_padding)
     compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
     found = compiled(x, is_padding)
@@ -333,7 +323,7 @@ def test_the_meta_device_gives_shapes_and_a_second_derivative_is_refused():
 def test_devices_agree(source):
     block = make(source).eval()
     on_gpu = copy.deepcopy(block).cuda()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     results = []
     for device, model in (("cpu", block), ("cuda", on_gpu)):
         given = x.detach().to(device).requires_grad_()

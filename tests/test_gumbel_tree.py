@@ -8,9 +8,9 @@ from beamtree import create_encoder
 from beamtree.cell import GatedRecursiveCell
 from beamtree.rivals.gumbel_static import StaticSchedule
 from beamtree.rivals.gumbel_sweep import Schedule
-from beamtree.rivals.gumbel_tree import straight_through_tree
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
 from beamtree.rivals.running_sum import sum_by_blocks
+from beamtree.rivals.straight_through import straight_through_tree
 from beamtree.scorer import EntangledScorer, SlicedScorer
 
 LENGTHS = [[1], [2], [3], [5, 1, 2, 3, 9, 9, 4], [1, 1], [2, 1, 2]]

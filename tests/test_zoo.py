@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_encoders import trees_to_follow, zero_padded_tokens
 from torch import Tensor, nn
 
 from beamtree import BeamtreeError, BeamTrees, create_encoder
@@ -24,27 +25,15 @@ def make(name: str, **options) -> nn.Module:
     return create_encoder(name, D, **{"dtype": torch.float64} | options)
 
 
-def make_input(lengths: list[int] = LENGTHS, d: int = D) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(2)
-    x = torch.randn(len(lengths), max(lengths), d, dtype=torch.float64)
-    is_padding = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
-    return x.masked_fill(is_padding.unsqueeze(-1), 0.0), is_padding
-
-
 def encode(encoder: nn.Module, x: Tensor, is_padding: Tensor | None = None, **options):
     """Call it; an encoder that follows given trees gets right-branching ones."""
-    if getattr(encoder, "needs_merges", False):
-        B, n, _ = x.shape
-        lengths = torch.full((B,), n) if is_padding is None else n - is_padding.sum(1)
-        last = lengths[:, None] - 2 - torch.arange(n - 1)
-        options["merges"] = last.clamp(min=-1)
-    return encoder(x, key_padding_mask=is_padding, **options)
+    return encoder(x, key_padding_mask=is_padding, **trees_to_follow(encoder, x, is_padding), **options)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sequence_gives_the_same_alone_and_in_a_padded_batch(name):
     encoder = make(name).eval()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     together = encode(encoder, x, is_padding)
     assert together.shape == (len(LENGTHS), D)
     for b, length in enumerate(LENGTHS):
@@ -55,7 +44,7 @@ def test_a_sequence_gives_the_same_alone_and_in_a_padded_batch(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_columns_of_padding_alone_change_nothing(name):
     encoder = make(name).eval()
-    x, is_padding = make_input([3, 1, 2])
+    x, is_padding = zero_padded_tokens([3, 1, 2], D)
     expected = encode(encoder, x, is_padding)
     wide, wide_padding = F.pad(x, (0, 0, 0, 4)), F.pad(is_padding, (0, 4), value=True)
     if name in WITHOUT_TREE:
@@ -69,7 +58,7 @@ def test_columns_of_padding_alone_change_nothing(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_batch_mates_and_their_order_do_not_matter(name):
     encoder = make(name).eval()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     order = torch.tensor([3, 0, 6, 2, 5, 1, 4])
     expected = encode(encoder, x, is_padding)[order]
     torch.testing.assert_close(encode(encoder, x[order], is_padding[order]), expected, rtol=0, atol=1e-10)
@@ -78,7 +67,7 @@ def test_batch_mates_and_their_order_do_not_matter(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_nan_in_padding_has_no_effect_and_leaves_no_gradient(name):
     encoder = make(name, dropout=0.2).train()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     dirty = x.masked_fill(is_padding.unsqueeze(-1), torch.nan).requires_grad_()
     torch.manual_seed(3)
     expected = encode(encoder, x, is_padding)
@@ -96,7 +85,7 @@ def test_nan_in_padding_has_no_effect_and_leaves_no_gradient(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_gets_a_gradient_from_the_shortest_input_on(name, lengths):
     encoder = make(name).train()
-    x, is_padding = make_input(lengths)
+    x, is_padding = zero_padded_tokens(lengths, D)
     encode(encoder, x, is_padding).sum().backward()
     missing = [parameter_name for parameter_name, p in encoder.named_parameters() if p.grad is None]
     assert missing == []
@@ -105,7 +94,7 @@ def test_every_parameter_gets_a_gradient_from_the_shortest_input_on(name, length
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_TREE])
 def test_trees_are_whole_binary_trees_and_do_not_change_the_vector(name):
     encoder = make(name).eval()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     vector, trees = encode(encoder, x, is_padding, need_trees=True)
     assert isinstance(trees, BeamTrees)
     torch.testing.assert_close(vector, encode(encoder, x, is_padding))
@@ -118,20 +107,26 @@ def test_trees_are_whole_binary_trees_and_do_not_change_the_vector(name):
 @pytest.mark.parametrize("name", WITHOUT_TREE)
 def test_a_model_without_a_tree_says_so(name):
     with pytest.raises(ValueError, match="builds no tree"):
-        make(name)(make_input()[0], need_trees=True)
+        make(name)(zero_padded_tokens(LENGTHS, D)[0], need_trees=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tokens_may_be_narrower_than_nodes(name):
     encoder = make(name, input_size=3)
-    x, is_padding = make_input(d=3)
+    x, is_padding = zero_padded_tokens(LENGTHS, 3)
     assert encode(encoder, x, is_padding).shape == (len(LENGTHS), D)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "gold-grc"])
+def test_the_meta_device_gives_shapes(name):
+    encoder = create_encoder(name, D, input_size=3, device="meta")
+    assert encoder(torch.empty(2, 4, 3, device="meta")).shape == (2, D)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_deep_copy_is_equal_and_apart(name):
     encoder = make(name).eval()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     expected = encode(encoder, x, is_padding)
     twin = copy.deepcopy(encoder)
     torch.testing.assert_close(encode(twin, x, is_padding), expected)
@@ -144,7 +139,7 @@ def test_a_deep_copy_is_equal_and_apart(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_two_forwards_before_their_backwards_keep_apart(name):
     encoder = make(name).eval()
-    (x, is_padding), (z, _) = make_input(), make_input([4, 2])
+    (x, is_padding), (z, _) = zero_padded_tokens(LENGTHS, D), zero_padded_tokens([4, 2], D)
     apart = []
     for part, mask in ((x, is_padding), (z, None)):
         encoder.zero_grad()
@@ -163,7 +158,7 @@ def test_two_forwards_before_their_backwards_keep_apart(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_autocast_keeps_the_parameters_dtype_and_trains(name):
     encoder = make(name, dtype=torch.float32, dropout=0.1).train()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     with torch.autocast("cpu", torch.bfloat16):
         vector = encode(encoder, x.float(), is_padding)
     assert vector.dtype == torch.float32
@@ -174,7 +169,7 @@ def test_autocast_keeps_the_parameters_dtype_and_trains(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_input_is_refused_by_the_argument_s_name(name):
     encoder = make(name)
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     with pytest.raises(ValueError, match=r"x must have shape \(B, n, 8\)"):
         encode(encoder, x[..., :5], is_padding)
     with pytest.raises(ValueError, match="key_padding_mask of sequence 0 has a real token after padding"):
@@ -258,7 +253,7 @@ def test_the_slice_may_be_of_any_width(name, slice_size):
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_parameters_train(name):
     encoder = make(name, dtype=torch.bfloat16, dropout=0.1).train()
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     vector = encode(encoder, x.bfloat16(), is_padding)
     assert vector.dtype == torch.bfloat16
     vector.float().square().sum().backward()
@@ -271,7 +266,7 @@ def test_frozen_parameters_stay_without_gradient_and_inference_mode_works(name):
     frozen = [p for key, p in encoder.named_parameters() if key.startswith("leaf")]
     for parameter in frozen:
         parameter.requires_grad_(False)
-    x, is_padding = make_input()
+    x, is_padding = zero_padded_tokens(LENGTHS, D)
     encode(encoder, x, is_padding).square().sum().backward()
     assert all(p.grad is None for p in frozen)
     with torch.inference_mode():

@@ -15,7 +15,7 @@ its length, so at every step all have the same number of nodes and nothing is ma
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,21 +23,11 @@ from torch import Tensor
 
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.reference import up_to_rounding
+from beamtree.rivals.judges import Judge
 from beamtree.rivals.running_sum import running_sum
 from beamtree.search import ROWS_AT_ONCE
 
 Noise = Callable[[int, int, int], Tensor]  # step, sequences, pairs -> (sequences, pairs)
-
-
-class Judge(Protocol):
-    """Scores pairs of nodes (rows, 2, d); where it makes their parents for that, it returns them too."""
-
-    makes_parents: bool
-
-    def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]: ...
-    def pull(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> Tensor: ...
-    def pull_parameters(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> None: ...
-    def parameter_gradients(self) -> list[Tensor]: ...
 
 
 class Schedule:

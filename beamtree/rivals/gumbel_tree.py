@@ -5,19 +5,15 @@ takes its place. GT-GRC reads e off the parents of all pairs; EGT-GRC reads it o
 makes one parent only.
 """
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from beamtree.exporting import exported_root
 from beamtree.forest import Forest, refuse_merges
-from beamtree.generic import refuse_double_backward
-from beamtree.ops.gated_cell import GatedCell, SlicedScore
-from beamtree.rivals.entangled_score import EntangledScore
 from beamtree.rivals.gumbel_static import StaticSchedule
-from beamtree.rivals.gumbel_sweep import Growth, Judge, Noise, Schedule, grow, in_chunks, sweep
+from beamtree.rivals.gumbel_sweep import Noise, Schedule
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
+from beamtree.rivals.straight_through import straight_through_tree
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
 from beamtree.rivals.whole_graphs import Outputs, WholeGraphs, lengthen
 from beamtree.scorer import EntangledScorer, SlicedScorer
@@ -56,7 +52,7 @@ class EfficientGumbelTreeGRC(TreeEncoder):
         leaves, lengths = self.read(x, key_padding_mask)
         if self.training and not need_trees:
             return _replayed(self, leaves, lengths)[0]
-        root, merges, _ = self.tree(leaves, Schedule(lengths))
+        root, merges, _ = self.tree(leaves, _schedule(leaves, lengths))
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
     def tree(self, leaves: Tensor, schedule: Schedule, *, need_nodes: bool = False) -> Outputs:
@@ -107,7 +103,7 @@ class GumbelTreeGRC(TreeEncoder):
         if self.mode == "cached" or not self.training:
             if self.training and not need_trees:
                 return _replayed(self, leaves, lengths)[0]
-            root, merges, _ = self.tree(leaves, Schedule(lengths))
+            root, merges, _ = self.tree(leaves, _schedule(leaves, lengths))
         else:
             B = x.shape[0]
             noise = _noise_for(leaves) if self.stochastic else None
@@ -143,7 +139,7 @@ def _forest(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, l
     if encoder.training:
         root, merges, nodes = _replayed(encoder, leaves, lengths, need_nodes=True)
     else:
-        root, merges, nodes = encoder.tree(leaves, Schedule(lengths), need_nodes=True)
+        root, merges, nodes = encoder.tree(leaves, _schedule(leaves, lengths), need_nodes=True)
     steps = leaves.shape[1] - 1
     trees = BeamTrees.from_merges(merges[:, :steps], lengths)
     return Forest(leaves, nodes[:, None, :steps], root.unsqueeze(1), trees)
@@ -158,7 +154,7 @@ def _replayed(
 ) -> Outputs:
     """The tree by CUDA graphs where they can hold it, its leaves padded for them."""
     return encoder.graphs.run(
-        lambda leaves, lengths: encoder.tree(leaves, Schedule(lengths), need_nodes=need_nodes),
+        lambda leaves, lengths: encoder.tree(leaves, _schedule(leaves, lengths), need_nodes=need_nodes),
         (lengthen(leaves, encoder.graphs.padding(leaves)), lengths),
         (encoder.cell, encoder.scorer),
         (encoder.stochastic, encoder.cell.training, encoder.cell.dropout, need_nodes),
@@ -168,36 +164,9 @@ def _replayed(
     )
 
 
-def straight_through_tree(
-    leaves: Tensor,  # (B, n, d)
-    schedule: Schedule,
-    cell: nn.Module,
-    scorer: nn.Module,
-    keep: Tensor | None = None,
-    noise: Noise | None = None,
-    need_nodes: bool = False,
-) -> Outputs:
-    """Roots (B, d), merges (B, n−1) and nodes (B, n−1 or 0, d), each by the step that made it.
-
-    `keep`: a dropout mask a merge (sliced) or pair (entangled).
-    """
-    kind = leaves.device.type
-    product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else leaves.dtype
-    parameters = [*cell.parameters(), *scorer.parameters()]
-    steps = leaves.shape[1] - 1
-    merges = schedule.order.new_full((schedule.B, steps), -1)
-    if schedule.made == 0:
-        nodes = leaves.new_zeros(schedule.B, steps if need_nodes else 0, leaves.shape[2])
-        return with_zero_gradients(leaves[:, 0], parameters), merges, nodes
-    leaves = leaves[:, : schedule.n]
-    with torch.autocast(kind, enabled=False):
-        root, found, nodes = _StraightThroughTree.apply(
-            leaves, schedule, keep, noise, product, need_nodes, *parameters
-        )
-    merges[:, : schedule.n - 1] = found
-    if need_nodes:
-        nodes = nn.functional.pad(nodes, (0, 0, 0, steps - nodes.shape[1]))
-    return root, merges, nodes
+def _schedule(leaves: Tensor, lengths: Tensor) -> Schedule:
+    # The meta device has no lengths to look at.
+    return StaticSchedule(lengths, leaves.shape[1]) if leaves.is_meta else Schedule(lengths)
 
 
 def _noise_for(leaves: Tensor) -> Noise:
@@ -213,84 +182,3 @@ def _noise_for(leaves: Tensor) -> Noise:
         return noise.view(sequences, pairs)
 
     return draw
-
-
-class _SlicedJudge:
-    makes_parents = False
-
-    def __init__(self, parameters: list[Tensor]) -> None:
-        self.score, self.slopes = SlicedScore(parameters), SlicedScore(parameters)
-
-    def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, None]:
-        return self.score(pairs), None
-
-    def pull(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> Tensor:
-        return self.slopes.pull(pairs, grad)[..., : self.score.slice_size]
-
-    def pull_parameters(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> None:
-        self.score.pull(pairs, grad)
-
-    def parameter_gradients(self) -> list[Tensor]:
-        return self.score.parameter_gradients()
-
-
-class _StraightThroughTree(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        leaves: Tensor,
-        schedule: Schedule,
-        keep: Tensor | None,
-        noise: Noise | None,
-        product: torch.dtype,
-        need_nodes: bool,
-        *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        cell, judge = _parts(parameters, product)
-        growth = grow(leaves, schedule, cell, judge, keep=keep, noise=noise)
-        ctx.schedule, ctx.product, ctx.count = schedule, product, len(parameters)
-        ctx.save_for_backward(*parameters, keep, *growth[:-1], *growth.chances)
-        merges = schedule.merges(growth.positions)
-        ctx.mark_non_differentiable(merges)
-        ctx.made = schedule.nodes() if need_nodes else None
-        nodes = leaves[:, :0] if ctx.made is None else growth.nodes[ctx.made]
-        return growth.roots(schedule), merges, nodes
-
-    @staticmethod
-    def backward(ctx: Any, grad_roots: Tensor, _: Tensor, grad_made: Tensor) -> tuple[Any, ...]:
-        refuse_double_backward()
-        saved = ctx.saved_tensors  # once: activation checkpointing gives them once
-        parameters = saved[: ctx.count]
-        keep, nodes, windows, positions, lists, candidates, *chances = saved[ctx.count :]
-        growth = Growth(nodes, windows, positions, lists, candidates, chances)
-        cell, judge = _parts(parameters, ctx.product)
-        wide = torch.promote_types(nodes.dtype, torch.float32)
-        grad_nodes = None
-        if ctx.made is not None:
-            grad_nodes = torch.zeros_like(nodes, dtype=wide)
-            grad_nodes[ctx.made.flatten()] = grad_made.flatten(0, 1).to(wide)
-        found = sweep(
-            growth,
-            ctx.schedule,
-            cell,
-            judge,
-            keep=keep,
-            grad_roots=grad_roots.to(wide),
-            grad_nodes=grad_nodes,
-        )
-        for rows, some, mask in in_chunks(found.pairs, keep if judge.makes_parents else None):
-            judge.pull_parameters(nodes[some], mask, found.scores[rows])
-        gradients = cell.parameter_gradients(found.merged)
-        of_scores = judge.parameter_gradients()
-        if judge.makes_parents:
-            gradients = [a + b for a, b in zip(gradients, of_scores, strict=False)]
-            of_scores = of_scores[6:]
-        return found.leaves.to(nodes.dtype), None, None, None, None, None, *gradients, *of_scores
-
-
-def _parts(parameters: tuple[Tensor, ...], product: torch.dtype) -> tuple[GatedCell, Judge]:
-    """The cell of the first six parameters, and the judge: two more make it entangled, four sliced."""
-    cell = GatedCell(list(parameters[:6]), product)
-    if len(parameters) == 8:
-        return cell, EntangledScore(list(parameters), product)
-    return cell, _SlicedJudge(list(parameters[6:]))
