@@ -9,30 +9,25 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from on_gpu import needs_gpu, peak_of_training
+from small_encoders import assert_same, gradients, random_tokens
 from torch import Tensor
 
-from beamtree import zoo
 from beamtree.noise import draw_keep
 from beamtree.rivals import crvnn
 from beamtree.rivals.crvnn import CRvNN
 from beamtree.rivals.crvnn_step import neighbours
 
 LENGTHS = (7, 1, 2, 3, 9, 4)
+D = 6
 
 
-def make_encoder(d: int = 6, sharpness: float = 3.0, **options: float) -> CRvNN:
+def make_encoder(d: int = D, sharpness: float = 3.0, **options: float) -> CRvNN:
     torch.manual_seed(1)
     encoder = CRvNN(d, dtype=torch.float64, **options)
     with torch.no_grad():
         encoder.scorer.weight.mul_(sharpness)
         encoder.scorer.bias.fill_(6.0)  # so that sequences halt before the cap
     return encoder
-
-
-def make_batch(d: int = 6, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(2)
-    x = torch.randn(len(lengths), max(lengths), d, dtype=torch.float64)
-    return x, torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
 
 
 def right_neighbours(e: list[Tensor]) -> list[list[Tensor]]:
@@ -84,30 +79,20 @@ def reference(encoder: CRvNN, x: Tensor, keep: Tensor | None = None) -> tuple[Te
     return h[n], lifetime[1 : n + 1], t + 1
 
 
-def gradients(encoder: CRvNN, output: Tensor, x: Tensor) -> list[Tensor]:
-    weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype, device=output.device).view_as(output)
-    return list(torch.autograd.grad((output * weight).sum(), [x, *encoder.parameters()]))
-
-
-def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float = 1e-10) -> None:
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
 @pytest.mark.parametrize("halt", [True, False])
 def test_outputs_and_gradients_are_those_of_the_equations(halt: bool) -> None:
-    encoder, (x, is_padding) = make_encoder(halt=halt), make_batch()
+    encoder, (x, is_padding) = make_encoder(halt=halt), random_tokens(LENGTHS, D)
     x.requires_grad_()
     ours = encoder(x, is_padding)
     references = [reference(encoder, x[b, :n]) for b, n in enumerate(LENGTHS)]
     theirs = torch.stack([sentence for sentence, _, _ in references])
     assert [iterations for _, _, iterations in references] == [6, 1, 1, 3, 6, 4]
     assert_same([ours], [theirs])
-    assert_same(gradients(encoder, ours, x), gradients(encoder, theirs, x))
+    assert_same(gradients(ours, x, encoder), gradients(theirs, x, encoder))
 
 
 def test_a_sequence_stops_after_as_many_iterations_as_it_has_tokens() -> None:
-    encoder, (x, is_padding) = make_encoder(sharpness=0.0), make_batch()
+    encoder, (x, is_padding) = make_encoder(sharpness=0.0), random_tokens(LENGTHS, D)
     with torch.no_grad():
         encoder.scorer.bias.fill_(-4.0)
     references = [reference(encoder, x[b, :n]) for b, n in enumerate(LENGTHS)]
@@ -116,7 +101,7 @@ def test_a_sequence_stops_after_as_many_iterations_as_it_has_tokens() -> None:
 
 
 def test_dropout_is_on_the_cells_hidden_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, (x, is_padding) = make_encoder(dropout=0.3).train(), make_batch()
+    encoder, (x, is_padding) = make_encoder(dropout=0.3).train(), random_tokens(LENGTHS, D)
     x.requires_grad_()
     seed = torch.tensor(5)
     monkeypatch.setattr(crvnn, "draw_seed", lambda device: seed)
@@ -129,7 +114,7 @@ def test_dropout_is_on_the_cells_hidden_layer(monkeypatch: pytest.MonkeyPatch) -
         ]
     )
     assert_same([ours], [theirs])
-    assert_same(gradients(encoder, ours, x), gradients(encoder, theirs, x))
+    assert_same(gradients(ours, x, encoder), gradients(theirs, x, encoder))
     monkeypatch.undo()
     assert not torch.equal(encoder(x, is_padding), encoder(x, is_padding))
     encoder.eval()
@@ -156,49 +141,24 @@ def test_neighbours_stay_exact_in_long_rows_of_single_precision() -> None:
         assert (ours - exact).abs().max() < 2e-7
 
 
-@pytest.mark.parametrize("halt", [True, False])
-def test_a_sequence_in_a_padded_batch_is_encoded_as_alone_whatever_the_padding_holds(halt: bool) -> None:
-    encoder, (x, is_padding) = make_encoder(halt=halt).eval(), make_batch()
-    filled = x.masked_fill(is_padding.unsqueeze(-1), torch.nan).requires_grad_()
-    batch = encoder(filled, is_padding)
-    for b, n in enumerate(LENGTHS):
-        torch.testing.assert_close(batch[b], encoder(x[b : b + 1, :n])[0], atol=1e-12, rtol=0)
-    batch.sum().backward()
-    assert filled.grad is not None
-    assert (filled.grad[is_padding] == 0).all()
-    assert filled.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_every_parameter_gets_a_gradient_also_where_it_has_no_use(n: int) -> None:
-    encoder, (x, _) = make_encoder(), make_batch(lengths=(n, n))
-    encoder(x).sum().backward()
-    for name, parameter in encoder.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all()
-    if n == 1:
-        assert (encoder.cell.w1.weight.grad == 0).all()
-        torch.testing.assert_close(encoder(x), encoder.leaf(x[:, 0]))
-
-
 def test_looking_seldom_for_the_end_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, (x, is_padding) = make_encoder(), make_batch()
+    encoder, (x, is_padding) = make_encoder(), random_tokens(LENGTHS, D)
     x.requires_grad_()
     output = encoder(x, is_padding)
-    often = [output, *gradients(encoder, output, x)]
+    often = [output, *gradients(output, x, encoder)]
     monkeypatch.setattr(crvnn, "_looks_every", lambda x: 4)
     output = encoder(x, is_padding)
-    assert_same([output, *gradients(encoder, output, x)], often, 1e-12)
+    assert_same([output, *gradients(output, x, encoder)], often, 1e-12)
 
 
 def test_a_wider_row_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, (x, is_padding) = make_encoder(), make_batch()
+    encoder, (x, is_padding) = make_encoder(), random_tokens(LENGTHS, D)
     x.requires_grad_()
     output, trees = encoder(x, is_padding, need_trees=True)
-    narrow = [output, *gradients(encoder, output, x)]
+    narrow = [output, *gradients(output, x, encoder)]
     monkeypatch.setattr(crvnn, "_row_width", lambda B, n, on_gpu: (16, False))
     output, wide_trees = encoder(x, is_padding, need_trees=True)
-    assert_same([output, *gradients(encoder, output, x)], narrow, 1e-12)
+    assert_same([output, *gradients(output, x, encoder)], narrow, 1e-12)
     assert torch.equal(trees.merges, wide_trees.merges)
 
 
@@ -229,7 +189,7 @@ def test_training_keeps_nothing_that_grows_faster_than_the_vectors() -> None:
 
 
 def test_a_second_derivative_is_refused() -> None:
-    encoder, (x, _) = make_encoder(), make_batch()
+    encoder, (x, _) = make_encoder(), random_tokens(LENGTHS, D)
     x.requires_grad_()
     (gradient,) = torch.autograd.grad(encoder(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -237,16 +197,16 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 def test_sharp_scores_stay_finite() -> None:
-    encoder, (x, is_padding) = make_encoder(sharpness=1e5).float(), make_batch()
+    encoder, (x, is_padding) = make_encoder(sharpness=1e5).float(), random_tokens(LENGTHS, D)
     x = x.float().requires_grad_()
     output = encoder(x, is_padding)
     assert output.isfinite().all()
-    for gradient in gradients(encoder, output, x):
+    for gradient in gradients(output, x, encoder):
         assert gradient.isfinite().all()
 
 
 def test_half_precision_parameters_and_autocast_keep_the_outputs_type() -> None:
-    encoder, (x, is_padding) = make_encoder().eval(), make_batch()
+    encoder, (x, is_padding) = make_encoder().eval(), random_tokens(LENGTHS, D)
     expected = encoder(x, is_padding)
     half = copy.deepcopy(encoder).to(torch.bfloat16)
     output = half(x.to(torch.bfloat16), is_padding)
@@ -261,29 +221,9 @@ def test_half_precision_parameters_and_autocast_keep_the_outputs_type() -> None:
     torch.testing.assert_close(output.double(), expected, atol=0.3, rtol=0.1)
 
 
-def test_a_copy_computes_the_same_and_the_meta_device_gives_shapes() -> None:
-    encoder, (x, _) = make_encoder(), make_batch()
-    torch.testing.assert_close(copy.deepcopy(encoder)(x), encoder(x))
-    there = CRvNN(8, input_size=5, device="meta")
-    assert there(torch.randn(3, 4, 5, device="meta")).shape == (3, 8)
-    assert there.start.shape == (5,)
-
-
 def test_compiling_gives_the_same_result() -> None:
-    encoder, (x, _) = make_encoder().eval(), make_batch()
+    encoder, (x, _) = make_encoder().eval(), random_tokens(LENGTHS, D)
     torch.testing.assert_close(torch.compile(encoder, backend="eager")(x), encoder(x))
-
-
-def test_the_encoder_has_the_published_number_of_parameters() -> None:
-    for name in ("crvnn", "crvnn-nohalt"):
-        encoder = zoo.create_encoder(name, 128, device="meta")
-        assert sum(parameter.numel() for parameter in encoder.parameters()) == 493_697
-    assert not encoder.halt
-
-
-def test_a_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match=r"x must have shape \(B, n, 6\), got \(2, 3, 5\)"):
-        make_encoder()(torch.zeros(2, 3, 5, dtype=torch.float64))
 
 
 def test_trees_absorb_the_shortest_lived_first() -> None:
@@ -294,7 +234,7 @@ def test_trees_absorb_the_shortest_lived_first() -> None:
 
 
 def test_trees_come_from_the_tokens_lifetimes() -> None:
-    encoder, (x, is_padding) = make_encoder().eval(), make_batch()
+    encoder, (x, is_padding) = make_encoder().eval(), random_tokens(LENGTHS, D)
     sentence, trees = encoder(x, is_padding, need_trees=True)
     torch.testing.assert_close(sentence, encoder(x, is_padding))
     assert trees.merges.shape == (len(LENGTHS), 1, max(LENGTHS) - 1)
@@ -319,12 +259,12 @@ def test_gpu_replays_give_the_cpus_gradients(
     encoder = make_encoder(d=16, halt=halt, dropout=dropout)
     on_gpu = copy.deepcopy(encoder).cuda()
     for lengths in (LENGTHS, (5, 13, 1), (3,), (20,), LENGTHS):
-        x, is_padding = make_batch(16, lengths)
+        x, is_padding = random_tokens(lengths, 16)
         x.requires_grad_()
         there = x.detach().cuda().requires_grad_()
         ours, theirs = on_gpu(there, is_padding.cuda()), encoder(x, is_padding)
         assert_same([ours.cpu()], [theirs])
-        assert_same([g.cpu() for g in gradients(on_gpu, ours, there)], gradients(encoder, theirs, x))
+        assert_same([g.cpu() for g in gradients(ours, there, on_gpu)], gradients(theirs, x, encoder))
     assert len(on_gpu._graphs) == 8
     monkeypatch.setattr(crvnn, "REPLAYED_TOKENS", 0)
     assert_same([on_gpu(there, is_padding.cuda()).cpu()], [theirs])

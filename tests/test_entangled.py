@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from small_encoders import gradients, random_tokens
 from torch import Tensor, nn
 
 from beamtree import create_encoder
@@ -21,15 +22,8 @@ def make(name: str = "bt-grc", **options) -> nn.Module:
 
 
 def make_input(lengths: list[int] = LENGTHS) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(1)
-    n = max(lengths)
-    x = torch.randn(len(lengths), n, D, dtype=torch.float64, requires_grad=True)
-    return x, torch.arange(n) >= torch.tensor(lengths)[:, None]
-
-
-def gradients(output: Tensor, x: Tensor, encoder: nn.Module) -> list[Tensor]:
-    torch.manual_seed(5)
-    return torch.autograd.grad(output, [x, *encoder.parameters()], torch.randn_like(output))
+    x, is_padding = random_tokens(lengths, D, seed=1)
+    return x.requires_grad_(), is_padding
 
 
 class ThroughTheCell(nn.Module):

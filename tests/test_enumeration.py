@@ -5,6 +5,7 @@ from math import factorial
 import pytest
 import torch
 from merge_orders import merge_orders
+from small_encoders import sharp_encoder
 
 from beamtree import BeamTreeEncoder
 
@@ -12,11 +13,7 @@ D = 5
 
 
 def encoder(beam_size: int) -> BeamTreeEncoder:
-    torch.manual_seed(0)
-    encoder = BeamTreeEncoder(D, beam_size=beam_size, slice_size=4, dtype=torch.float64)
-    with torch.no_grad():
-        encoder.scorer.out.weight *= 5
-    return encoder
+    return sharp_encoder(D, 5, beam_size=beam_size)
 
 
 @pytest.mark.parametrize("kind", ["eval", "noisy", "repeated tokens"])

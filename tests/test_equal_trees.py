@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from merge_orders import MergeOrder, Span, continue_order, merge_orders
+from small_encoders import sharp_encoder
 from torch import Tensor, nn
 
 from beamtree import BeamTreeEncoder, create_encoder
@@ -18,13 +19,7 @@ ENOUGH = {1: 1, 2: 1, 3: 2, 4: 5, 5: 14, 6: 46}  # forests of n leaves that can 
 
 
 def encoder(beam_size: int, **options: Any) -> BeamTreeEncoder:
-    torch.manual_seed(0)
-    encoder = BeamTreeEncoder(
-        D, beam_size=beam_size, slice_size=4, merge_equal_trees=True, dtype=torch.float64, **options
-    )
-    with torch.no_grad():
-        encoder.scorer.out.weight *= 5
-    return encoder
+    return sharp_encoder(D, 5, beam_size=beam_size, merge_equal_trees=True, **options)
 
 
 def by_tree(orders: list[MergeOrder]) -> dict[frozenset[Span], list[MergeOrder]]:

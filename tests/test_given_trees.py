@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from merge_orders import cross, merge_orders
+from small_encoders import padding, sharp_encoder
 from torch import Tensor, nn
 
 from beamtree import BeamTreeEncoder, recursion
@@ -16,20 +17,11 @@ SEED = torch.tensor(2023)
 
 
 def encoder(scale: float = 3.0, **options: object) -> BeamTreeEncoder:
-    torch.manual_seed(0)
-    options = {"slice_size": 4, "dtype": torch.float64, **options}
-    model = BeamTreeEncoder(D, **options)
-    with torch.no_grad():
-        model.scorer.out.weight *= scale
-    return model
+    return sharp_encoder(D, scale, **options)
 
 
 def tokens(B: int, n: int) -> Tensor:
     return torch.randn(B, n, D, dtype=torch.float64)
-
-
-def padding(lengths: list[int]) -> Tensor:
-    return torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
 
 
 def gradients(loss: Tensor, model: nn.Module) -> list[Tensor]:

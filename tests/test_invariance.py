@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_encoders import sharp_encoder
 from torch import Tensor
 
 from beamtree import BeamTreeEncoder
@@ -18,11 +19,7 @@ PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def encoder(scale: float = 1.0, dtype: torch.dtype = torch.float64) -> BeamTreeEncoder:
-    torch.manual_seed(0)
-    model = BeamTreeEncoder(D, slice_size=5, dtype=dtype).eval()
-    with torch.no_grad():
-        model.scorer.out.weight *= scale
-    return model
+    return sharp_encoder(D, scale, slice_size=5, dtype=dtype).eval()
 
 
 def embed(sequences: list[list[int]], width: int = 0) -> tuple[Tensor, Tensor]:

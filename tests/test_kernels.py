@@ -35,16 +35,7 @@ class Case(NamedTuple):
 
     @property
     def weights(self) -> list[Tensor]:
-        cell, scorer = self.cell, self.scorer
-        weights = [
-            cell.w1.weight,
-            cell.w1.bias,
-            cell.w2.weight,
-            cell.w2.bias,
-            cell.norm.weight,
-            cell.norm.bias,
-        ]
-        return [*weights, scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
+        return [*self.cell.parameters(), *self.scorer.parameters()]
 
 
 def make(

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from small_encoders import gradients, random_tokens
 from torch import Tensor, nn
 
 from beamtree import create_encoder
@@ -19,21 +20,8 @@ def make(name: str = "bt-grc-os", **options) -> nn.Module:
 
 
 def make_input(lengths: list[int] = LENGTHS) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(1)
-    n = max(lengths)
-    x = torch.randn(len(lengths), n, D, dtype=torch.float64, requires_grad=True)
-    return x, torch.arange(n) >= torch.tensor(lengths)[:, None]
-
-
-def gradients(output: Tensor, x: Tensor, encoder: nn.Module) -> list[Tensor]:
-    torch.manual_seed(5)
-    found = torch.autograd.grad(
-        output, [x, *encoder.parameters()], torch.randn_like(output), allow_unused=True
-    )
-    return [
-        torch.zeros_like(p) if g is None else g
-        for g, p in zip(found, [x, *encoder.parameters()], strict=True)
-    ]
+    x, is_padding = random_tokens(lengths, D, seed=1)
+    return x.requires_grad_(), is_padding
 
 
 def merge(old: Tensor, new: Tensor, choice: Tensor) -> Tensor:

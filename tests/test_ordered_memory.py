@@ -10,29 +10,24 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from on_gpu import needs_gpu
+from small_encoders import assert_same, gradients, random_tokens
 from torch import Tensor
 
-from beamtree import zoo
 from beamtree.rivals import ordered_memory, ordered_memory_step
 from beamtree.rivals.ordered_memory import OrderedMemory
 from beamtree.rivals.ordered_memory_step import Masks, draw_masks
 from beamtree.tree import BeamTrees
 
 LENGTHS = (7, 1, 2, 3, 9, 4)
+D = 6
 
 
-def make_encoder(d: int = 6, slots: int = 4, **options: float) -> OrderedMemory:
+def make_encoder(d: int = D, slots: int = 4, **options: float) -> OrderedMemory:
     torch.manual_seed(1)
     encoder = OrderedMemory(d, memory_slots=slots, dtype=torch.float64, **options)
     with torch.no_grad():
         encoder.beta.weight.mul_(20)  # so that the attention is far from uniform
     return encoder
-
-
-def make_batch(d: int = 6, lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(2)
-    x = torch.randn(len(lengths), max(lengths), d, dtype=torch.float64)
-    return x, torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
 
 
 def reference(
@@ -78,27 +73,20 @@ def reference(
     return M_hat[-1]
 
 
-def gradients(encoder: OrderedMemory, output: Tensor, x: Tensor) -> list[Tensor]:
-    weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype, device=output.device).view_as(output)
-    return list(torch.autograd.grad((output * weight).sum(), [x, *encoder.parameters()]))
-
-
-def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float = 1e-10) -> None:
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
 def test_outputs_and_gradients_are_those_of_the_equations() -> None:
-    encoder, (x, is_padding) = make_encoder(), make_batch()
+    encoder, (x, is_padding) = make_encoder(), random_tokens(LENGTHS, D)
     x.requires_grad_()
     ours = encoder(x, is_padding)
     theirs = torch.stack([reference(encoder, x[b, :n]) for b, n in enumerate(LENGTHS)])
     assert_same([ours], [theirs])
-    assert_same(gradients(encoder, ours, x), gradients(encoder, theirs, x))
+    assert_same(gradients(ours, x, encoder), gradients(theirs, x, encoder))
 
 
 def test_dropout_acts_where_the_equations_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, (x, is_padding) = make_encoder(dropout=0.3, memory_dropout=0.2).train(), make_batch()
+    encoder, (x, is_padding) = (
+        make_encoder(dropout=0.3, memory_dropout=0.2).train(),
+        random_tokens(LENGTHS, D),
+    )
     x.requires_grad_()
     seed = torch.tensor(5)
     monkeypatch.setattr(ordered_memory, "draw_seed", lambda device: seed)
@@ -113,7 +101,7 @@ def test_dropout_acts_where_the_equations_have_it(monkeypatch: pytest.MonkeyPatc
         [reference(encoder, x[b, :length], query_mask, masks, b) for b, length in enumerate(LENGTHS)]
     )
     assert_same([ours], [theirs])
-    assert_same(gradients(encoder, ours, x), gradients(encoder, theirs, x))
+    assert_same(gradients(ours, x, encoder), gradients(theirs, x, encoder))
 
 
 def test_masks_are_scaled_and_independent() -> None:
@@ -131,14 +119,14 @@ def test_masks_are_scaled_and_independent() -> None:
 
 
 def test_evaluation_draws_nothing_and_training_does() -> None:
-    encoder, (x, is_padding) = make_encoder(dropout=0.4, memory_dropout=0.4), make_batch()
+    encoder, (x, is_padding) = make_encoder(dropout=0.4, memory_dropout=0.4), random_tokens(LENGTHS, D)
     assert not torch.equal(encoder(x, is_padding), encoder(x, is_padding))
     encoder.eval()
     assert torch.equal(encoder(x, is_padding), encoder(x, is_padding))
 
 
 def test_skipping_closed_slots_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, (x, is_padding) = make_encoder(slots=9), make_batch()
+    encoder, (x, is_padding) = make_encoder(slots=9), random_tokens(LENGTHS, D)
     x.requires_grad_()
     skipped: list[int] = []
     find = ordered_memory_step._first_open_slot
@@ -146,67 +134,23 @@ def test_skipping_closed_slots_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
         ordered_memory_step, "_first_open_slot", lambda cp: skipped.append(find(cp)) or skipped[-1]
     )
     output = encoder(x, is_padding)
-    fast = [output, *gradients(encoder, output, x)]
+    fast = [output, *gradients(output, x, encoder)]
     assert skipped[0] == 8
     monkeypatch.setattr(ordered_memory_step, "_first_open_slot", lambda cp: 0)
     output = encoder(x, is_padding)
-    assert_same(fast, [output, *gradients(encoder, output, x)], 1e-12)
-
-
-def test_a_sequence_in_a_padded_batch_is_encoded_as_alone_whatever_the_padding_holds() -> None:
-    encoder, (x, is_padding) = make_encoder().eval(), make_batch()
-    filled = x.masked_fill(is_padding.unsqueeze(-1), torch.nan).requires_grad_()
-    batch = encoder(filled, is_padding)
-    for b, n in enumerate(LENGTHS):
-        torch.testing.assert_close(batch[b], encoder(x[b : b + 1, :n])[0], atol=1e-12, rtol=0)
-    batch.sum().backward()
-    assert filled.grad is not None
-    assert (filled.grad[is_padding] == 0).all()
-    assert filled.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_every_parameter_gets_a_gradient_also_where_it_has_no_use(n: int) -> None:
-    encoder, (x, _) = make_encoder(), make_batch(lengths=(n, n))
-    encoder(x).sum().backward()
-    for name, parameter in encoder.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all()
-    if n == 1:
-        assert (encoder.cell["w1"].weight.grad == 0).all()
-        torch.testing.assert_close(encoder(x), encoder.memory_norm(encoder.leaf["linear"](x[:, 0])))
+    assert_same(fast, [output, *gradients(output, x, encoder)], 1e-12)
 
 
 def test_one_slot_is_a_chain() -> None:
-    encoder, (x, is_padding) = make_encoder(slots=1), make_batch()
+    encoder, (x, is_padding) = make_encoder(slots=1), random_tokens(LENGTHS, D)
     x.requires_grad_()
     output = encoder(x, is_padding)
     theirs = torch.stack([reference(encoder, x[b, :n]) for b, n in enumerate(LENGTHS)])
-    assert_same([output, *gradients(encoder, output, x)], [theirs, *_unused_as_zero(encoder, theirs, x)])
-
-
-def _unused_as_zero(encoder: OrderedMemory, output: Tensor, x: Tensor) -> list[Tensor]:
-    weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
-    return list(
-        torch.autograd.grad((output * weight).sum(), [x, *encoder.parameters()], materialize_grads=True)
-    )
-
-
-def test_several_forwards_may_come_before_their_backwards() -> None:
-    encoder, (x, is_padding) = make_encoder(), make_batch()
-    x.requires_grad_()
-    alone = [gradients(encoder, encoder(part), part) for part in (x, 2 * x)]
-    parts = (x, 2 * x)
-    outputs = [encoder(part) for part in parts]
-    encoder.eval()
-    with torch.no_grad():
-        encoder(x, is_padding)
-    for part, output, expected in zip(parts, outputs, alone, strict=True):
-        assert_same(gradients(encoder, output, part), expected, 1e-12)
+    assert_same([output, *gradients(output, x, encoder)], [theirs, *gradients(theirs, x, encoder)])
 
 
 def test_a_graph_that_is_kept_gives_its_gradients_again() -> None:
-    encoder, (x, _) = make_encoder(), make_batch()
+    encoder, (x, _) = make_encoder(), random_tokens(LENGTHS, D)
     x.requires_grad_()
     loss = encoder(x).square().sum()
     first = torch.autograd.grad(loss, x, retain_graph=True)[0]
@@ -214,7 +158,7 @@ def test_a_graph_that_is_kept_gives_its_gradients_again() -> None:
 
 
 def test_a_second_derivative_is_refused() -> None:
-    encoder, (x, _) = make_encoder(), make_batch()
+    encoder, (x, _) = make_encoder(), random_tokens(LENGTHS, D)
     x.requires_grad_()
     (gradient,) = torch.autograd.grad(encoder(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -222,7 +166,7 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 def test_evaluation_may_have_other_slots_than_training() -> None:
-    encoder, (x, _) = make_encoder(slots=3, test_slots=6), make_batch()
+    encoder, (x, _) = make_encoder(slots=3, test_slots=6), random_tokens(LENGTHS, D)
     more, fewer = make_encoder(slots=6).eval(), make_encoder(slots=3).eval()
     torch.testing.assert_close(encoder.train()(x), fewer(x))
     torch.testing.assert_close(encoder.eval()(x), more(x))
@@ -230,7 +174,7 @@ def test_evaluation_may_have_other_slots_than_training() -> None:
 
 
 def test_half_precision_parameters_are_read_in_full_precision_and_the_output_is_half() -> None:
-    encoder, (x, is_padding) = make_encoder().eval(), make_batch()
+    encoder, (x, is_padding) = make_encoder().eval(), random_tokens(LENGTHS, D)
     expected = encoder(x, is_padding)
     half = copy.deepcopy(encoder).to(torch.bfloat16)
     output = half(x.to(torch.bfloat16), is_padding)
@@ -240,7 +184,7 @@ def test_half_precision_parameters_are_read_in_full_precision_and_the_output_is_
 
 
 def test_autocast_keeps_the_parameters_type() -> None:
-    encoder, (x, is_padding) = make_encoder().float(), make_batch()
+    encoder, (x, is_padding) = make_encoder().float(), random_tokens(LENGTHS, D)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output = encoder(x.float(), is_padding)
         output.sum().backward()
@@ -249,27 +193,16 @@ def test_autocast_keeps_the_parameters_type() -> None:
 
 
 def test_a_copy_and_a_pickle_compute_the_same_on_their_own() -> None:
-    encoder, (x, _) = make_encoder(), make_batch()
+    encoder, (x, _) = make_encoder(), random_tokens(LENGTHS, D)
     expected = encoder(x)
     for other in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
         torch.testing.assert_close(other(x), expected)
         assert other._graphs is not encoder._graphs
 
 
-def test_the_meta_device_gives_shapes() -> None:
-    encoder = OrderedMemory(8, input_size=5, device="meta")
-    assert encoder(torch.randn(3, 4, 5, device="meta")).shape == (3, 8)
-
-
 def test_compiling_gives_the_same_result() -> None:
-    encoder, (x, _) = make_encoder().eval(), make_batch()
+    encoder, (x, _) = make_encoder().eval(), random_tokens(LENGTHS, D)
     torch.testing.assert_close(torch.compile(encoder, backend="eager")(x), encoder(x))
-
-
-def test_the_encoder_has_the_published_number_of_parameters() -> None:
-    encoder = zoo.create_encoder("om", 128, device="meta")
-    assert sum(parameter.numel() for parameter in encoder.parameters()) == 444_673
-    assert "memory_slots=21" in repr(encoder)
 
 
 @pytest.mark.parametrize(
@@ -284,11 +217,6 @@ def test_the_encoder_has_the_published_number_of_parameters() -> None:
 def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OrderedMemory(4, **options)
-
-
-def test_a_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match=r"x must have shape \(B, n, 6\), got \(2, 3, 5\)"):
-        make_encoder()(torch.zeros(2, 3, 5, dtype=torch.float64))
 
 
 @st.composite
@@ -316,7 +244,7 @@ def test_the_tree_is_what_hard_attention_composes(slots: list[int]) -> None:
 
 
 def test_trees_come_with_their_lengths() -> None:
-    encoder, (x, is_padding) = make_encoder().eval(), make_batch()
+    encoder, (x, is_padding) = make_encoder().eval(), random_tokens(LENGTHS, D)
     sentence, trees = encoder(x, is_padding, need_trees=True)
     torch.testing.assert_close(sentence, encoder(x, is_padding))
     assert trees.merges.shape == (len(LENGTHS), 1, max(LENGTHS) - 1)
@@ -336,12 +264,12 @@ def test_gpu_replays_give_the_cpus_gradients(
     encoder = make_encoder(d=16, slots=5, **rates)
     on_gpu = copy.deepcopy(encoder).cuda()
     for lengths in (LENGTHS, (5, 12, 1), (3,), LENGTHS):
-        x, is_padding = make_batch(16, lengths)
+        x, is_padding = random_tokens(lengths, 16)
         x.requires_grad_()
         there = x.detach().cuda().requires_grad_()
         ours, theirs = on_gpu(there, is_padding.cuda()), encoder(x, is_padding)
         assert_same([ours.cpu()], [theirs])
-        assert_same([g.cpu() for g in gradients(on_gpu, ours, there)], gradients(encoder, theirs, x))
+        assert_same([g.cpu() for g in gradients(ours, there, on_gpu)], gradients(theirs, x, encoder))
     assert len(on_gpu._graphs) == 6
 
 
@@ -349,7 +277,7 @@ def test_gpu_replays_give_the_cpus_gradients(
 @needs_gpu
 def test_gpu_weights_may_change_between_replays() -> None:
     encoder = make_encoder().cuda()
-    x = make_batch()[0].cuda()
+    x = random_tokens(LENGTHS, D)[0].cuda()
     before = encoder(x)
     with torch.no_grad():
         for parameter in encoder.parameters():
@@ -362,7 +290,7 @@ def test_gpu_weights_may_change_between_replays() -> None:
 @needs_gpu
 def test_gpu_step_can_be_part_of_a_callers_graph() -> None:
     encoder = make_encoder(dropout=0.1).cuda()
-    x = make_batch()[0].cuda().requires_grad_()
+    x = random_tokens(LENGTHS, D)[0].cuda().requires_grad_()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         encoder(x).sum().backward()
