@@ -36,3 +36,9 @@ def test_a_part_of_the_corpus_is_called_a_subset() -> None:
 def test_formal_tasks_and_runs_without_facts_need_no_note() -> None:
     assert data_note("sst5", [TrainedRun(Path("run"), load_recipe("sst5"), [], [])]) == ""
     assert data_note("listops", [TrainedRun(Path("run"), load_recipe("listops"), [], [])]) == ""
+
+
+def test_rebuilt_stress_tests_are_told() -> None:
+    facts = {"train": {"split": "train", "examples": 18_000}, "words": None}
+    runs = [TrainedRun(Path("run"), load_recipe("mnli"), [], [], data=facts)]
+    assert "The stress tests are rebuilt from the dev sets" in data_note("mnli", runs)

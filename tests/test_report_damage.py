@@ -64,6 +64,14 @@ def test_a_damaged_run_is_refused_or_left_out_with_a_note(
     assert [line.cells[2].text for line in report.tables[-1].lines] == [str(tmp_path / "good")]
 
 
+def test_whole_numbers_are_numbers_and_facts_on_data_must_say_how_much(tmp_path: Path) -> None:
+    run = damaged(tmp_path / "run", "metrics.jsonl", lambda text: text.replace("90.0", "90"))
+    assert read_run(run).minutes == 12
+    (run / "data.json").write_text('{"train": {"examples": "many"}, "words": null}')
+    with pytest.raises(BeamtreeError, match=r"data\.json does not say what was learnt from"):
+        read_run(run)
+
+
 def test_what_is_no_run_folder_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(BeamtreeError, match=r"no-such is no run folder: it is not there \(--skip leaves"):
         build_report([tmp_path / "no-such"])
