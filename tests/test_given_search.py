@@ -101,3 +101,16 @@ def test_an_encoder_on_a_gpu_follows_trees_as_on_the_host(d: int, n: int) -> Non
         loss = root.square().sum() + trees.log_scores.sum()
         results.append([root, trees.log_scores, *torch.autograd.grad(loss, list(model.parameters()))])
     assert furthest([y.cpu() for y in results[0]], results[1]) < 1e-4
+
+
+@pytest.mark.parametrize("need_nodes", [False, True])
+def test_a_compiler_is_told_the_right_shapes(need_nodes: bool) -> None:
+    merges = random_merges(torch.tensor(MIXED), 7)
+    weights = weights_of(GatedRecursiveCell(16, hidden_size=24), SlicedScorer(16, slice_size=8))
+    tensors = [torch.randn(6, 7, 16), torch.tensor(MIXED), torch.tensor(SEED), merges]
+    options = (0.1, torch.float32, need_nodes, [w.detach().to(DEVICE) for w in weights])
+    torch.library.opcheck(
+        torch.ops.beamtree.fused_follow,
+        (*(x.to(DEVICE) for x in tensors), *options),
+        test_utils=("test_schema", "test_faketensor"),
+    )
