@@ -19,7 +19,7 @@ from beamtree.data.task import Example, Task, find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words, saved_words
 from beamtree.embedding import create_embedding
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.folder import (
     CONFIG,
     VOCABULARY,
@@ -33,7 +33,7 @@ from beamtree.folder import (
 from beamtree.heads import ClassifierHead, class_probabilities, pair_features
 from beamtree.hub import HubMixin
 from beamtree.reading import is_file, is_folder, machine_memory, shown
-from beamtree.settings import from_table, nearest, setting
+from beamtree.settings import from_table, setting
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.zoo import create_encoder, pair_encoder_names
 

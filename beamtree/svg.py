@@ -63,9 +63,11 @@ def draw_as_svg(tree: PlainTree, caption: str) -> str:
     key = f"beamtree-{zlib.crc32((brackets + caption).encode(errors='replace')):08x}"
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="beamtree" role="img" '
-            f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            f'aria-labelledby="{key}-title {key}-description">',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" class="beamtree" role="img" '
+                f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+                f'aria-labelledby="{key}-title {key}-description">'
+            ),
             f'<title id="{key}-title">Binary tree: {escape(caption)}</title>',
             f'<desc id="{key}-description">{escape(clip_label(brackets, LONGEST_DESCRIPTION))}</desc>',
             f"<style>{STYLE}</style>",

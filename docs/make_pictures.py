@@ -50,8 +50,10 @@ def search(text: str) -> Searched:
 def picture(width: float, height: float, title: str, parts: Iterable[str]) -> str:
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
-            f'viewBox="0 0 {width:g} {height:g}" {FONT}>',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
+                f'viewBox="0 0 {width:g} {height:g}" {FONT}>'
+            ),
             f"<title>{escape(title)}</title>\n<style>{STYLE}</style>",
             f'<rect class="paper" width="{width:g}" height="{height:g}" rx="12"/>',
             *parts,

@@ -34,7 +34,7 @@ def test_the_published_table_has_ten_rows_of_four_ranges():
 @pytest.mark.skipif(not RESULTS.exists(), reason="the paper's figures are not beside the repository")
 def test_the_published_table_is_that_of_the_paper():
     text = RESULTS.read_text(encoding="utf-8")
-    lines = re.search(r"## Table 1\..*?\n\n(.*?)\n\n", text, re.S).group(1).splitlines()[2:]
+    lines = re.search(r"## Table 1\..*?\n\n(.*?)\n\n", text, re.DOTALL).group(1).splitlines()[2:]
     printed = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     ours = [
         [row.label, *(word for figures in row.figures.values() for word in spelt(figures))]

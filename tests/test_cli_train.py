@@ -113,8 +113,10 @@ def test_the_same_command_begins_and_continues(recipe: Path, tmp_path: Path) -> 
         (["listop"], "there is no recipe 'listop', neither shipped nor a file; did you mean 'listops'?"),
         (
             ["listops"],
-            "there are no listops data in data/listops: make them with `beamtree data listops --out "
-            "data/listops`, or name their folder with --data",
+            (
+                "there are no listops data in data/listops: make them with `beamtree data listops --out "
+                "data/listops`, or name their folder with --data"
+            ),
         ),
         (
             ["logic", "--data", "here"],

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "runs" not in path.parts)
 COMMAND = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(?:(?:torchrun|accelerate) .*-m beamtree\.cli|beamtree) (.*)")
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def name_of(path: Path) -> str:
@@ -89,7 +89,7 @@ def test_pages_speak_of_every_command() -> None:
 
 def test_the_reference_lists_every_public_name() -> None:
     text = (DOCS / "api.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^::: beamtree\.(?:\w+\.)*(\w+)$", text, re.M))
+    listed = set(re.findall(r"^::: beamtree\.(?:\w+\.)*(\w+)$", text, re.MULTILINE))
     assert set(beamtree.__all__) <= listed
 
 

@@ -12,7 +12,7 @@ from beamtree.data.listops import sample_expressions
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.S | re.M)
+FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 COMMANDS = [
     line.split("#")[0].strip()
     for language, block in FENCED
@@ -72,4 +72,4 @@ def test_make_has_the_two_commands_that_readme_names() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in ("run", "test"):
         assert f"make {target}" in README
-        assert re.search(rf"^{target}:", makefile, re.M)
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)

@@ -52,7 +52,7 @@ def test_the_page_needs_nothing_else_and_links_every_figure_to_its_run(tmp_path:
     markdown = (tmp_path / "out/docs/results.md").read_text()
     assert "<b>\\|odd" in markdown
     assert "| EBT-GRC | ours | **90.00** |" in markdown
-    for block in re.findall(r"(?:^\|.*\n)+", markdown, re.M):
+    for block in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
@@ -61,7 +61,7 @@ def test_without_a_folder_the_markdown_goes_to_stdout(tmp_path: Path) -> None:
     output = call("report", run, "--table", "listops").stdout
     assert output.startswith("# Results\n")
     assert f"Written by `beamtree report {run} --table listops`" in output
-    assert re.findall(r"^## (.*)", output, re.M) == [TABLES["listops"].title, "Runs"]
+    assert re.findall(r"^## (.*)", output, re.MULTILINE) == [TABLES["listops"].title, "Runs"]
     assert f"`beamtree train listops; beamtree eval {run}`" in output
 
 

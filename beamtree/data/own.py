@@ -13,9 +13,8 @@ from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import MissingFileError, find_file
 from beamtree.data.rows import MAX_WORDS, RowFormat, blanks_apart, column_names, read_columns, words_of
 from beamtree.data.task import CountRule, Example, Task
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.reading import shown
-from beamtree.settings import nearest
 
 NAME = "own"
 TOKENIZERS = {"words": words_of, "blanks": blanks_apart}

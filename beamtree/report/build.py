@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.report.layout import Table
 from beamtree.report.listings import cut_off_table, runs_table, splits_table
 from beamtree.report.paper import TABLES
@@ -14,7 +14,6 @@ from beamtree.report.runs import read_runs
 from beamtree.report.shipped import shipped_table
 from beamtree.report.summary import coverage_table, targets_table
 from beamtree.report.tables import other_splits_table, paper_table, slice_tables, trees_table
-from beamtree.settings import nearest
 
 KINDS = ("targets", "summary", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
 TABLE_NAMES = (*TABLES, *KINDS)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from beamtree.data.task import find_task
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.reading import is_file, shown
 from beamtree.report.paper import LABELS, TABLES
-from beamtree.settings import from_table, nearest, read_toml, setting
+from beamtree.settings import from_table, read_toml, setting
 
 FILE = "remarks.toml"
 

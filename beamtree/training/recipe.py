@@ -8,7 +8,7 @@ from pathlib import Path
 from beamtree.data.bad_rows import CHOICES as BAD_ROWS
 from beamtree.data.own import TOKENIZERS
 from beamtree.data.rows import MAX_WORDS
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.model import ModelSettings
 from beamtree.reading import is_file, shown
 from beamtree.settings import (
@@ -16,7 +16,6 @@ from beamtree.settings import (
     assignment,
     from_table,
     merge_tables,
-    nearest,
     read_toml,
     setting,
     to_toml,

@@ -61,7 +61,7 @@ def expressions(draw: random.Random, name: str) -> str | None:
         tokens = task.tokenize(text)
     except BeamtreeError as error:
         return None if 0 < len(str(error)) < 400 else f"{text!r}: {error}"
-    return _whole_tree(task.gold_merges(tokens), len(tokens), text)
+    return _whole_tree(task.gold_merges(tokens) if task.gold_merges else [], len(tokens), text)
 
 
 def _whole_tree(found: list[int], n: int, text: str) -> str | None:
@@ -118,8 +118,9 @@ class Lines:
         from beamtree.data.task import find_task
         from beamtree.model import ModelSettings, create_model
 
-        sizes = {"d_model": 4, "embedding_size": 4, "classifier_hidden": 4}
-        settings = ModelSettings("ebt-grc", **sizes, options={"beam_size": 2})
+        settings = ModelSettings(
+            "ebt-grc", d_model=4, embedding_size=4, classifier_hidden=4, options={"beam_size": 2}
+        )
         self.models = [create_model(settings, find_task(name)).eval() for name in ("listops", "logic")]
 
     def one(self, draw: random.Random) -> str | None:

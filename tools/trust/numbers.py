@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tools.trust.jobs import RECIPE, training_outcome
 from tools.trust.tally import Tally
@@ -38,16 +39,12 @@ def compare_precisions(batches: int, seed: int, scale: float = 1.0) -> Tally:
     """
     import torch
 
-    from beamtree import BeamTreeEncoder
-
     torch.manual_seed(seed)
     sequences = differing = beams_differing = 0
     worst_root, widest_tie = 0.0, 0.0
     tally = Tally("")
     for _ in range(batches):
-        encoder = BeamTreeEncoder(16, beam_size=5).eval()
-        with torch.no_grad():
-            encoder.scorer.out.weight.mul_(scale)
+        encoder = _encoder(16, 5, scale).eval()
         exact = copy.deepcopy(encoder).double()
         n = int(torch.randint(2, 25, ()))
         x = torch.randn(4, n, 16)
@@ -93,14 +90,11 @@ def _step(d: int, K: int, n: int, size: float, seed: int) -> str | None:
 
     import torch
 
-    from beamtree import BeamTreeEncoder
     from beamtree.heads import ClassifierHead, class_losses
 
     warnings.simplefilter("ignore")
     torch.manual_seed(seed)
-    encoder, head = BeamTreeEncoder(d, beam_size=K), ClassifierHead(d, 8, 10)
-    with torch.no_grad():
-        encoder.scorer.out.weight.mul_(size)
+    encoder, head = _encoder(d, K, size), ClassifierHead(d, 8, 10)
     x = torch.randn(2 if n < 1000 else 1, n, d, requires_grad=True)
     root, trees = encoder(x, need_trees=True)
     logits = head(root)
@@ -114,6 +108,18 @@ def _step(d: int, K: int, n: int, size: float, seed: int) -> str | None:
     if not loss.isfinite() or not root.isfinite().all():
         return f"loss {float(loss)}"
     return f"gradients of {', '.join(wrong)}" if wrong else None
+
+
+def _encoder(d: int, K: int, scale: float) -> Any:
+    """One whose scores are so many times as large as they would be."""
+    import torch
+
+    from beamtree import BeamTreeEncoder
+
+    encoder: Any = BeamTreeEncoder(d, beam_size=K)
+    with torch.no_grad():
+        encoder.scorer.out.weight.mul_(scale)
+    return encoder
 
 
 def repeat_in_two_processes(folder: Path) -> Tally:
