@@ -138,3 +138,11 @@ def test_links_of_readme_lead_somewhere() -> None:
     assert targets
     for target in targets:
         assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_the_map_of_the_code_names_every_module_and_package() -> None:
+    shown = set(re.findall(r"`([\w/.]+)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    package = ROOT / "beamtree"
+    modules = {path.name for path in package.glob("[!_]*.py")}
+    packages = {f"{path.name}/" for path in package.glob("[!_]*") if path.is_dir()}
+    assert modules | packages <= shown
