@@ -35,7 +35,7 @@ def run_in_batches(
     batches = BucketedBatches(
         examples, batch_size=rows, bucket=-(-len(examples) // rows), max_padded_tokens=batch_tokens
     )
-    need_trees = need_trees and getattr(model.encoder, "builds_trees", True)
+    need_trees = need_trees and model.builds_trees
     model.eval()
     try:
         for batch in batches.epoch(0, device=next(model.parameters()).device):

@@ -110,6 +110,10 @@ class TreeClassifier(HubMixin, nn.Module):
         """Whether the encoder builds the trees it is given instead of looking for its own."""
         return getattr(self.encoder, "needs_merges", False)
 
+    @property
+    def builds_trees(self) -> bool:
+        return getattr(self.encoder, "builds_trees", True)
+
     def forward(
         self,
         ids: Tensor,

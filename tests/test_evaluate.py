@@ -14,6 +14,7 @@ from torch import Tensor
 from beamtree.data import listops, logic
 from beamtree.data.batching import Batch
 from beamtree.data.files import MissingFileError
+from beamtree.data.gold import nesting
 from beamtree.data.listops_language import brackets
 from beamtree.data.listops_language import evaluate as value_of
 from beamtree.data.task import Example
@@ -21,7 +22,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.inference import choose_device, merge_equal_trees, run_in_batches, set_beam_size
 from beamtree.model import ModelSettings, TreeClassifier, create_model
 from beamtree.training.agreement import Agreement
-from beamtree.training.evaluate import evaluate, find_sources, nesting_depth
+from beamtree.training.evaluate import evaluate, find_sources
 from beamtree.training.tally import SplitResult, Tally, length_range, pool, wilson_interval
 from beamtree.tree import BeamTrees
 
@@ -101,11 +102,11 @@ def test_the_ranges_of_length_cover_every_length_once_and_match_the_splits() -> 
     ("text", "depth"), [("7", 0), ("[MAX 1 2 ]", 1), ("[MAX 1 [MIN 2 3 ] [SM 4 [MED 5 6 ] ] ]", 3)]
 )
 def test_depth_is_how_deep_operators_nest(text: str, depth: int) -> None:
-    assert nesting_depth(listops.TASK.tokenize(text)) == depth
+    assert nesting(listops.TASK.tokenize(text)) == depth
 
 
 def test_depth_of_a_formula_counts_its_round_brackets() -> None:
-    assert nesting_depth(logic.tokenize("( ( not a ) ( and b ) )")) == 2
+    assert nesting(logic.tokenize("( ( not a ) ( and b ) )")) == 2
 
 
 def test_an_oracle_scores_full_marks_on_labels_and_trees(expressions: list[Example]) -> None:
@@ -154,7 +155,7 @@ def test_lengths_and_depths_add_up_to_the_whole(expressions: list[Example]) -> N
     for parts in (result.by_length.values(), result.by_depth.values()):
         assert sum(tally.examples for tally in parts) == 40
         assert sum(tally.correct for tally in parts) == result.total.correct
-    depths = sorted({nesting_depth(example.sentences[0]) for example in expressions})
+    depths = sorted({nesting(example.sentences[0]) for example in expressions})
     assert sorted(result.by_depth) == depths
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from beamtree import create_encoder
 from beamtree.cell import GatedRecursiveCell
+from beamtree.levels import Levels
 from beamtree.rivals import fixed_trees, given_tree
 from beamtree.rivals.given_tree import Plan, compose_nodes
-from beamtree.levels import Levels
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -12,7 +12,8 @@ import pytest
 from chi_square import assert_same_law
 
 from beamtree.data import listops_generate
-from beamtree.data.listops import TASK, generate_listops, nesting, read, read_file
+from beamtree.data.gold import nesting
+from beamtree.data.listops import TASK, generate_listops, read, read_file
 from beamtree.data.listops_language import evaluate
 from beamtree.data.listops_process import Choice, Tree, free_process
 from beamtree.data.listops_splits import DRAWS, SPLITS, Draw

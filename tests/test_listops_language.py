@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beamtree.data.gold import nesting
 from beamtree.data.listops_language import (
     DIGITS,
     OPERATORS,
@@ -13,7 +14,6 @@ from beamtree.data.listops_language import (
     brackets,
     evaluate,
     gold_merges,
-    nesting,
     tokenize,
 )
 from beamtree.errors import BeamtreeError

@@ -12,7 +12,8 @@ import pytest
 from chi_square import assert_same_law, chi_square_limit
 
 from beamtree.data import listops_process
-from beamtree.data.listops_language import DIGITS, OPERATORS, brackets, evaluate, nesting, tokenize
+from beamtree.data.gold import nesting
+from beamtree.data.listops_language import DIGITS, OPERATORS, brackets, evaluate, tokenize
 from beamtree.data.listops_law import Law, Process
 from beamtree.data.listops_process import DECISION_BITS, Choice, ConditionedProcess, Tree, free_process
 from beamtree.data.listops_sampler import BitStream, draw_distinct, draw_expression, sample_expressions

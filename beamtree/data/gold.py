@@ -22,3 +22,15 @@ def merges_by_brackets(tokens: Sequence[str], openers: Collection[str], closer: 
                 if opened:
                     merges.append(opened - 1)
     return merges
+
+
+def nesting(tokens: Sequence[str]) -> int:
+    """How deep a bracketed text nests: the most brackets that are open at once."""
+    depth = deepest = 0
+    for token in tokens:
+        if token[0] in "([":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token in (")", "]"):
+            depth -= 1
+    return deepest

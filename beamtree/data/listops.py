@@ -6,13 +6,13 @@ from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import find_file, read_lines
+from beamtree.data.gold import nesting
 from beamtree.data.listops_generate import generate_listops
 from beamtree.data.listops_language import (
     DIGITS,
     TOKENS,
     evaluate,
     gold_merges,
-    nesting,
     split_tokens,
     tokenize,
 )

@@ -110,18 +110,6 @@ def _few(operators: Sequence[str]) -> str:
     return " ".join(operators[:8]) + (f" … ({len(operators):,})" if len(operators) > 8 else "")
 
 
-def nesting(tokens: Sequence[str]) -> int:
-    """How many operators deep an expression nests; 0 for a lone digit."""
-    depth = deepest = 0
-    for token in tokens:
-        if token == CLOSE:
-            depth -= 1
-        elif token in VALUE_OF:
-            depth += 1
-            deepest = max(deepest, depth)
-    return deepest
-
-
 def bracket(operator: str, arguments: Sequence[str]) -> str:
     """One operator over bracketed arguments, as published: `( ( ( [MAX 2 ) 9 ) ] )`."""
     return f"{'( ' * (len(arguments) + 1)}{operator} {' ) '.join(arguments)} ) ] )"

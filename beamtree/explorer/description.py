@@ -30,7 +30,7 @@ def kind_of(model: TreeClassifier) -> str:
     """`search`: trees with all steps that led to them; `tree`: trees only; `none`: a prediction only."""
     if is_watched(model):
         return "search"
-    return "tree" if getattr(model.encoder, "builds_trees", True) else "none"
+    return "tree" if model.builds_trees else "none"
 
 
 def explain_kind(model: TreeClassifier) -> str | None:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from beamtree.cell import GatedRecursiveCell, product_dtype, without_autocast
 from beamtree.generic import refuse_double_backward
+from beamtree.levels import Levels
 from beamtree.ops.fused import supports
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.given_tree import compose_levels
-from beamtree.levels import Levels
 
 
 class Followed(NamedTuple):

@@ -8,8 +8,9 @@ from pathlib import Path
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.files import MissingFileError
+from beamtree.data.gold import nesting
 from beamtree.data.location import data_folder
-from beamtree.data.task import Example, Task, Tokens
+from beamtree.data.task import Example, Task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.heads import class_losses, predicted_classes
 from beamtree.inference import BATCH_TOKENS, run_in_batches
@@ -104,19 +105,7 @@ def evaluate(
     return result
 
 
-def nesting_depth(sentence: Tokens) -> int:
-    """The most brackets that are open at once: for ListOps, how deep operators nest."""
-    depth = deepest = 0
-    for token in sentence:
-        if token[0] in "([":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif token in (")", "]"):
-            depth -= 1
-    return deepest
-
-
 def _note_depths(examples: Iterable[Example], depths: list[int]) -> Iterator[Example]:
     for example in examples:
-        depths.append(max(map(nesting_depth, example.sentences)))
+        depths.append(max(map(nesting, example.sentences)))
         yield example
