@@ -22,7 +22,7 @@ _ENCODERS = {
     "egt-grc": _Entry("beamtree.rivals.gumbel_tree", "EfficientGumbelTreeGRC", {}),
     "gt-grc": _Entry("beamtree.rivals.gumbel_tree", "GumbelTreeGRC", {}),
     "bt-grc": _Entry("beamtree.rivals.entangled", "BeamTreeGRC", {}),
-    "bt-grc-os": _Entry("beamtree.rivals.one_soft", "OneSoftBeamTreeGRC", {}),
+    "bt-grc-os": _Entry("beamtree.rivals.one_soft", "OneSoftBeamTreeGRC", {"stochastic": False}),
     "crvnn": _Entry("beamtree.rivals.crvnn", "CRvNN", {}),
     "crvnn-nohalt": _Entry("beamtree.rivals.crvnn", "CRvNN", {"halt": False}),
     "om": _Entry("beamtree.rivals.ordered_memory", "OrderedMemory", {}),

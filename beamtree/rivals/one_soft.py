@@ -26,29 +26,6 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
     the two are the same.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        input_size: int | None = None,
-        beam_size: int = 5,
-        mode: str = "cached",
-        dropout: float = 0.0,
-        stochastic: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(
-            d_model,
-            input_size=input_size,
-            beam_size=beam_size,
-            mode=mode,
-            dropout=dropout,
-            stochastic=stochastic,
-            device=device,
-            dtype=dtype,
-        )
-
     @property
     def plain(self) -> bool:
         return self.training
