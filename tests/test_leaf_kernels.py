@@ -135,3 +135,21 @@ def test_a_gpu_reads_at_once_only_where_nobody_looks_on() -> None:
         handle = leaf.register_forward_hook(lambda *_: None)
         assert not leaf._reads_at_once(x)
         handle.remove()
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("lengths", "d"), [([9, 1, 4], 128), ([50] * 100 + [7], 128), ([40, 33], 200)])
+def test_a_gpus_gradients_of_reading_are_the_exact_ones(lengths: list[int], d: int) -> None:
+    """Few numbers are multiplied by our kernel, many by the library."""
+    torch.set_float32_matmul_precision("highest")
+    leaf, x, is_padding = make(lengths, d, d)
+    x.requires_grad_()
+    exact, y = copy.deepcopy(leaf).cpu().double(), x.detach().cpu().double().requires_grad_()
+    leaves, _ = leaf.read(x, is_padding, once=True)
+    expected, _ = exact.read(y, is_padding.cpu())
+    cotangent = torch.randn_like(leaves)
+    mine = torch.autograd.grad(leaves, [x, *leaf.parameters()], cotangent)
+    theirs = torch.autograd.grad(expected, [y, *exact.parameters()], cotangent.cpu().double())
+    for one, other in zip(mine, theirs, strict=True):
+        assert (one.cpu() - other).norm() <= 1e-5 * other.norm()
