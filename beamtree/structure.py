@@ -21,8 +21,14 @@ class Structure(NamedTuple):
 @torch.no_grad()
 def find_structure(merges: Tensor) -> Structure:
     """Decode merges (R, n-1), -1 where there is none. Stays on the device and never synchronises with it."""
-    if merges.is_cuda and HAS_TRITON:
+    # A compiler would unroll the steps and compile them again for every length.
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if compiled or (merges.is_cuda and HAS_TRITON):
         return Structure(*torch.ops.beamtree.structure(merges))
+    return _step_by_step(merges)
+
+
+def _step_by_step(merges: Tensor) -> Structure:
     R, steps = merges.shape
     n = steps + 1
     exists = merges.T >= 0  # (n-1, R)
@@ -67,7 +73,9 @@ def _fallen_boundaries(merges: Tensor) -> Tensor:
     return fallen.long()
 
 
-def _by_kernel(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _as_a_unit(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if not (merges.is_cuda and HAS_TRITON):
+        return _step_by_step(merges)
     from beamtree.ops.structure_kernels import find_structure
 
     with torch.cuda.device_of(merges):
@@ -80,4 +88,4 @@ def _shapes(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return spans, torch.empty_like(merges), torch.empty_like(spans)
 
 
-register("structure", _by_kernel, _shapes)
+register("structure", _as_a_unit, _shapes)

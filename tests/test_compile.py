@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from beamtree import BeamTreeEncoder
+from beamtree import BeamTreeContextualizer, BeamTreeEncoder
 from beamtree.cell import GatedRecursiveCell
 
 D = 6
@@ -57,6 +57,15 @@ def test_the_whole_model_is_one_graph_for_all_lengths(training: bool) -> None:
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True)
     for n in (5, 7, 3, 12, 9, 4):
+        assert_compiled_equals_eager(compiled, model, n)
+    assert counter.frame_count <= 2  # one for the first length, one for all others
+
+
+def test_a_contextualizer_is_one_graph_for_all_lengths() -> None:
+    model = BeamTreeContextualizer(D, residual=True, dropout=0.2, dtype=torch.float64)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for n in (5, 7, 12, 3):
         assert_compiled_equals_eager(compiled, model, n)
     assert counter.frame_count <= 2  # one for the first length, one for all others
 
