@@ -3,23 +3,22 @@
 import math
 from typing import Any, NamedTuple
 
+import small_models
 import torch
 
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
-from beamtree.model import ModelSettings, TreeClassifier, create_model
+from beamtree.model import TreeClassifier
 
 
 def small_model(
     encoder: str = "ebt-grc", task: str = "listops", seed: int = 0, **options: Any
 ) -> TreeClassifier:
     """In float64, so that rounding decides nothing, and with scores far enough apart."""
-    torch.manual_seed(seed)
-    settings = ModelSettings(encoder, d_model=8, embedding_size=8, classifier_hidden=8, options=options)
-    found = find_task(task)
-    words = None if found.tokens else Words(Vocabulary(("a", "man", "plays", "the", "guitar", ".", "n't")))
-    model = create_model(settings, found, words).double().eval()
+    counted = Words(Vocabulary(("a", "man", "plays", "the", "guitar", ".", "n't")))
+    words = None if find_task(task).tokens else counted
+    model = small_models.small_model(encoder, task, seed=seed, words=words, **options).double()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "scorer" in name:

@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
-from beamtree.cli import app
 from beamtree.report.build import build_report
 from beamtree.report.layout import Line, Table
 from beamtree.training.recipe import load_recipe
@@ -67,12 +64,6 @@ def seeds(root: Path, recipe: str, shares: Sequence[float], split: str, **option
         )
         for seed, share in enumerate(shares)
     ]
-
-
-def call(*arguments: object, rc: int = 0) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == rc, result.output + repr(result.exception)
-    return result
 
 
 def table_of(paths: Sequence[Path], name: str, **options: Any) -> Table:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from typer.testing import CliRunner
+from command_line import call
+from small_models import small_model
 
-from beamtree.cli import app
-from beamtree.data import listops, logic
+from beamtree.data import listops
 from beamtree.data.listops_language import brackets
 from beamtree.formats import as_json
-from beamtree.model import ModelSettings, create_model, load_model, save_model
+from beamtree.model import load_model, save_model
 from beamtree.parsing import parse_lines
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
@@ -26,13 +25,11 @@ EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for name, encoder, task in (
-        ("trees", "ebt-grc", listops.TASK),
-        ("flat", "transformer", listops.TASK),
-        ("pairs", "ebt-grc", logic.TASK),
+        ("trees", "ebt-grc", "listops"),
+        ("flat", "transformer", "listops"),
+        ("pairs", "ebt-grc", "logic"),
     ):
-        torch.manual_seed(3)
-        settings = ModelSettings(encoder, d_model=8, embedding_size=8, classifier_hidden=8)
-        save_model(create_model(settings, task), folder / name)
+        save_model(small_model(encoder, task, seed=3), folder / name)
     return folder
 
 
@@ -53,12 +50,6 @@ def lines(tmp_path: Path) -> Path:
     path = tmp_path / "lines.txt"
     path.write_text("".join(" ".join(one.sentences[0]) + "\n" for one in drawn) + "[MAX 1\n")
     return path
-
-
-def call(*arguments: object, rc: int = 0, input: str | None = None) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=input)
-    assert result.exit_code == rc, result.output + repr(result.exception)
-    return result
 
 
 def test_eval_prints_a_table_of_splits_in_the_papers_order(models: Path, data: Path) -> None:

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
+from command_line import attempt
 from small_language import write_corpora
 from small_runs import SMALL
-from typer.testing import CliRunner, Result
 
 import beamtree
 from beamtree import cli
-from beamtree.cli import app
 from beamtree.data.listops import TASK
 from beamtree.errors import BeamtreeError
 from beamtree.model import load_model
@@ -18,12 +17,8 @@ from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
 from beamtree.training.run_folder import RunFolder
 
 
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def refusal(*arguments: object) -> str:
-    result = call(*arguments)
+    result = attempt(*arguments)
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     assert result.stderr.startswith("beamtree: ")
@@ -45,26 +40,26 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def test_help_shows_every_command_and_no_arguments_mean_help() -> None:
-    for result in (call("--help"), call()):
+    for result in (attempt("--help"), attempt()):
         assert all(name in result.output for name in cli.COMMANDS)
-    assert call("--version").output.strip() == f"beamtree {beamtree.__version__}"
+    assert attempt("--version").output.strip() == f"beamtree {beamtree.__version__}"
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_explains_itself(name: str) -> None:
-    result = call(name, "--help")
+    result = attempt(name, "--help")
     assert result.exit_code == 0
     assert f"Usage: beamtree {name}" in result.output.replace("root", "beamtree")
 
 
 def test_an_unknown_command_is_refused() -> None:
-    result = call("trian")
+    result = attempt("trian")
     assert result.exit_code == 2
     assert "trian" in result.output
 
 
 def test_train_makes_a_run_folder_says_one_line_an_epoch_and_where_the_best_is(recipe: Path) -> None:
-    result = call("train", recipe, "--set", "training.seed=5")
+    result = attempt("train", recipe, "--set", "training.seed=5")
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     folder = Path("runs/small-seed5")
@@ -80,23 +75,23 @@ def test_train_makes_a_run_folder_says_one_line_an_epoch_and_where_the_best_is(r
 
 def test_a_run_is_stopped_refused_resumed_and_replaced(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    stopped = call("train", recipe, "--out", out, "--max-steps", 3)
+    stopped = attempt("train", recipe, "--out", out, "--max-steps", 3)
     assert stopped.exit_code == 0
     assert f"stopped after 3 steps, as asked; continue with: beamtree train --resume {out}" in stopped.output
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert "already holds a run: --resume" in refusal("train", recipe, "--out", out)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    resumed = call("train", "--resume", out)
+    resumed = attempt("train", "--resume", out)
     assert resumed.exit_code == 0
     assert len(RunFolder(out).read_metrics()) == 3
-    replaced = call("train", recipe, "--out", out, "--overwrite", "--max-minutes", 0)
+    replaced = attempt("train", recipe, "--out", out, "--overwrite", "--max-minutes", 0)
     assert replaced.exit_code == 0
     assert RunFolder(out).read_metrics() == []
 
 
 def test_the_same_command_begins_and_continues(recipe: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        result = call("train", recipe, "--resume", tmp_path / "run", "--max-steps", 6)
+        result = attempt("train", recipe, "--resume", tmp_path / "run", "--max-steps", 6)
         assert result.exit_code == 0, result.output
     assert len(RunFolder(tmp_path / "run").read_metrics()) == 2
     message = refusal("train", recipe, "--resume", tmp_path / "run", "--set", "training.seed=1")
@@ -145,7 +140,7 @@ def test_a_folder_that_cannot_be_made_is_refused_in_one_sentence(recipe: Path, t
 
 
 def test_debug_shows_the_trace(recipe: Path) -> None:
-    result = call("--debug", "train", "listop")
+    result = attempt("--debug", "train", "listop")
     assert isinstance(result.exception, BeamtreeError)
 
 
@@ -155,13 +150,13 @@ def test_listops_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: p
 
     draws = [Draw({"train_d20s.tsv": 1100, "test_d20s.tsv": 20}, listops_generate.DRAWS[0].process)]
     monkeypatch.setattr(listops_generate, "DRAWS", draws)
-    made = call("data", "listops", "--split", "train", "--split", "dev", "--split", "near-iid")
+    made = attempt("data", "listops", "--split", "train", "--split", "dev", "--split", "near-iid")
     assert made.exit_code == 0, made.output
     assert made.output.strip().endswith("3 splits of ListOps in data/listops: train, dev, near-iid")
     assert len((tmp_path / "data/listops/train_d20s.tsv").read_text().splitlines()) == 1100
     assert "already has train_d20s.tsv" in refusal("data", "listops", "--split", "dev")
-    assert call("data", "listops", "--split", "dev", "--overwrite").exit_code == 0
-    trained = call(
+    assert attempt("data", "listops", "--split", "dev", "--overwrite").exit_code == 0
+    trained = attempt(
         "train", "listops", "--max-steps", 1, "--set", "model.d_model=8", "--out", tmp_path / "run"
     )
     assert trained.exit_code == 0, trained.output
@@ -171,14 +166,14 @@ def test_listops_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: p
 
 def test_logic_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BEAMTREE_DATA", str(tmp_path / "sets"))
-    made = call("data", "logic", "--pairs", 20_000, "--seed", 3)
+    made = attempt("data", "logic", "--pairs", 20_000, "--seed", 3)
     assert made.exit_code == 0, made.output
     assert made.output.strip().endswith(f"26 files of logical inference in {tmp_path / 'sets/logic'}")
     assert "already has train0" in refusal("data", "logic")
     assert "leave" in refusal("data", "logic", "--pairs", 5, "--out", tmp_path / "few")
     assert not (tmp_path / "few").exists()
     tiny = ["--set", "model.d_model=8", "--set", "training.batch_size=4", "--max-steps", 1]
-    trained = call("train", "logic", *tiny, "--out", tmp_path / "run")
+    trained = attempt("train", "logic", *tiny, "--out", tmp_path / "run")
     assert trained.exit_code == 0, trained.output
 
 
@@ -188,7 +183,7 @@ def test_every_shipped_recipe_takes_a_step(name: str, tmp_path: Path, shared_dat
     if load_recipe(name).task.sampled.train:
         changes += ["task.sampled.train=8", "task.sampled.dev=8"]
     settings = [part for change in changes for part in ("--set", change)]
-    result = call(
+    result = attempt(
         "train", name, "--max-steps", 1, "--out", tmp_path / "run", "--data", shared_data, *settings
     )
     assert result.exit_code == 0, result.output

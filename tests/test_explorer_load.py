@@ -1,13 +1,8 @@
 """A short crowd of clients; tools/explorer_load.py is the same for a minute."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-
-from explorer_load import grown, main
+from tools.explorer_load import grown, main
 
 
 @pytest.mark.slow

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import small_model
 from torch import nn
 
 from beamtree import BeamTreeContextualizer, BeamTreeEncoder, create_encoder
 from beamtree.cell import GatedRecursiveCell
-from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.model import ModelSettings, TreeClassifier, create_model
+from beamtree.model import TreeClassifier
 
 D = 6
 EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]"]
@@ -43,12 +43,6 @@ def tokens_for(block: nn.Module) -> torch.Tensor:
     torch.manual_seed(5)
     source = getattr(block, "source", block)
     return torch.randn(3, 7, source.input_size, dtype=source.leaf.linear.weight.dtype)
-
-
-def small_model(task: str = "listops") -> TreeClassifier:
-    torch.manual_seed(0)
-    settings = ModelSettings("ebt-grc", d_model=8, embedding_size=6, classifier_hidden=8)
-    return create_model(settings, find_task(task)).eval()
 
 
 @pytest.mark.parametrize("make", BLOCKS.values(), ids=BLOCKS)
@@ -94,7 +88,7 @@ def test_loading_a_block_does_not_disturb_the_random_numbers(tmp_path: Path) -> 
 def test_a_card_says_what_is_in_the_folder_and_is_never_overwritten(tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
-    model = small_model("logic")
+    model = small_model(task="logic")
     model.notes = {"epoch": 3, "dev_accuracy": 0.75, "seconds": 8.0}
     model.save_pretrained(tmp_path)
     card = ModelCard.load(tmp_path / "README.md")

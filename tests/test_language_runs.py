@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import attempt
 from small_language import PAIRS, WIDTH, write_corpora
-from typer.testing import CliRunner, Result
 
-from beamtree.cli import app
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
@@ -30,18 +29,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BEAMTREE_DATA", raising=False)
 
 
-def call(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def said(*words: object) -> str:
-    result = call(*words)
+    result = attempt(*words)
     assert result.exit_code == 0, result.output
     return result.output + result.stderr
 
 
 def refusal(*words: object) -> str:
-    result = call(*words)
+    result = attempt(*words)
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     return result.stderr

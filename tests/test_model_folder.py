@@ -7,33 +7,28 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import small_model
 
 import beamtree
 from beamtree import model as model_module
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
-from beamtree.model import ModelSettings, TreeClassifier, create_model, load_model, save_model
+from beamtree.model import ModelSettings, create_model, load_model, save_model
 from beamtree.tensorfile import load_tensors, save_tensors
 
 EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]", "[MED 1 2 3 4 5 ]"]
 PAIRS = [("a", "( not b )"), ("( a ( and b ) )", "c"), ("( not ( not d ) )", "d")]
 
 
-def small(encoder: str = "recurrent-grc", task: str = "listops", **options: Any) -> TreeClassifier:
-    torch.manual_seed(0)
-    settings = ModelSettings(encoder, d_model=8, embedding_size=6, classifier_hidden=8, options=options)
-    return create_model(settings, find_task(task)).eval()
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    save_model(small(), tmp_path / "model", {"epoch": 3})
+    save_model(small_model("recurrent-grc"), tmp_path / "model", {"epoch": 3})
     return tmp_path / "model"
 
 
 @pytest.mark.parametrize("encoder", ["recurrent-grc", "gold-grc", "ebt-grc"])
 def test_a_loaded_model_predicts_what_the_saved_one_did(tmp_path: Path, encoder: str) -> None:
-    model = small(encoder)
+    model = small_model(encoder)
     save_model(model, tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert not loaded.training
@@ -41,13 +36,13 @@ def test_a_loaded_model_predicts_what_the_saved_one_did(tmp_path: Path, encoder:
 
 
 def test_a_prediction_is_a_label_of_the_task_with_its_probability() -> None:
-    for prediction in small().predict(EXPRESSIONS):
+    for prediction in small_model("recurrent-grc").predict(EXPRESSIONS):
         assert prediction.label in find_task("listops").labels
         assert 0.1 <= prediction.probability <= 1
 
 
 def test_a_prediction_does_not_depend_on_its_batch_mates() -> None:
-    model = small("ebt-grc")
+    model = small_model("ebt-grc")
     together = model.predict(EXPRESSIONS)
     for text, expected in zip(EXPRESSIONS, together, strict=True):
         (alone,) = model.predict([text])
@@ -56,7 +51,7 @@ def test_a_prediction_does_not_depend_on_its_batch_mates() -> None:
 
 
 def test_a_pair_task_takes_pairs_and_order_matters() -> None:
-    model = small(task="logic")
+    model = small_model("recurrent-grc", task="logic")
     forth = model.predict(PAIRS)
     back = model.predict([(second, first) for first, second in PAIRS])
     assert len(forth) == 3
@@ -65,7 +60,7 @@ def test_a_pair_task_takes_pairs_and_order_matters() -> None:
 
 
 def test_predicting_nothing_gives_nothing_and_leaves_the_mode_alone() -> None:
-    model = small().train()
+    model = small_model("recurrent-grc").train()
     assert model.predict([]) == []
     model.predict(EXPRESSIONS[:1])
     assert model.training
@@ -85,7 +80,7 @@ def test_predicting_nothing_gives_nothing_and_leaves_the_mode_alone() -> None:
 )
 def test_a_wrong_text_is_refused_by_name(task: str, texts: list[Any], message: str) -> None:
     with pytest.raises(BeamtreeError, match=message):
-        small(task=task).predict(texts)
+        small_model("recurrent-grc", task=task).predict(texts)
 
 
 def test_loading_does_not_disturb_the_random_numbers(folder: Path) -> None:
@@ -99,7 +94,7 @@ def test_loading_does_not_disturb_the_random_numbers(folder: Path) -> None:
 def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_model(small(), tmp_path / "run" / "best")
+    save_model(small_model("recurrent-grc"), tmp_path / "run" / "best")
     assert load_model(tmp_path / "run").predict(EXPRESSIONS) == load_model(folder).predict(EXPRESSIONS)
     monkeypatch.setattr(model_module, "PRETRAINED", tmp_path)
     assert load_model("model").predict(EXPRESSIONS) == load_model(folder).predict(EXPRESSIONS)
@@ -197,7 +192,7 @@ def test_a_config_that_is_no_json_or_no_config_is_refused(folder: Path) -> None:
 def test_a_vocabulary_that_does_not_match_the_weights_is_refused(folder: Path) -> None:
     (folder / "vocabulary.json").write_text(json.dumps(["a", "b"]))
     with pytest.raises(
-        BeamtreeError, match=r"'embedding.table.weight' is float32 \(18, 6\), wanted float32 \(5, 6\)"
+        BeamtreeError, match=r"'embedding.table.weight' is float32 \(18, 8\), wanted float32 \(5, 8\)"
     ):
         load_model(folder)
     (folder / "vocabulary.json").unlink()

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call
 from small_runs import SMALL
-from typer.testing import CliRunner
 
 from beamtree import load_model
-from beamtree.cli import app
 from beamtree.settings import from_table
 from beamtree.training.recipe import Recipe
 
@@ -21,12 +20,6 @@ def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("socket", "create_connection", "getaddrinfo", "gethostbyname"):
         monkeypatch.setattr(socket, name, refuse)
-
-
-def call(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def test_the_guard_would_notice() -> None:
@@ -48,5 +41,5 @@ def test_drawing_training_evaluating_parsing_and_reporting_need_no_network(tmp_p
     call("data", "logic", "--pairs", 2500, "--out", tmp_path / "data")
     call("train", recipe, "--out", run, "--set", "training.max_epochs=1")
     call("eval", run, "--data", data, "--save")
-    assert "MAX" in call("parse", run, "[MAX 2 9 ]")
+    assert "MAX" in call("parse", run, "[MAX 2 9 ]").stdout
     call("report", run, "--out", tmp_path)

@@ -5,9 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from command_line import attempt
 
-from beamtree.cli import app
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.own import MOST_LABELS, look_at, restore
 from beamtree.data.task import Example, find_task
@@ -30,10 +29,6 @@ def write_table(path: Path, header: str, rows: list) -> Path:
     return path
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return write_table(tmp_path / "reviews.tsv", "label\ttext", ROWS)
@@ -47,19 +42,19 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     else:
         path = write_table(tmp_path / "mine.tsv", "label\ttext1\ttext2", PAIRS)
         text = ["a man sleeps", "it is late"]
-    begun = run("train", "own", "--data", path, "--out", folder, *SMALL, "--max-steps", 2)
+    begun = attempt("train", "own", "--data", path, "--out", folder, *SMALL, "--max-steps", 2)
     assert begun.exit_code == 0, begun.output
     told = " ".join(begun.output.split())
     assert ("with 2 labels: neg, pos" if kind == "texts" else "pairs of texts with 2 labels: other") in told
     assert "18 training and 2 dev examples" in told
     assert "--data" in begun.output.split("continue with:")[1]  # what it says can be typed as it stands
-    done = run("train", "--resume", folder, "--data", path, "--set", "training.max_epochs=2")
+    done = attempt("train", "--resume", folder, "--data", path, "--set", "training.max_epochs=2")
     assert done.exit_code == 0, done.output
-    shown = run("eval", folder, path, "--json")
+    shown = attempt("eval", folder, path, "--json")
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["splits"][0]["examples"] == 20
-    assert "F1" not in run("eval", folder, path).output  # there are no gold trees to compare with
-    assert run("parse", folder, *text).exit_code == 0
+    assert "F1" not in attempt("eval", folder, path).output  # there are no gold trees to compare with
+    assert attempt("parse", folder, *text).exit_code == 0
 
     model = load_model(folder)
     (prediction,) = model.predict(text if kind == "texts" else [(text[0], text[1])])

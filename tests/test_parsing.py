@@ -6,25 +6,19 @@ import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
+from small_models import small_model
 
 import beamtree.parsing
 from beamtree.brackets import merges_from_brackets
 from beamtree.data import listops, logic
 from beamtree.errors import BeamtreeError
 from beamtree.formats import as_brackets, as_json, as_svg, print_text
-from beamtree.model import ModelSettings, TreeClassifier, create_model
 from beamtree.parsing import Parsed, Unparsed, parse_lines, parse_stream
 from beamtree.training.agreement import spans_of
 
 LINES = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[MAX 2", "5", "", "[SM 1 2 [MED 3 3 3 ] ]", "[MIN 1 x ]", "3\t[SM 1 2 ]"]
 PAIR = "( not a )\t( a ( and b ) )"
-
-
-def small_model(task: Any = listops.TASK, encoder: str = "ebt-grc") -> TreeClassifier:
-    torch.manual_seed(5)
-    return create_model(ModelSettings(encoder, d_model=8, embedding_size=8, classifier_hidden=8), task).eval()
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +28,7 @@ def records() -> list[Parsed | Unparsed]:
 
 @pytest.fixture(scope="module")
 def pair() -> Parsed | Unparsed:
-    return parse_lines(small_model(logic.TASK), [PAIR])[0]
+    return parse_lines(small_model(task=logic.TASK), [PAIR])[0]
 
 
 def drawn(record: Parsed | Unparsed, width: int = 100, **options: bool) -> str:
@@ -81,7 +75,7 @@ def test_a_line_beyond_the_longest_length_is_refused_by_itself() -> None:
 
 
 def test_a_pair_needs_two_sentences() -> None:
-    model = small_model(logic.TASK)
+    model = small_model(task=logic.TASK)
     lone, half = parse_lines(model, ["( not a )", "a\t"])
     assert isinstance(lone, Unparsed)
     assert "wanted 2 sentences with a tab between, found 1 columns" in lone.reason
@@ -92,7 +86,7 @@ def test_a_sentence_without_tokens_is_refused() -> None:
     from dataclasses import replace
 
     task = replace(listops.TASK, tokenize=lambda text: ())
-    assert parse_lines(small_model(task), ["x"]) == [Unparsed(1, "x", "a sentence has no token")]
+    assert parse_lines(small_model(task=task), ["x"]) == [Unparsed(1, "x", "a sentence has no token")]
 
 
 def test_a_chunk_of_bad_lines_only_is_no_trouble() -> None:

@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from small_models import small_model
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -25,12 +26,6 @@ Run = Callable[[Tensor], Tensor]
 SIZES = [(1, 1), (3, 1), (1, 2), (2, 2), (5, 3), (1, 7), (4, 19), (2, 41)]
 
 
-def classifier(encoder: str = "ebt-grc") -> TreeClassifier:
-    torch.manual_seed(0)
-    settings = ModelSettings(encoder, d_model=8, embedding_size=6, classifier_hidden=8)
-    return create_model(settings, find_task("listops")).eval()
-
-
 def predict(model: TreeClassifier, ids: Tensor) -> Tensor:
     with torch.no_grad():
         return portable.Predictor(model)(ids)
@@ -40,7 +35,7 @@ def predict(model: TreeClassifier, ids: Tensor) -> Tensor:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved classifier, and what the command makes of it."""
     place = tmp_path_factory.mktemp("portable")
-    classifier().save_pretrained(place / "model")
+    small_model().save_pretrained(place / "model")
     words = ["export", str(place / "model"), "--onnx", str(place / "a.onnx")]
     done = CliRunner().invoke(app, [*words, "--exported-program", str(place / "a.pt2")])
     assert done.exit_code == 0, done.output
@@ -60,14 +55,14 @@ def run(session: onnxruntime.InferenceSession, ids: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("B", "n"), SIZES)
 def test_onnxruntime_finds_what_the_model_finds(session: Any, B: int, n: int) -> None:
-    model = classifier()
+    model = small_model()
     ids = portable.random_ids(model, B, n, torch.Generator().manual_seed(B * 100 + n))
     torch.testing.assert_close(run(session, ids), predict(model, ids), rtol=0, atol=2e-6)
 
 
 def test_ties_are_broken_as_the_model_breaks_them(session: Any) -> None:
     ids = torch.tensor([3, 8])[torch.randint(0, 2, (16, 11), generator=torch.Generator().manual_seed(1))]
-    torch.testing.assert_close(run(session, ids), predict(classifier(), ids), rtol=0, atol=2e-6)
+    torch.testing.assert_close(run(session, ids), predict(small_model(), ids), rtol=0, atol=2e-6)
 
 
 def test_padding_changes_nothing(session: Any) -> None:
@@ -90,7 +85,7 @@ def test_the_file_is_valid_onnx_and_says_what_it_reads(folder: Path, session: An
 
 
 def test_the_exported_program_agrees_too(folder: Path) -> None:
-    program, model = torch.export.load(folder / "a.pt2").module(), classifier()
+    program, model = torch.export.load(folder / "a.pt2").module(), small_model()
     for B, n in [(1, 2), (4, 9)]:
         ids = portable.random_ids(model, B, n, torch.Generator().manual_seed(n))
         torch.testing.assert_close(program(ids), predict(model, ids), rtol=0, atol=2e-6)
@@ -115,7 +110,7 @@ def test_pairs_of_sentences_two_classes_and_ready_made_vectors_are_exported_too(
 
 def test_an_encoder_that_cannot_go_is_refused_by_name() -> None:
     with pytest.raises(BeamtreeError, match=r"encoder 'om' cannot be exported .*egt-grc can$"):
-        portable.export_program(classifier("om"))
+        portable.export_program(small_model("om"))
 
 
 def test_what_torch_stumbles_over_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +119,10 @@ def test_what_torch_stumbles_over_is_one_sentence(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(torch.export, "export", stumble)
     with pytest.raises(BeamtreeError, match=r"cannot export this model: a stone$"):
-        portable.export_program(classifier())
+        portable.export_program(small_model())
     monkeypatch.setattr(torch.onnx, "export", stumble)
     with pytest.raises(BeamtreeError, match=r"cannot write this model as ONNX \(2\.13 can\): a stone$"):
-        portable.save_onnx(None, classifier(), tmp_path / "x.onnx")  # type: ignore[arg-type]
+        portable.save_onnx(None, small_model(), tmp_path / "x.onnx")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
@@ -137,7 +132,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(MissingExtraError, match=r"beamtree\[onnx\]"):
         portable.translate_sorting()
     with pytest.raises(MissingExtraError, match=r"beamtree\[onnx\]"):
-        portable.compare_with_onnx(classifier(), tmp_path / "x.onnx")
+        portable.compare_with_onnx(small_model(), tmp_path / "x.onnx")
 
 
 def test_the_command_wants_a_file_and_replaces_none(folder: Path) -> None:

@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from reported import call, make_run
+from command_line import call
+from reported import make_run
 from small_runs import run_in, small_recipe
 
 from beamtree.data.listops import sample_expressions

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from reported import call, cell_of, line_of, make_run, seeds, table_of
+from command_line import call
+from reported import cell_of, line_of, make_run, seeds, table_of
 
 from beamtree.errors import BeamtreeError
 from beamtree.report.build import build_report

@@ -6,28 +6,21 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import explored
 import pytest
-import torch
+from small_models import small_model
 from typer.testing import CliRunner
 
 from beamtree.cli import app
-from beamtree.data import listops, logic
+from beamtree.data import logic
 from beamtree.explorer.assets import PAGE
 from beamtree.explorer.standalone import Viewed, bundle_modules, view_lines, write_page
 from beamtree.explorer.view import make_view
-from beamtree.model import ModelSettings, TreeClassifier, create_model, save_model
+from beamtree.model import save_model
 from beamtree.parsing import Unparsed
 
 LINES = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[MAX 2", "5", "<script>alert('x')</script>"]
-
-
-def small_model(task: Any = listops.TASK) -> TreeClassifier:
-    torch.manual_seed(5)
-    settings = ModelSettings("ebt-grc", d_model=8, embedding_size=8, classifier_hidden=8)
-    return create_model(settings, task)
 
 
 class Outline(HTMLParser):
@@ -105,7 +98,7 @@ def test_text_and_title_cannot_become_markup(page: str) -> None:
 
 
 def test_pairs_stand_in_one_line_with_a_tab_between() -> None:
-    good, bad = view_lines(small_model(logic.TASK), ["a\t( a ( and b ) )", "a"], name="p")
+    good, bad = view_lines(small_model(task=logic.TASK), ["a\t( a ( and b ) )", "a"], name="p")
     assert isinstance(good, Viewed)
     assert len(good.view["sentences"]) == 2
     assert isinstance(bad, Unparsed)

@@ -1,0 +1,27 @@
+"""Classifiers of a few thousand weights, untrained."""
+
+from typing import Any
+
+import torch
+
+from beamtree.data.task import Task, find_task
+from beamtree.data.words import Words
+from beamtree.model import ModelSettings, TreeClassifier, create_model
+
+
+def small_model(
+    encoder: str = "ebt-grc",
+    task: Task | str = "listops",
+    *,
+    seed: int = 0,
+    embedding_size: int = 8,
+    words: Words | None = None,
+    **options: Any,
+) -> TreeClassifier:
+    """Evaluating; `options` are the encoder's."""
+    torch.manual_seed(seed)
+    settings = ModelSettings(
+        encoder, d_model=8, embedding_size=embedding_size, classifier_hidden=8, options=options
+    )
+    found = find_task(task) if isinstance(task, str) else task
+    return create_model(settings, found, words).eval()
