@@ -109,6 +109,14 @@ def test_columns_and_tokens_may_be_named(tmp_path: Path) -> None:
     assert restore(list(task.labels), task.own).tokenize("A.b C") == ("A.b", "C")
 
 
+def test_a_label_with_control_characters_is_a_bad_row_and_never_shown(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("\x9b31mb", "x"), ("c", "x")])
+    task = look_at(path)
+    assert task.labels == ("a", "c")
+    with pytest.raises(BeamtreeError, match=r"line 3: the label is '\\x9b31mb', not one of a, c"):
+        list(task.read_file(path))
+
+
 def test_longer_rows_are_left_out_of_training_and_not_of_a_test(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x y z"), ("b", "x"), ("a", "x y")])
     task = look_at(path, longest=2)
@@ -169,6 +177,8 @@ def test_a_label_that_training_does_not_have_and_an_empty_one_are_bad_rows(table
     [
         (["a", "b"], None),
         (["a", "a"], {"label": "label", "texts": ["text"], "tokenizer": "words"}),
+        (["a", "\x1b[31mb"], {"label": "label", "texts": ["text"], "tokenizer": "words"}),
+        (["a", "\x9b31mb"], {"label": "label", "texts": ["text"], "tokenizer": "words"}),
         (["a", 1], {"label": "label", "texts": ["text"], "tokenizer": "words"}),
         (["a", "b"], {"label": "label", "texts": ["text"], "tokenizer": "magic"}),
         (["a", "b"], {"label": "label", "texts": [], "tokenizer": "words"}),

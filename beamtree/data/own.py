@@ -4,6 +4,7 @@ A folder with a file for each of the splits train, dev and test, or one file of 
 training rows; where there is no dev file every tenth training row is held out.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from beamtree.reading import shown
 NAME = "own"
 TOKENIZERS = {"words": words_of, "blanks": blanks_apart}
 MOST_LABELS = 1000
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # in a label, which is shown in terminals
 _DEV_EVERY = 10
 _TEXT = ("text", "sentence")
 _PAIR = (("text1", "sentence1", "premise", "question1"), ("text2", "sentence2", "hypothesis", "question2"))
@@ -131,11 +133,13 @@ def restore(labels: list[Any], saved: Any) -> Task:
             tokenizer in TOKENIZERS
             and 1 <= len(texts) <= 2
             and all(isinstance(name, str) for name in (*texts, *labels))
+            and not any(map(_UNFIT.search, labels))
             and 2 <= len(set(labels)) == len(labels) <= MOST_LABELS
         ):
             return OwnFormat(label, tuple(texts), tokenizer, tuple(labels)).task()
     raise BeamtreeError(
-        f"own must have label, texts (one or two) and tokenizer, and labels must differ, got {shown(saved)}"
+        f"own must have label, texts (one or two) and tokenizer, and labels must be different texts in one line, "
+        f"got {shown(saved)}"
     )
 
 
@@ -160,7 +164,8 @@ def _find_labels(path: Path, form: OwnFormat) -> tuple[str, ...]:
     found: dict[str, None] = {}
     rows = 0
     for _, row in read_columns(path, [form.rows.label]):
-        if not isinstance(row, str) and row[0] is not None and (label := row[0].strip()):
+        label = "" if isinstance(row, str) else (row[0] or "").strip()
+        if label and not _UNFIT.search(label):  # the others are bad rows
             found[label] = None
             rows += 1
     if len(found) > MOST_LABELS:
