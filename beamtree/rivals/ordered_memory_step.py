@@ -81,11 +81,11 @@ def attend(
     keys = F.layer_norm(keys, (d,), norm_weight, norm_bias, EPS)
     hidden = _drop(F.gelu(query + keys), masks.score)
     beta = F.linear(hidden, beta_weight, beta_bias).squeeze(-1) / math.sqrt(d)  # (S, B)
-    reach = running_sum(p_before)[1:].to(p_before.dtype)
+    reach = sum_over_slots(p_before)[1:].to(p_before.dtype)
     reach = F.pad(reach.masked_fill(reach < UNREACHED, 0.0), (0, 0, 0, 1), value=1.0)
     mass = (beta - beta.amax(0).detach()).exp() * reach
     p = mass / mass.sum(0).clamp(min=1e-12)
-    cp = running_sum(p)
+    cp = sum_over_slots(p)
     rcp = (cp[-1] - cp + p).to(p.dtype)
     return p, cp.to(p.dtype), torch.lerp(memory, candidates, rcp.unsqueeze(-1))
 
@@ -248,7 +248,7 @@ def _first_open_slot(cp: Tensor) -> int:
     return min(int((cp.amax(1) == 0).sum()), len(cp) - 1)
 
 
-def running_sum(p: Tensor) -> Tensor:
+def sum_over_slots(p: Tensor) -> Tensor:
     """Over the slots, in double precision, by a product: a GPU's `cumsum` has no deterministic form."""
     S = len(p)
     return torch.ones(S, S, dtype=torch.float64, device=p.device).tril() @ p.double()
