@@ -138,8 +138,8 @@ def restore(labels: list[Any], saved: Any) -> Task:
         ):
             return OwnFormat(label, tuple(texts), tokenizer, tuple(labels)).task()
     raise BeamtreeError(
-        f"own must have label, texts (one or two) and tokenizer, and labels must be different texts in one line, "
-        f"got {shown(saved)}"
+        "own must have label, texts (one or two) and tokenizer, and labels must be different texts in "
+        f"one line, got {shown(saved)}"
     )
 
 
