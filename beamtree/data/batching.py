@@ -52,7 +52,8 @@ class Batch:
         return torch.where(self.counted, losses, 0).sum() / self.step_size
 
     def to(self, device: torch.device) -> "Batch":
-        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+        # Only copies to a GPU keep an order with what reads them.
+        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
 
     def pin_memory(self) -> "Batch":
         return self._with_tensors(Tensor.pin_memory)
