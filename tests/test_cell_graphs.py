@@ -187,3 +187,23 @@ def test_checkpointing_finds_in_the_second_forward_what_the_first_kept(
 
     agree(*(list(torch.autograd.grad(loss(again), wanted)) for again in (True, False)))
     assert graphs
+
+
+def test_a_step_of_the_search_and_a_level_of_the_gradient_are_a_launch_each(
+    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell_graphs, "PULLED_ROWS", (64,))
+    encoder, (x, is_padding) = make_encoder(dropout=0.3), make_input([15, 9])
+    replays: list[Recording] = []
+    replay = Recording.replay
+
+    def count(self: Recording) -> None:
+        replays.append(self)
+        replay(self)
+
+    monkeypatch.setattr(Recording, "replay", count)
+    root, trees = encoder(x, is_padding, need_trees=True)
+    assert len(graphs) == 3
+    assert len(replays) == 1 + 14  # all numbers drawn at once, then a step each
+    root.sum().backward()
+    assert len(replays) - 15 == trees.heights.amax()

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from on_gpu import needs_gpu, time_training_step
+from on_gpu import needs_gpu
 from own_cells import DotScorer, GatedSum, MeanCell, gradients, make_encoder, make_input
 from torch import Tensor, nn
 
@@ -166,13 +166,3 @@ def test_streams_and_threads_do_not_disturb_each_other() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_a_training_step_is_three_times_faster_than_launched() -> None:
-    encoder = make_encoder(d_model=128, beam_size=5, dropout=0.1, device="cuda")
-    x = torch.randn(1, 225, 128, device="cuda")
-    graphs = time_training_step(encoder, x)
-    encoder.cell.cuda_graphs = False
-    plain = time_training_step(encoder, x)
-    print(f"a cell of one's own, B = 1, n = 225, d = 128: {graphs:.1f} ms a step, launched {plain:.1f}")
-    assert 3 * graphs < plain
