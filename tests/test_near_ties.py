@@ -51,6 +51,7 @@ def test_a_wrong_tree_and_a_wrong_order_are_no_near_ties() -> None:
     merges = search(leaves, torch.tensor([6]), cell, scorer)[0]
     assert gap(leaves[0], merges, cell, scorer, K) == 0.0
     assert gap(leaves[0], merges.flip(0), cell, scorer, K) > NEAR
+    assert gap(leaves[0], merges[:-1], cell, scorer, K) > NEAR
     wrong = merges.clone()
     wrong[-1] = torch.tensor([4, 3, 2, 1, 0])
     wrong[-2] = torch.tensor([0, 0, 0, 0, 0])
