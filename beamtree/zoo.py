@@ -53,6 +53,7 @@ def pair_encoder_names() -> tuple[str, ...]:
 def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **options: Any) -> nn.Module:
     """The sentence encoder of that name, (B, n, input_size or d_model) -> (B, d_model).
 
+    The names are those of `beamtree.zoo.encoder_names()`: ebt-grc, bt-grc, gt-grc, crvnn, om, …
     `gau`, `egt-gau` and `ebt-gau` encode a pair: `encoder(x1, x2, key_padding_mask1, key_padding_mask2)`.
 
     Options go to the model's constructor: `dropout`, `device` and `dtype` everywhere, `beam_size`,

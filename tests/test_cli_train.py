@@ -89,6 +89,18 @@ def test_a_run_is_stopped_refused_resumed_and_replaced(recipe: Path, tmp_path: P
     assert RunFolder(out).read_metrics() == []
 
 
+def test_recipes_are_shown_and_nothing_is_trained(recipe: Path, tmp_path: Path) -> None:
+    listed = attempt("train", "--show").output.splitlines()
+    assert [line.split()[0] for line in listed] == list(shipped_recipes())
+    assert any(line.startswith("listops  ") and "with the paper's settings" in line for line in listed)
+    shown = attempt("train", recipe, "--set", "training.seed=5", "--show")
+    assert shown.exit_code == 0
+    assert "seed = 5  # decides initial weights" in shown.output
+    (tmp_path / "full.toml").write_text(shown.output)
+    assert load_recipe(tmp_path / "full.toml") == load_recipe(recipe, ["training.seed=5"])
+    assert not Path("runs").exists()
+
+
 def test_the_same_command_begins_and_continues(recipe: Path, tmp_path: Path) -> None:
     for _ in range(2):
         result = attempt("train", recipe, "--resume", tmp_path / "run", "--max-steps", 6)
@@ -101,7 +113,7 @@ def test_the_same_command_begins_and_continues(recipe: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a RECIPE to train by, or a run folder with --resume"),
+        ([], "name a RECIPE to train by (--show lists them), or a run folder with --resume"),
         (["--resume", "x", "--out", "y"], "--resume continues a run in its own folder: leave out --out"),
         (["--resume", "x", "--overwrite"], "--resume continues a run in its own folder"),
         (["--resume", "x"], "there is no run to resume in x: it has no recipe.toml"),

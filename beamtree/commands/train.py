@@ -1,6 +1,7 @@
 """`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,14 @@ def train(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that stands there.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--show",
+            help="Print the RECIPE in full, every setting with its meaning, and train nothing; "
+            "without RECIPE, the names of all that are shipped.",
+        ),
+    ] = False,
     max_minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop after so long, with a checkpoint to resume from.")
     ] = None,
@@ -53,10 +62,13 @@ def train(
     and last/, and checkpoint/. Ctrl-C stops after the present step and leaves a checkpoint. The same command
     runs on several GPUs: accelerate launch -m beamtree.cli train RECIPE.
     """
+    if show:
+        typer.echo(_in_full(recipe, changes or ()), nl=False)
+        return
     if resume is not None and (out is not None or overwrite):
         raise BeamtreeError("--resume continues a run in its own folder: leave out --out and --overwrite")
     if recipe is None and resume is None:
-        raise BeamtreeError("name a RECIPE to train by, or a run folder with --resume")
+        raise BeamtreeError("name a RECIPE to train by (--show lists them), or a run folder with --resume")
 
     import signal
 
@@ -122,3 +134,13 @@ def train(
     accelerator.end_training()
     if stopping.signal_number is not None:
         raise typer.Exit(128 + signal.Signals(stopping.signal_number))
+
+
+def _in_full(recipe: str | None, changes: Sequence[str]) -> str:
+    from beamtree.training.recipe import SHIPPED, load_recipe, shipped_recipes
+
+    if recipe is not None:
+        return load_recipe(recipe, changes).to_toml()
+    first = {name: (SHIPPED / f"{name}.toml").read_text(encoding="utf-8") for name in shipped_recipes()}
+    width = max(map(len, first))
+    return "".join(f"{name:{width}}  {text.splitlines()[0][2:]}\n" for name, text in first.items())
