@@ -33,7 +33,7 @@ def gap(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell, scorer: Sliced
         if lost:
             return min(max(lost), closest)
         beams = {prefix: (found[prefix], _merge(beams[prefix[:-1]][1], prefix[-1], cell)) for prefix in kept}
-    if len(set(wanted)) != len(beams):
+    if leaves.shape[0] > 1 and len(set(wanted)) != len(beams):
         return float("inf")  # a beam is dead, or there twice
     scores = [beams[tree][0] for tree in wanted]
     return max([0.0, *(b - a for a, b in pairwise(scores))])
