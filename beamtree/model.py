@@ -35,6 +35,7 @@ from beamtree.hub import HubMixin
 from beamtree.reading import is_file, is_folder, machine_memory, shown
 from beamtree.settings import from_table, setting
 from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.tree import BeamTrees
 from beamtree.zoo import create_encoder, pair_encoder_names
 
 _KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
@@ -60,8 +61,12 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    label: str
+    label: str  # the most probable one
     probability: float
+    probabilities: dict[str, float] = field(default_factory=dict, repr=False, compare=False)  # of every label
+    trees: tuple[BeamTrees, ...] = field(
+        default=(), compare=False
+    )  # one a sentence, its tokens at the leaves
 
 
 class TreeClassifier(HubMixin, nn.Module):
@@ -144,8 +149,10 @@ class TreeClassifier(HubMixin, nn.Module):
             gold_merges=self.task.gold_merges if self.needs_merges else None,
         )
 
-    def predict(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> list[Prediction]:
-        """The most probable label of every text; for a task on pairs each text is a pair of sentences."""
+    def predict(
+        self, texts: Sequence[str] | Sequence[tuple[str, str]], *, need_trees: bool = False
+    ) -> list[Prediction]:
+        """What the model says of every text; for a task on pairs each text is a pair of sentences."""
         from beamtree.inference import run_in_batches
 
         if isinstance(texts, str):
@@ -156,14 +163,23 @@ class TreeClassifier(HubMixin, nn.Module):
         found: dict[int, Prediction] = {}
         was_training = self.training
         try:
-            for batch, logits, _ in run_in_batches(self, self.encode(examples, labelled=False)):
-                best = class_probabilities(logits).max(-1)
-                outcomes = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                for row, (label, probability) in zip(batch.rows.tolist(), outcomes, strict=True):
-                    found[row] = Prediction(self.task.labels[label], probability)
+            encoded = self.encode(examples, labelled=False)
+            for batch, logits, trees in run_in_batches(self, encoded, need_trees=need_trees):
+                rows = batch.rows.tolist()
+                for b, (row, shares) in enumerate(
+                    zip(rows, class_probabilities(logits).tolist(), strict=True)
+                ):
+                    by_label = dict(zip(self.task.labels, shares, strict=True))
+                    best = max(by_label, key=by_label.__getitem__)
+                    own = () if trees is None else self._trees_of(examples[row], trees[b :: len(rows)])
+                    found[row] = Prediction(best, by_label[best], by_label, own)
         finally:
             self.train(was_training)
         return [found[row] for row in range(len(examples))]
+
+    @staticmethod
+    def _trees_of(example: Example, trees: BeamTrees) -> tuple[BeamTrees, ...]:
+        return tuple(trees[s].named([list(tokens)]) for s, tokens in enumerate(example.sentences))
 
     def _save_folder(self, folder: Path) -> None:
         save_model(self, folder, self.notes)

@@ -53,10 +53,24 @@ def test_every_line_has_its_record_in_order(records: list[Parsed | Unparsed]) ->
 
 def test_predictions_are_those_of_predict(records: list[Parsed | Unparsed]) -> None:
     parsed = [record for record in records if isinstance(record, Parsed)]
-    predictions = small_model().predict([record.text for record in parsed])
+    predictions = small_model().predict([record.text for record in parsed], need_trees=True)
     for record, prediction in zip(parsed, predictions, strict=True):
         assert record.label == prediction.label
         assert record.probability == pytest.approx(prediction.probability, rel=1e-5)
+        assert [one.brackets() for one in prediction.trees] == [[one.brackets()] for one in record.trees]
+        assert set(prediction.probabilities) == set(small_model().task.labels)
+        assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-5)
+        assert max(prediction.probabilities.values()) == prediction.probability
+
+
+def test_a_pair_predicted_has_the_trees_of_both_and_none_unless_asked(pair: Parsed | Unparsed) -> None:
+    assert isinstance(pair, Parsed)
+    model, first = small_model(task=logic.TASK), "( not ( b ( or a ) ) )"
+    one, other = model.predict([(first, "c"), tuple(PAIR.split("\t"))], need_trees=True)
+    assert [one.brackets() for one in other.trees] == [[tree.brackets()] for tree in pair.trees]
+    assert one.trees[1].brackets() == ["c"]
+    assert model.predict([(first, "c")])[0].trees == ()
+    assert small_model(encoder="transformer").predict(["5"], need_trees=True)[0].trees == ()
 
 
 def test_a_bad_line_says_what_is_wrong_with_it(records: list[Parsed | Unparsed]) -> None:
