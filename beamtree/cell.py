@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from beamtree.parts import DirectlyRead
 
-class GatedRecursiveCell(nn.Module):
+
+class GatedRecursiveCell(DirectlyRead):
     """Composes rows of left and right children, (…, d) each, into parents, (…, d).
 
     The cell is a pure function of its arguments. Its dropout mask comes from outside (`keep`, already scaled

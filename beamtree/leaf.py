@@ -7,11 +7,12 @@ from beamtree.cell import autocasts, layer_norm_wide
 from beamtree.checks import check_form, lengths_from, looks_at_values
 from beamtree.ops.products import linear
 from beamtree.ops.registry import has_kernels
+from beamtree.parts import DirectlyRead
 
 WIDEST_AT_ONCE = 256  # features of a leaf that one kernel reads, normalises and counts
 
 
-class LeafTransform(nn.Module):
+class LeafTransform(DirectlyRead):
     def __init__(
         self,
         input_size: int,

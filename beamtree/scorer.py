@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.cell import without_autocast
+from beamtree.parts import DirectlyRead
 
 
-class SlicedScorer(nn.Module):
+class SlicedScorer(DirectlyRead):
     """e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂ on the first s features; s = d gives the unsliced scorer."""
 
     def __init__(

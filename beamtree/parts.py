@@ -1,0 +1,20 @@
+"""Modules whose linear maps and norms are not called: the engine takes their weights and works by itself."""
+
+from typing import Any
+
+from torch import nn
+
+
+class DirectlyRead(nn.Module):
+    """A part may be exchanged for another of its kind only: what a wrapper adds would have no effect."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        part = self.__dict__.get("_modules", {}).get(name)
+        for kind in (nn.Linear, nn.LayerNorm):
+            if isinstance(part, kind) and isinstance(value, nn.Module) and not isinstance(value, kind):
+                raise ValueError(
+                    f"{name} of {type(self).__name__} must stay an nn.{kind.__name__}, got "
+                    f"{type(value).__name__}: its weights are read, it is never called; use "
+                    "torch.nn.utils.parametrize, or a cell or scorer of your own"
+                )
+        super().__setattr__(name, value)
