@@ -38,17 +38,18 @@ def registered_recursion(
     weights = _weights(cell, scorer)
     products = product_dtype(leaves)
     if leaves.is_cuda and pins is None:
+        from beamtree.ops import given_search
         from beamtree.ops.fused import fused_recursion, supports
-        from beamtree.ops.given_search import follow_merges
 
-        if not supports(leaves, weights, beam_size):
-            pass
-        elif merges is None:
+        has_kernels = supports(leaves, weights, beam_size)
+        if has_kernels and merges is None:
             return fused_recursion(
                 leaves, lengths, weights, beam_size, seed, noisy, dropout, products, need_nodes
             )
-        elif isinstance(scorer, SlicedScorer):
-            return follow_merges(leaves, lengths, weights, seed, dropout, merges, products, need_nodes)
+        if has_kernels and merges is not None and given_search.enabled and isinstance(scorer, SlicedScorer):
+            return given_search.follow_merges(
+                leaves, lengths, weights, seed, dropout, merges, products, need_nodes
+            )
     vectors, relative, nodes, offset, history, links, *_ = torch.ops.beamtree.search(
         leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, need_nodes, products
     )

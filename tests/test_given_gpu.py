@@ -30,7 +30,7 @@ def highest_precision() -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
 
 
-@pytest.mark.parametrize(("precision", "atol"), [("highest", 5e-5), ("high", 5e-2)])
+@pytest.mark.parametrize("precision", ["highest", "high"])
 @pytest.mark.parametrize(
     ("shape", "d", "B", "n"),
     [
@@ -43,7 +43,7 @@ def highest_precision() -> Iterator[None]:
     ],
 )
 def test_nodes_and_gradients_are_as_near_to_float64_as_the_plain_path_and_always_the_same(
-    monkeypatch: pytest.MonkeyPatch, shape: str, d: int, B: int, n: int, precision: str, atol: float
+    monkeypatch: pytest.MonkeyPatch, shape: str, d: int, B: int, n: int, precision: str
 ) -> None:
     monkeypatch.setattr(GatedRecursiveCell, "draw_keep", lambda cell, rows: masks[:rows])
     torch.set_float32_matmul_precision(precision)
@@ -72,7 +72,7 @@ def test_nodes_and_gradients_are_as_near_to_float64_as_the_plain_path_and_always
     ours = [furthest([a], [b]) for a, b in zip(found, exact, strict=True)]
     theirs = [furthest([a], [b]) for a, b in zip(plainly(torch.float32), exact, strict=True)]
     print(shape, d, precision, [f"{a:.0e}/{b:.0e}" for a, b in zip(ours, theirs, strict=True)])
-    assert max(ours) < atol
+    assert max(ours) < 5e-5
     assert all(a < 4 * b + 1e-5 for a, b in zip(ours, theirs, strict=True))
 
 

@@ -158,16 +158,18 @@ def test_a_second_derivative_is_refused() -> None:
         grad.sum().backward()
 
 
-def test_a_compiler_sees_one_operator_without_a_break() -> None:
-    cell, merges = make_cell(16), random_merges(torch.tensor(MIXED), 7).to(DEVICE)
-
-    def roots(leaves: Tensor) -> Tensor:
-        levels = Levels.of(merges)
-        nodes = operators.compose_levels(leaves, *levels[:3], None, torch.float32, list(cell.parameters()))
-        return nodes.index_select(0, levels.roots)
-
-    leaves = torch.randn(6, 7, 16, device=DEVICE, requires_grad=True)
-    compiled = torch.compile(roots, backend="aot_eager", fullgraph=True)
-    results = [(y := f(leaves), torch.autograd.grad(y.square().sum(), leaves)[0]) for f in (roots, compiled)]
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b)
+def test_an_encoder_compiles_without_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow_by_kernels(monkeypatch)
+    encoder = create_encoder("gold-grc", 16).to(DEVICE)
+    lengths = torch.tensor(MIXED)
+    merges, is_padding = (
+        random_merges(lengths, 7).to(DEVICE),
+        (torch.arange(7) >= lengths[:, None]).to(DEVICE),
+    )
+    x = torch.randn(6, 7, 16, device=DEVICE)
+    results = []
+    for model in (encoder, torch.compile(encoder, backend="aot_eager", fullgraph=True)):
+        root = model(x, is_padding, merges=merges)
+        results.append([root, *torch.autograd.grad(root.square().sum(), list(encoder.parameters()))])
+    for plain, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, plain)

@@ -2,6 +2,7 @@
 a cooperative launch over all levels each. Nothing waits for the device.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,9 +12,12 @@ from beamtree.cell import without_autocast
 from beamtree.generic import NO_SECOND_DERIVATIVE
 from beamtree.ops.fused import TAGS
 from beamtree.ops.launch import blocks, launch, power_of_two
-from beamtree.ops.products import HALF, float32_precision
+from beamtree.ops.products import HALF
 from beamtree.ops.registry import register
 
+# Of float32 in `high` too: for "tf32" Triton cuts numbers off where the library rounds them, which makes
+# gradients up to eight times less exact than the plain path's.
+EXACT = "tf32x3"
 WIDE = 256  # beyond, a level's products are large enough for larger tiles
 
 
@@ -24,7 +28,7 @@ def compose_levels(
     height: Tensor,  # () int32: how many levels have merges
     keep: Tensor | None,  # (N, hidden) dropout masks
     product_dtype: torch.dtype,  # half under autocast
-    weights: list[Tensor],  # the cell's six
+    weights: Sequence[Tensor],  # the cell's six
 ) -> Tensor:
     """All nodes, (B·n + N, d): leaves first, then the merges; rows without a merge have no meaning."""
     nodes: Tensor = torch.ops.beamtree.compose(leaves, children, starts, height, keep, product_dtype, weights)
@@ -134,7 +138,7 @@ def _tiles(d: int, units: int, product_dtype: torch.dtype) -> dict[str, Any]:
         "D": d, "UNITS": units, "ALL_D": block, "ROWS": 4,
         "BLOCK_M": 16 if d <= WIDE else 64, "BLOCK_N": 32 if d <= WIDE else 64,
         "BLOCK_K": min(block, 128 if d <= WIDE else 64),
-        "PRECISION": names.get(product_dtype) or float32_precision(),
+        "PRECISION": names.get(product_dtype, EXACT),
         "num_warps": 4 if d <= WIDE else 8, "num_stages": 1,
     }  # fmt: skip
 

@@ -32,7 +32,7 @@ def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed
     of its own."""
     if has_levels(leaves, cell):
         levels = Levels.of(merges)
-        keep, weights = cell.draw_keep(len(levels.children)), list[Tensor](cell.parameters())
+        keep, weights = cell.draw_keep(len(levels.children)), [*cell.parameters()]
         nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), weights)
         return Followed(nodes, levels.made, levels.roots)
     plan = Plan.of(merges)
