@@ -92,3 +92,13 @@ def _check_values(x: Tensor, mask: Tensor | None, lengths: Tensor) -> None:
     if not finite.all():
         b, i = finite.logical_not().nonzero()[0].tolist()
         raise ValueError(f"x is not finite at sequence {b}, token {i}")
+
+
+def require_tokens(y: object, x: Tensor, layer: torch.nn.Module) -> Tensor:
+    """What a layer made of tokens, which must be tokens again: (B, n, d) -> (B, n, d)."""
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(
+            f"{type(layer).__name__} must map tokens to tokens, {tuple(x.shape)} here, got {got}"
+        )
+    return y

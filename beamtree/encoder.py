@@ -62,6 +62,9 @@ class BeamTreeEncoder(SavedBlock):
         for name, size in {"d_model": d_model, "input_size": input_size, "beam_size": beam_size}.items():
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        for name, part in {"cell": cell, "scorer": scorer}.items():
+            if part is not None and not isinstance(part, nn.Module):
+                raise ValueError(f"{name} must be a module of your own or None, got {part!r}")
         if cell is not None and dropout != 0.0:
             raise ValueError("dropout is the built-in cell's: a cell of your own brings its own rate")
         if scorer is not None and scorer_hidden is not None:

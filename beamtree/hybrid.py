@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.cell import layer_norm_wide
-from beamtree.checks import lengths_from
+from beamtree.checks import lengths_from, require_tokens
 from beamtree.contextualizer import BeamTreeContextualizer
 from beamtree.errors import BeamtreeError
 from beamtree.state_space import StateSpaceLayer
@@ -41,6 +41,10 @@ class HybridStack(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if isinstance(layers, str) or not isinstance(layers, Sequence):
+            raise ValueError(f"layers must be a list of names and modules, got {layers!r}")
+        if "attention" in layers and d_model % heads:
+            raise ValueError(f"heads must divide d_model = {d_model}, got {heads}")
 
         def build(layer: str | nn.Module) -> nn.Module:
             if isinstance(layer, nn.Module):
@@ -86,6 +90,6 @@ class HybridStack(nn.Module):
             if isinstance(layer, nn.TransformerEncoderLayer):
                 x = layer(x, src_key_padding_mask=key_padding_mask)
             else:
-                x = layer(x, key_padding_mask)
+                x = require_tokens(layer(x, key_padding_mask), x, layer)
         x = layer_norm_wide(x, self.norm)
         return x if key_padding_mask is None else x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)

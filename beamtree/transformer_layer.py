@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from beamtree.checks import require_tokens
+
 
 class TreeTransformerLayer(nn.Module):
     """Takes the arguments of `nn.TransformerEncoderLayer` and hands the block those it knows.
@@ -41,7 +43,7 @@ class TreeTransformerLayer(nn.Module):
             x = src.transpose(0, 1)
         if mask is not None and mask.is_floating_point():
             mask = mask == -torch.inf
-        y: Tensor = self.block(x, mask)
+        y = require_tokens(self.block(x, mask), x, self.block)
         if src.dim() == 2:
             return y.squeeze(0)
         return y if self.batch_first else y.transpose(0, 1)

@@ -215,3 +215,10 @@ def test_a_diverged_model_gives_nan_and_no_error(encoder: BeamTreeEncoder, name:
     root = encoder(tokens())
     assert root.isnan().all()
     root.sum().backward()
+
+
+@pytest.mark.parametrize("part", ["cell", "scorer"])
+def test_a_cell_or_scorer_that_is_no_module_is_refused(part: str) -> None:
+    for wrong in ("grc", torch.nn.Identity):
+        with pytest.raises(ValueError, match=f"{part} must be a module of your own or None, got"):
+            BeamTreeEncoder(D, **{part: wrong})

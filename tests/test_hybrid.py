@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from on_gpu import needs_gpu
 from torch import nn
 
-from beamtree import BeamtreeError
+from beamtree import BeamTreeEncoder, BeamtreeError, TreeTransformerLayer
 from beamtree.hybrid import HybridStack
 from beamtree.tagger import TaggerHead, tag_accuracy, tag_loss
 
@@ -89,6 +89,19 @@ def test_own_layers_get_the_mask_and_unknown_names_are_refused():
         make(["lstm"])
     with pytest.raises(ValueError, match="key_padding_mask must be a bool tensor"):
         stack(x, is_padding.float())
+
+
+def test_what_is_no_list_of_layers_from_tokens_to_tokens_is_refused():
+    for layers in ("tree", 8, {"tree"}):
+        with pytest.raises(ValueError, match="layers must be a list of names and modules, got"):
+            HybridStack(layers, D)
+    with pytest.raises(ValueError, match="heads must divide d_model = 9, got 4"):
+        HybridStack(["attention"], 9)
+    x = torch.randn(2, 5, D)
+    encoder = BeamTreeEncoder(D)
+    for block in (HybridStack([encoder], D), TreeTransformerLayer(encoder)):
+        with pytest.raises(ValueError, match=r"BeamTreeEncoder must map tokens to tokens, .* got \(2, 8\)"):
+            block(x)
 
 
 def test_a_tagger_gives_every_token_classes_and_counts_only_what_it_should():
