@@ -184,6 +184,49 @@ def test_a_search_keeps_no_graphs_that_failed_and_few_that_did_not(monkeypatch: 
     assert gc.isenabled()
 
 
+def test_a_search_warms_up_before_its_captures_and_replays_as_many_steps_as_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton")
+    from beamtree.ops import fused_search
+
+    done: list[tuple[str, int]] = []
+
+    class Plan:
+        def begin(self, board: torch.Tensor) -> None:
+            done.append(("begin", 0))
+
+        def finish(self, board: torch.Tensor) -> None:
+            done.append(("finish", 0))
+
+        def step(self, board: torch.Tensor, step: int) -> None:
+            done.append(("step", step))
+
+        def advance(self, board: torch.Tensor, steps: int) -> None:
+            done.append(("advance", steps))
+
+    def capture(call: Any, stream: Any) -> tuple[Any, None]:
+        start = len(done)
+        call()
+        launches = done[start:]
+        del done[start:]
+        return SimpleNamespace(replay=lambda: done.extend(launches)), None
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(fused_search, "capture", capture)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    plan: Any = Plan()
+    graphs = fused_search._Graphs(plan, torch.device("cpu"))
+    assert {kind for kind, _ in done} == {"begin", "finish", "step", "advance"}
+    done.clear()
+    graphs.replay(43)
+    assert [launch for launch in done if launch[0] != "step"] == [
+        ("begin", 0), ("advance", 32), ("advance", 8), ("advance", 2), ("advance", 2), ("finish", 0)
+    ]  # fmt: skip
+    assert [step for kind, step in done if kind == "step"] == [*range(32), *range(8), 0, 1, 0, 1]
+
+
 def test_threads_capture_in_turn(stream: Any) -> None:
     most: list[int] = []
 
