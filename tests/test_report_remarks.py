@@ -98,24 +98,25 @@ def test_options_of_the_test_say_how_they_were_found_too(tmp_path: Path) -> None
 def test_an_empty_row_says_what_a_run_would_cost_and_the_page_too(tmp_path: Path) -> None:
     make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
     folder_with(REMARKS, tmp_path)
-    said = "OM has no figures: 50 ms a step × 600 steps × 30 epochs = 15 minutes for one seed (one GPU)."
+    make_run(tmp_path / "om", "listops-om")  # not evaluated: still empty
+    said = "Empty, for what a run would take (table 'Rows without figures'): OM."
     remarks = table_of([tmp_path], "listops").remarks
     assert said in remarks
-    assert any(
-        sentence.startswith("Not run to an evaluation: GoldTreeGRC, Transformer") for sentence in remarks
-    )
+    assert any(one.startswith("Not run to an evaluation: GoldTreeGRC, Transformer") for one in remarks)
     assert not any("EBT-GRC," in sentence for sentence in remarks)  # it has a run
-    make_run(tmp_path / "om", "listops-om")  # not evaluated: still empty
-    assert said in table_of([tmp_path], "listops").remarks
+    om = ["ListOps: OM", "one GPU", "50", "600", "30", "15"]
+    gau = ["QQP: GAU", "one GPU", "20.5", "1,000", "12", "4"]
+    assert [[cell.text for cell in line.cells] for line in table_of([tmp_path], "costs").lines] == [om, gau]
     make_run(tmp_path / "om", "listops-om", accuracy={"near-iid": 0.90})
     assert said not in table_of([tmp_path], "listops").remarks
+    assert [[cell.text for cell in line.cells] for line in table_of([tmp_path], "costs").lines] == [gau]
     # A task without any run has its table for the sake of what is said of it.
-    assert any(one.startswith("GAU has no figures: 20.5 ms") for one in table_of([tmp_path], "qqp").remarks)
+    assert table_of([tmp_path], "qqp").remarks[0].endswith("(table 'Rows without figures'): GAU.")
     assert "sst5" not in [table.name for table in build_report([tmp_path]).tables]
     call("report", tmp_path, "--out", tmp_path / "out")
     for name, note in (("results.md", "`a & b`"), ("results.html", "<code>a &amp; b</code>")):
         text = (tmp_path / "out" / name).read_text(encoding="utf-8")
-        assert "= 4 minutes for one seed" in text
+        assert "20.5" in text
         assert f"- All on one GPU, {note}." in text or f"<li>All on one GPU, {note}.</li>" in text
 
 

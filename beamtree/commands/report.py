@@ -24,7 +24,7 @@ def report(
         typer.Option(
             help="targets, summary, listops, logic, sst5, imdb, snli, qqp, mnli, others (splits that the "
             "paper's tables do not have), trees (against gold), slices (the sweep of d_s), splits (run by "
-            "run), shipped (models in the package), runs or cut-off; may be repeated.",
+            "run), shipped (models in the package), costs, runs or cut-off; may be repeated.",
             show_default="all that the runs have figures for",
         ),
     ] = None,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.report.layout import Table
-from beamtree.report.listings import cut_off_table, runs_table, splits_table
+from beamtree.report.listings import costs_table, cut_off_table, runs_table, splits_table
 from beamtree.report.paper import TABLES
 from beamtree.report.remarks import read_remarks
 from beamtree.report.rows import group_runs, row_of
@@ -15,7 +15,7 @@ from beamtree.report.shipped import shipped_table
 from beamtree.report.summary import coverage_table, targets_table
 from beamtree.report.tables import other_splits_table, paper_table, slice_tables, trees_table
 
-KINDS = ("targets", "summary", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
+KINDS = ("targets", "summary", "costs", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
 TABLE_NAMES = (*TABLES, *KINDS)
 
 
@@ -40,6 +40,7 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
         ("summary", coverage_table(tasks, rows, remarks)),
     ]
     found += [(task, paper_table(published, rows, remarks)) for task, published in TABLES.items()]
+    found.append(("costs", costs_table(remarks.costs, rows)))
     found.append(("shipped", shipped_table(runs)))
     for published in (TABLES[task] for task in TABLES if task in with_runs):
         found.append(("others", other_splits_table(published, rows)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from beamtree.report.listings import COSTS
 from beamtree.report.paper import LABELS, PaperTable
 from beamtree.report.remarks import Remarks
 from beamtree.report.rows import RowKey
@@ -36,12 +37,16 @@ def _on_options(ours: Rows, remarks: Remarks) -> list[str]:
 
 
 def _on_empty_rows(table: PaperTable, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
-    """Why published rows have no figures of ours: what a run would cost."""
+    """Which published rows have no figures of ours, and where it is told what a run would cost."""
     empty = [name for name in table.rows if RowKey(table.task, name) not in filled]
-    costs = {cost.row: cost.sentence for cost in remarks.costs if cost.task == table.task}
-    others = [LABELS[name] for name in empty if name not in costs]
-    sentences = [costs[name] for name in empty if name in costs]
-    return [*sentences, *([f"Not run to an evaluation: {', '.join(others)}."] if others else [])]
+    priced = [cost.row for cost in remarks.costs if cost.task == table.task and cost.row in empty]
+    sentences = {
+        f"Empty, for what a run would take (table '{COSTS}')": priced,
+        "Not run to an evaluation": [name for name in empty if name not in priced],
+    }
+    return [
+        f"{why}: {', '.join(LABELS[name] for name in names)}." for why, names in sentences.items() if names
+    ]
 
 
 def _on_other_splits(ours: Rows, filled: Collection[RowKey]) -> list[str]:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 
 from beamtree.report.layout import Cell, Line, Table
 from beamtree.report.paper import LABELS, TABLES
-from beamtree.report.remarks import CutOff
-from beamtree.report.rows import training_command
+from beamtree.report.remarks import Cost, CutOff
+from beamtree.report.rows import RowKey, training_command
 from beamtree.report.runs import TrainedRun
 from beamtree.report.seeds import Rows, measured_splits, run_numbers
+
+COSTS = "Rows without figures"
 
 
 def splits_table(task: str, rows: Rows) -> Table:
@@ -67,6 +69,21 @@ def runs_table(runs: Sequence[TrainedRun], label: Callable[[TrainedRun], str]) -
     headers += ["best epoch", "dev loss", "dev accuracy", "minutes"]
     caption = "Every run named to the report. Dev figures are those of the best epoch, whose weights count."
     return Table("runs", "Runs", caption, headers, lines, words=4)
+
+
+def costs_table(costs: Sequence[Cost], rows: Rows) -> Table:
+    """What a run would take, of the published rows that have no figure yet."""
+    lines = []
+    for cost in costs:
+        columns = TABLES[cost.task].columns
+        if any(one.figures(split) for one in rows.get(RowKey(cost.task, cost.row), ()) for split in columns):
+            continue
+        figures = [f"{cost.milliseconds:g}", f"{cost.steps:,}", str(cost.epochs), f"{cost.minutes:,.0f}"]
+        words = [f"{TABLES[cost.task].title}: {LABELS[cost.row]}", cost.measured]
+        lines.append(Line([*map(Cell, words), *map(Cell, figures)]))
+    caption = "Published rows without a figure of ours: the time of one seed, by the time of a step."
+    headers = ["row", "how it is known", "ms a step", "steps an epoch", "epochs", "minutes"]
+    return Table("costs", COSTS, caption, headers, lines, words=2)
 
 
 def cut_off_table(runs: Sequence[CutOff]) -> Table:

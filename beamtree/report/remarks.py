@@ -43,12 +43,8 @@ class Cost(RowRemark):
     measured: str = setting("", "where and how")
 
     @property
-    def sentence(self) -> str:
-        minutes = self.milliseconds / 1000 * self.steps * self.epochs / 60
-        return (
-            f"{LABELS[self.row]} has no figures: {self.milliseconds:g} ms a step × {self.steps:,} steps × "
-            f"{self.epochs} epochs = {minutes:,.0f} minutes for one seed ({self.measured})."
-        )
+    def minutes(self) -> float:
+        return self.milliseconds / 1000 * self.steps * self.epochs / 60
 
 
 @dataclass(frozen=True)
