@@ -120,6 +120,19 @@ def test_the_given_tree_refuses_a_second_derivative():
         torch.autograd.grad(root.sum(), x, create_graph=True)
 
 
+def test_a_parametrized_cell_is_followed_as_it_is_called():
+    encoder = make("gold-grc")
+    torch.nn.utils.parametrizations.weight_norm(encoder.cell.w1)
+    x, is_padding = make_input()
+    x.requires_grad_()
+    merges = random_merges(LENGTHS)
+    found = encoder(x, is_padding, merges=merges)
+    expected = compose_one_by_one(encoder, x, LENGTHS, merges)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for one, other in zip(gradients(found, x, encoder), gradients(expected, x, encoder), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
 def test_parameters_changed_before_the_backward_pass_are_noticed():
     encoder = make("gold-grc")
     x, is_padding = make_input()

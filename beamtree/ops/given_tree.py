@@ -2,7 +2,6 @@
 a cooperative launch over all levels each. Nothing waits for the device.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ def compose_levels(
     height: Tensor,  # () int32: how many levels have merges
     keep: Tensor | None,  # (N, hidden) dropout masks
     product_dtype: torch.dtype,  # half under autocast
-    weights: Sequence[Tensor],  # the cell's six
+    weights: list[Tensor],  # the cell's six
 ) -> Tensor:
     """All nodes, (B·n + N, d): leaves first, then the merges; rows without a merge have no meaning."""
     nodes: Tensor = torch.ops.beamtree.compose(leaves, children, starts, height, keep, product_dtype, weights)

@@ -6,7 +6,7 @@ A node waits for its children only, so all nodes of one height are one batch, in
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from beamtree.cell import GatedRecursiveCell, product_dtype, without_autocast
 from beamtree.generic import refuse_double_backward
@@ -32,8 +32,8 @@ def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed
     of its own."""
     if has_levels(leaves, cell):
         levels = Levels.of(merges)
-        keep, weights = cell.draw_keep(len(levels.children)), [*cell.parameters()]
-        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), weights)
+        keep = cell.draw_keep(len(levels.children))
+        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), _weights(cell))
         return Followed(nodes, levels.made, levels.roots)
     plan = Plan.of(merges)
     nodes = compose_nodes(leaves, plan, cell, cell.draw_keep(len(plan.children)))
@@ -42,7 +42,11 @@ def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed
 
 def has_levels(leaves: Tensor, cell: GatedRecursiveCell) -> bool:
     """Whether kernels take all levels in one launch, so that any tree is best followed so."""
-    return supports(leaves, list(cell.parameters()), beam_size=1)
+    return type(cell) is GatedRecursiveCell and supports(leaves, _weights(cell), beam_size=1)
+
+
+def _weights(cell: GatedRecursiveCell) -> list[Tensor]:
+    return [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
 
 
 class Plan(NamedTuple):
@@ -65,11 +69,11 @@ class Plan(NamedTuple):
         return [slice(start, end) for start, end in zip([0, *self.ends], self.ends, strict=False)]
 
 
-def compose_nodes(leaves: Tensor, plan: Plan, cell: nn.Module, keep: Tensor | None) -> Tensor:
+def compose_nodes(leaves: Tensor, plan: Plan, cell: GatedRecursiveCell, keep: Tensor | None) -> Tensor:
     """All nodes of the planned trees, by the rows of the plan; `keep`: a dropout mask for every merge."""
     product = product_dtype(leaves)
     with without_autocast(leaves):
-        nodes: Tensor = _GivenTree.apply(leaves, plan, keep, product, *cell.parameters())
+        nodes: Tensor = _GivenTree.apply(leaves, plan, keep, product, *_weights(cell))
     return nodes
 
 
