@@ -107,6 +107,8 @@ def test_columns_and_tokens_may_be_named(tmp_path: Path) -> None:
     task = look_at(path, label="Stars", text="left, right", tokenizer="blanks")
     assert next(task.read_file(path)) == Example((("A.b", "C"), ("D",)), "1")
     assert restore(list(task.labels), task.own).tokenize("A.b C") == ("A.b", "C")
+    task = look_at(path, label="stars", text="left", tokenizer="characters")
+    assert next(task.read_file(path)) == Example((("A", ".", "b", "C"),), "1")
 
 
 def test_a_label_with_control_characters_is_a_bad_row_and_never_shown(tmp_path: Path) -> None:

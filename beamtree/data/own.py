@@ -12,13 +12,21 @@ from typing import Any, NoReturn
 
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import MissingFileError, find_file
-from beamtree.data.rows import MAX_WORDS, RowFormat, blanks_apart, column_names, read_columns, words_of
+from beamtree.data.rows import (
+    MAX_WORDS,
+    RowFormat,
+    blanks_apart,
+    characters_of,
+    column_names,
+    read_columns,
+    words_of,
+)
 from beamtree.data.task import CountRule, Example, Task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.reading import shown
 
 NAME = "own"
-TOKENIZERS = {"words": words_of, "blanks": blanks_apart}
+TOKENIZERS = {"words": words_of, "blanks": blanks_apart, "characters": characters_of}
 MOST_LABELS = 1000
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # in a label, which is shown in terminals
 _DEV_EVERY = 10

@@ -109,6 +109,11 @@ def blanks_apart(text: str) -> Tokens:
     return _some(tuple(text.split()))
 
 
+def characters_of(text: str) -> Tokens:
+    """Every character of a text but blanks."""
+    return _some(tuple("".join(text.split())))
+
+
 def _some(words: Tokens) -> Tokens:
     if not words:
         raise BeamtreeError("a sentence has no words")

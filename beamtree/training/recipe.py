@@ -46,7 +46,7 @@ class OwnSettings:
     )
     tokenizer: str = setting(
         "words",
-        "words: English in lower case; blanks: whatever stands between blanks",
+        "words: English in lower case; blanks: whatever stands between blanks; characters: each of them",
         choices=tuple(TOKENIZERS),
     )
     longest: int = setting(
