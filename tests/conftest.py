@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -12,3 +13,12 @@ if not torch.cuda.is_available():
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+
+@pytest.fixture
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a kernel, where Triton's interpreter runs them one after the other."""
+    from beamtree.ops import plan
+
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(plan, "PROGRAMS", 1)

@@ -1,18 +1,11 @@
 """Masks drawn by a kernel are those of noise.py to the bit; without a GPU in the interpreter."""
 
-import os
-
 import pytest
 import torch
+from kernel_cases import DEVICE
 
 from beamtree.noise import draw_keep
-
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
-
-from beamtree.ops import draw  # noqa: E402
+from beamtree.ops import draw
 
 
 @pytest.mark.parametrize(

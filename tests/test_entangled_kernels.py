@@ -1,57 +1,29 @@
 """BT-GRC's kernels against the plain engine and the published algorithm; without a GPU in the interpreter."""
 
-import os
-from typing import NamedTuple
-
 import pytest
 import torch
+from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, run
 from torch import Tensor, nn
 
-from beamtree.cell import GatedRecursiveCell
 from beamtree.lineage import merge_positions
+from beamtree.ops import board, entangled_cell, entangled_search, plan
 from beamtree.rivals.naive import naive_beam_tree_recursion
 from beamtree.scorer import EntangledScorer
 
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
-
-from beamtree.ops import board, entangled_cell, entangled_search, fused, plan  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
-
-
-class Case(NamedTuple):
-    leaves: Tensor
-    lengths: Tensor
-    cell: GatedRecursiveCell
-    scorer: EntangledScorer
-    seed: Tensor
-
-    @property
-    def weights(self) -> list[Tensor]:
-        return [*self.cell.parameters(), *self.scorer.parameters()]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)
+    pytest.mark.usefixtures("few_programs"),
+]
 
 
 def make(lengths: list[int], d: int = 16, *, units: int = 16, scale: float = 8.0) -> Case:
-    torch.manual_seed(0)
-    cell = GatedRecursiveCell(d, hidden_size=units, device=DEVICE)
-    scorer = EntangledScorer(d, device=DEVICE)
-    with torch.no_grad():
-        scorer.weight *= scale  # choices well apart
-        cell.norm.weight.uniform_(0.5, 1.5)
-        cell.norm.bias.uniform_(-0.5, 0.5)
-    leaves = torch.randn(len(lengths), max(lengths), d, device=DEVICE).requires_grad_()
-    return Case(
-        leaves, torch.tensor(lengths, device=DEVICE), cell, scorer, torch.tensor(2**61, device=DEVICE)
-    )
+    def sharp_scorer() -> EntangledScorer:
+        scorer = EntangledScorer(d, device=DEVICE)
+        with torch.no_grad():
+            scorer.weight *= scale  # choices well apart
+        return scorer
 
-
-def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = False) -> tuple[Tensor, ...]:
-    """Roots, relative scores, inner nodes, offset and merges."""
-    options = (K, case.seed, noisy, dropout, torch.float32, need_nodes)
-    return fused.fused_recursion(case.leaves, case.lengths, case.weights, *options)
+    return make_case(lengths, d, sharp_scorer, units=units)
 
 
 def plainly(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool) -> tuple[Tensor, ...]:
@@ -61,15 +33,6 @@ def plainly(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool
         case.leaves, case.lengths, case.weights, *options
     )
     return roots, relative, inner, offset, merge_positions(links, history)
-
-
-def assert_gradients_agree(case: Case, mine: Tensor, theirs: Tensor, rtol: float) -> None:
-    inputs = [case.leaves, *case.weights]
-    got = torch.autograd.grad(mine, inputs)
-    expected = torch.autograd.grad(theirs, inputs, allow_unused=True, materialize_grads=True)
-    for a, b in zip(got[:-1], expected[:-1], strict=True):
-        assert (a - b).norm() <= rtol * b.norm() + 1e-6
-    torch.testing.assert_close(got[-1], torch.zeros_like(got[-1]), atol=1e-3, rtol=0)  # a shift of all scores
 
 
 def compare(
@@ -92,12 +55,6 @@ def compare(
         for x in (got, expected)
     )
     assert_gradients_agree(case, mine, theirs, rtol)
-
-
-@pytest.fixture(autouse=True)
-def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    if DEVICE == "cpu":
-        monkeypatch.setattr(plan, "PROGRAMS", 1)
 
 
 def test_training_with_noise_and_dropout_agrees_with_the_plain_engine() -> None:

@@ -4,25 +4,18 @@ Without a GPU they run in Triton's interpreter, with one launch for each phase o
 for all.
 """
 
-import os
-
 import pytest
 import torch
 from given_trees import MIXED, TREES, balanced_merges, furthest, random_merges, sharpen
+from kernel_cases import DEVICE
 from torch import Tensor
 
 from beamtree import create_encoder
 from beamtree.cell import GatedRecursiveCell
 from beamtree.levels import Levels
+from beamtree.ops import given_tree as operators
 from beamtree.rivals import fixed_trees, given_tree
 from beamtree.rivals.given_tree import Plan, compose_nodes
-
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
-
-from beamtree.ops import given_tree as operators  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

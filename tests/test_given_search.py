@@ -1,25 +1,18 @@
 """A given tree by kernels, in place of a search: roots, nodes, log-probability and all gradients are those of
 the plain engine in float64. Without a GPU the kernels run in Triton's interpreter."""
 
-import os
-
 import pytest
 import torch
 from given_trees import MIXED, TREES, furthest, random_merges, sharpen
+from kernel_cases import DEVICE
 from on_gpu import needs_gpu
 from torch import Tensor
 
 from beamtree import BeamTreeEncoder
 from beamtree.cell import GatedRecursiveCell
 from beamtree.operators import registered_recursion
+from beamtree.ops import given_search
 from beamtree.scorer import SlicedScorer
-
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
-
-from beamtree.ops import given_search  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
 SEED = 2**61 + 7

@@ -4,38 +4,20 @@ Without a GPU they run in Triton's interpreter, on small shapes, and with one la
 where a GPU has one for all.
 """
 
-import os
-from typing import NamedTuple
-
 import pytest
 import torch
+from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, run
 from torch import Tensor
 
-from beamtree.cell import GatedRecursiveCell
 from beamtree.lineage import merge_positions
+from beamtree.ops import board, cell_replay, fused, fused_search, lineage_kernels, plan
 from beamtree.rivals.naive import naive_beam_tree_recursion
 from beamtree.scorer import SlicedScorer
 
-triton = pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
-
-from beamtree.ops import board, cell_replay, fused, fused_search, lineage_kernels, plan  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
-
-
-class Case(NamedTuple):
-    leaves: Tensor
-    lengths: Tensor
-    cell: GatedRecursiveCell
-    scorer: SlicedScorer
-    seed: Tensor
-
-    @property
-    def weights(self) -> list[Tensor]:
-        return [*self.cell.parameters(), *self.scorer.parameters()]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)
+    pytest.mark.usefixtures("few_programs"),
+]
 
 
 def make(
@@ -47,23 +29,13 @@ def make(
     units: int = 16,
     seed: int = 0,
 ) -> Case:
-    torch.manual_seed(seed)
-    cell = GatedRecursiveCell(d, hidden_size=units, device=DEVICE)
-    scorer = SlicedScorer(d, slice_size=s, hidden_size=hidden, device=DEVICE)
-    with torch.no_grad():
-        scorer.out.weight *= 8  # choices well apart
-        cell.norm.weight.uniform_(0.5, 1.5)
-        cell.norm.bias.uniform_(-0.5, 0.5)
-    leaves = torch.randn(len(lengths), max(lengths), d, device=DEVICE).requires_grad_()
-    return Case(
-        leaves, torch.tensor(lengths, device=DEVICE), cell, scorer, torch.tensor(2**61 + seed, device=DEVICE)
-    )
+    def sharp_scorer() -> SlicedScorer:
+        scorer = SlicedScorer(d, slice_size=s, hidden_size=hidden, device=DEVICE)
+        with torch.no_grad():
+            scorer.out.weight *= 8  # choices well apart
+        return scorer
 
-
-def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = False) -> tuple[Tensor, ...]:
-    return fused.fused_recursion(
-        case.leaves, case.lengths, case.weights, K, case.seed, noisy, dropout, torch.float32, need_nodes
-    )
+    return make_case(lengths, d, sharp_scorer, units=units, seed=seed)
 
 
 def compare(
@@ -94,22 +66,11 @@ def compare(
     torch.testing.assert_close(roots[:, :beams][alive], expected_roots[alive], atol=atol, rtol=rtol)
 
     to_roots, to_scores = torch.randn_like(roots), torch.randn_like(relative)
-    inputs = [case.leaves, *case.weights]
     mine = (roots * to_roots).sum() + relative[relative > -torch.inf] @ to_scores[relative > -torch.inf]
-    got = torch.autograd.grad(mine, inputs)
     theirs = (expected_roots * to_roots[:, :beams])[alive].sum() + expected_scores[alive] @ to_scores[
         :, :beams
     ][alive]
-    expected = torch.autograd.grad(theirs, inputs, allow_unused=True, materialize_grads=True)
-    for mine, theirs in zip(got[:-1], expected[:-1], strict=True):
-        assert (mine - theirs).norm() <= rtol * theirs.norm() + 1e-6
-    torch.testing.assert_close(got[-1], torch.zeros_like(got[-1]), atol=1e-3, rtol=0)  # a shift of all scores
-
-
-@pytest.fixture(autouse=True)
-def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    if DEVICE == "cpu":
-        monkeypatch.setattr(plan, "PROGRAMS", 1)
+    assert_gradients_agree(case, mine, theirs, rtol)
 
 
 def test_training_with_noise_and_dropout_agrees_with_the_naive_algorithm() -> None:
@@ -162,8 +123,10 @@ def test_repeated_tokens_tie_as_on_the_cpu() -> None:
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="a compiled kernel's constants do not change")
 def test_long_lineages_are_read_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.language import constexpr
+
     for module in (lineage_kernels, fused_search):
-        monkeypatch.setattr(module, "STRETCH", triton.language.constexpr(2))
+        monkeypatch.setattr(module, "STRETCH", constexpr(2))
     compare(make([5, 4]), 2, noisy=False, dropout=0.0)
 
 

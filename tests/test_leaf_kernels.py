@@ -1,22 +1,16 @@
 """One kernel reads an input as the leaf transform does; without a GPU in Triton's interpreter."""
 
 import copy
-import os
 
 import pytest
 import torch
+from kernel_cases import DEVICE
 from on_gpu import needs_gpu
 from torch import Tensor
 
 import beamtree
 from beamtree.leaf import LeafTransform
-
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
-
-from beamtree.ops import leaf_kernels  # noqa: E402
+from beamtree.ops import leaf_kernels
 
 
 def make(lengths: list[int], width: int, d: int) -> tuple[LeafTransform, Tensor, Tensor]:

@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from kernel_cases import DEVICE
 from on_gpu import needs_gpu
 from torch import Tensor, nn
 
 from beamtree.ops import products
+from beamtree.ops.product_kernels import matrix_product
 from beamtree.ops.registry import has_kernels
-
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-from beamtree.ops.product_kernels import matrix_product  # noqa: E402
 
 
 def draw(rows: int, columns: int, *, across: bool) -> Tensor:

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from kernel_cases import DEVICE
 from torch import Tensor
 
+from beamtree.ops import structure_kernels
 from beamtree.structure import find_structure
-
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-from beamtree.ops import structure_kernels  # noqa: E402
 
 
 def draw_merges(R: int, n: int) -> Tensor:

@@ -1,0 +1,55 @@
+"""Where kernels are tested, on a GPU or in the interpreter that conftest.py chooses, and on what."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from beamtree.cell import GatedRecursiveCell
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Case(NamedTuple):
+    leaves: Tensor
+    lengths: Tensor
+    cell: GatedRecursiveCell
+    scorer: nn.Module
+    seed: Tensor
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return [*self.cell.parameters(), *self.scorer.parameters()]
+
+
+def make_case(
+    lengths: list[int], d: int, make_scorer: Callable[[], nn.Module], *, units: int, seed: int = 0
+) -> Case:
+    torch.manual_seed(seed)
+    cell, scorer = GatedRecursiveCell(d, hidden_size=units, device=DEVICE), make_scorer()
+    nn.init.uniform_(cell.norm.weight, 0.5, 1.5)
+    nn.init.uniform_(cell.norm.bias, -0.5, 0.5)
+    leaves = torch.randn(len(lengths), max(lengths), d, device=DEVICE).requires_grad_()
+    return Case(
+        leaves, torch.tensor(lengths, device=DEVICE), cell, scorer, torch.tensor(2**61 + seed, device=DEVICE)
+    )
+
+
+def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = False) -> tuple[Tensor, ...]:
+    """Roots, relative scores, inner nodes, offset and merges."""
+    from beamtree.ops import fused
+
+    options = (K, case.seed, noisy, dropout, torch.float32, need_nodes)
+    return fused.fused_recursion(case.leaves, case.lengths, case.weights, *options)
+
+
+def assert_gradients_agree(case: Case, mine: Tensor, theirs: Tensor, rtol: float) -> None:
+    inputs = [case.leaves, *case.weights]
+    got = torch.autograd.grad(mine, inputs)
+    expected = torch.autograd.grad(theirs, inputs, allow_unused=True, materialize_grads=True)
+    for a, b in zip(got[:-1], expected[:-1], strict=True):
+        assert (a - b).norm() <= rtol * b.norm() + 1e-6
+    torch.testing.assert_close(got[-1], torch.zeros_like(got[-1]), atol=1e-3, rtol=0)  # a shift of all scores
