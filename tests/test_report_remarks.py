@@ -99,7 +99,7 @@ def test_an_empty_row_says_what_a_run_would_cost_and_the_page_too(tmp_path: Path
     make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
     folder_with(REMARKS, tmp_path)
     make_run(tmp_path / "om", "listops-om")  # not evaluated: still empty
-    said = "Empty, for what a run would take (table 'Rows without figures'): OM."
+    said = "No figures, for the time that a run would take (see 'Rows without figures'): OM."
     remarks = table_of([tmp_path], "listops").remarks
     assert said in remarks
     assert any(one.startswith("Not run to an evaluation: GoldTreeGRC, Transformer") for one in remarks)
@@ -111,7 +111,7 @@ def test_an_empty_row_says_what_a_run_would_cost_and_the_page_too(tmp_path: Path
     assert said not in table_of([tmp_path], "listops").remarks
     assert [[cell.text for cell in line.cells] for line in table_of([tmp_path], "costs").lines] == [gau]
     # A task without any run has its table for the sake of what is said of it.
-    assert table_of([tmp_path], "qqp").remarks[0].endswith("(table 'Rows without figures'): GAU.")
+    assert table_of([tmp_path], "qqp").remarks[0].endswith("(see 'Rows without figures'): GAU.")
     assert "sst5" not in [table.name for table in build_report([tmp_path]).tables]
     call("report", tmp_path, "--out", tmp_path / "out")
     for name, note in (("results.md", "`a & b`"), ("results.html", "<code>a &amp; b</code>")):

@@ -41,7 +41,7 @@ def _on_empty_rows(table: PaperTable, filled: Collection[RowKey], remarks: Remar
     empty = [name for name in table.rows if RowKey(table.task, name) not in filled]
     priced = [cost.row for cost in remarks.costs if cost.task == table.task and cost.row in empty]
     sentences = {
-        f"Empty, for what a run would take (table '{COSTS}')": priced,
+        f"No figures, for the time that a run would take (see '{COSTS}')": priced,
         "Not run to an evaluation": [name for name in empty if name not in priced],
     }
     return [
