@@ -5,12 +5,13 @@ import lzma
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from beamtree.atomic import make_folder, replacing
 from beamtree.errors import BeamtreeError
 
-COMPRESSIONS = ("", ".gz", ".xz")
+OPENERS: dict[str, Any] = {"": open, ".gz": gzip.open, ".xz": lzma.open}
+COMPRESSIONS = tuple(OPENERS)
 
 
 class MissingFileError(BeamtreeError):
@@ -72,6 +73,8 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def _open(path: Path, wrong_bytes: str) -> TextIO:
-    opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     # utf-8-sig drops a byte-order mark; newline="\n" keeps a carriage return inside a line from splitting it.
-    return opener(path, "rt", encoding="utf-8-sig", errors=wrong_bytes, newline="\n")  # type: ignore[operator]
+    file: TextIO = OPENERS.get(path.suffix, open)(
+        path, "rt", encoding="utf-8-sig", errors=wrong_bytes, newline="\n"
+    )
+    return file

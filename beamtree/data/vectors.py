@@ -1,6 +1,5 @@
 """Ready-made word vectors: GloVe text files, plain or in a .zip, or a .npy array with a list of its words."""
 
-import gzip
 import io
 import lzma
 import zipfile
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from beamtree.data.files import COMPRESSIONS, read_lines
+from beamtree.data.files import COMPRESSIONS, OPENERS, read_lines
 from beamtree.errors import BeamtreeError
 
 _KINDS = (".npy", ".zip", ".txt")
@@ -107,7 +106,7 @@ def _from_array(path: Path, wanted: frozenset[str]) -> tuple[list[str], NDArray[
     if len(lists) != 1:
         raise BeamtreeError(f"{path} needs one list of its words beside it (…words.txt), found {len(lists)}")
     try:
-        with {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)(path, "rb") as file:  # type: ignore[operator]
+        with OPENERS.get(path.suffix, open)(path, "rb") as file:
             table = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError, zlib.error, lzma.LZMAError) as error:
         raise BeamtreeError(f"{path} is not a sound array: {error}") from None

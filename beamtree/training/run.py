@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 DEV_TOKENS = 1 << 15  # padded tokens in a dev batch, so that long expressions fit
-DEV_BATCH = 4  # training batches in a dev batch: without a gradient there is room, and fewer wait for launches
+DEV_BATCH = 4  # training batches in a dev batch: without a gradient there is room, and fewer launches
 
 
 class Run:

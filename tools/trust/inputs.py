@@ -7,6 +7,7 @@ read must be whole: n−1 merges, brackets that read back, as many records as li
 import random
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -158,18 +159,14 @@ def brackets(draw: random.Random) -> str | None:
     return _whole_tree(found, len(tokens), text)
 
 
-_ENCODER: list[Any] = []
-
-
+@cache
 def _encoder() -> Any:
     import torch
 
     from beamtree import BeamTreeEncoder
 
-    if not _ENCODER:
-        torch.manual_seed(0)
-        _ENCODER.append(BeamTreeEncoder(4, beam_size=3).eval())
-    return _ENCODER[0]
+    torch.manual_seed(0)
+    return BeamTreeEncoder(4, beam_size=3).eval()
 
 
 def _batch(draw: random.Random) -> tuple[Any, Any]:

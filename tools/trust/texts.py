@@ -2,25 +2,7 @@
 
 import random
 
-ODD = [
-    "\0",
-    "\ufeff",
-    "é",
-    "\u202e",
-    "😀",
-    "\u2028",
-    "\x85",
-    "\xa0",
-    "\ud800",
-    "(",
-    ")",
-    "[",
-    "]",
-    "\t",
-    "\r",
-    "\x1f",
-    "٣",
-]
+ODD = [*"\0\ufeffé\u202e😀\u2028\x85\xa0\ud800()[]\t\r\x1f٣"]
 LISTOPS = ["[MAX", "[MIN", "[MED", "[SM", "]", *"0123456789", "(", ")"]
 LOGIC = ["(", ")", "a", "b", "f", "and", "or", "not"]
 
@@ -45,7 +27,7 @@ def formula(draw: random.Random, depth: int = 4) -> str:
 def tree(draw: random.Random, depth: int = 4) -> str:
     """A sound binary tree in brackets."""
     if depth == 0 or draw.random() < 0.4:
-        return draw.choice(["a", "the", "-LRB-", "é", "␣", "x)y".replace(")", "")])
+        return draw.choice(["a", "the", "-LRB-", "é", "␣", "xy"])
     return f"({tree(draw, depth - 1)} {tree(draw, depth - 1)})"
 
 
