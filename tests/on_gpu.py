@@ -1,6 +1,5 @@
 """What tests on a GPU share."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -22,19 +21,3 @@ def peak_of_training(make: Callable[[], nn.Module], x: Tensor) -> float:
         module(x).square().mean().backward()
         optimizer.step()
     return (torch.cuda.max_memory_allocated() - before) / 2**30
-
-
-def time_training_step(encoder: nn.Module, x: Tensor) -> float:
-    """Milliseconds of forward, backward and AdamW: the median of five after three to warm up. To be shown,
-    not asserted: a test may share its GPU."""
-    optimizer = torch.optim.AdamW(encoder.parameters())
-    times = []
-    for _ in range(8):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        encoder(x).square().sum().backward()
-        optimizer.step()
-        torch.cuda.synchronize()
-        times.append(1000 * (time.perf_counter() - start))
-    return sorted(times[3:])[2]

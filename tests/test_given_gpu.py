@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 from given_trees import TREES, furthest, sharpen
-from on_gpu import needs_gpu, time_training_step
-from torch import Tensor, nn
+from on_gpu import needs_gpu
+from torch import Tensor
 
 from beamtree import create_encoder
 from beamtree.cell import GatedRecursiveCell
@@ -118,23 +118,3 @@ def test_a_compiled_encoder_is_the_encoder() -> None:
         root = model(x, is_padding, merges=merges)
         results.append([root, *torch.autograd.grad(root.square().sum(), list(encoder.parameters()))])
     assert furthest(results[1], [y.double() for y in results[0]]) < 1e-4
-
-
-class Given(nn.Module):
-    """Gold trees of some merges as a function of the tokens."""
-
-    def __init__(self, merges: Tensor) -> None:
-        super().__init__()
-        self.encoder, self.merges = create_encoder("gold-grc", 128, dropout=0.1), merges
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.encoder(x, merges=self.merges)
-
-
-@pytest.mark.parametrize("shape", TREES)
-def test_128_trees_of_100_tokens_train_in_less_than_8_ms_a_step(shape: str) -> None:
-    torch.set_float32_matmul_precision("high")
-    merges = TREES[shape](torch.full((128,), 100), 100)
-    ms = time_training_step(Given(merges).cuda(), torch.randn(128, 100, 128, device="cuda"))
-    print(f"{shape}: {ms:.2f} ms")
-    assert ms < 8
