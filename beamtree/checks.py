@@ -1,5 +1,8 @@
 """What an encoder accepts: shapes, types, devices always; values where looking costs no synchronisation."""
 
+import warnings
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -53,6 +56,17 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
         raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")
     if key_padding_mask is not None:
         _check_mask(key_padding_mask, x)
+
+
+def warn_if_greedy(encoder: Any, *, stacklevel: int) -> None:
+    """Once for an encoder that trains with one beam; `stacklevel` leads from here to the call of it."""
+    if encoder.beam_size > 1 or encoder._warned or not encoder.training or torch.compiler.is_compiling():
+        return
+    encoder._warned = True
+    warnings.warn(
+        "beam_size=1 is greedy: with one beam its weight is always 1, so the scorer gets no gradient",
+        stacklevel=stacklevel,
+    )
 
 
 def _layout(x: Tensor) -> str:

@@ -1,6 +1,5 @@
 """A sentence encoder, (B, n, d) → (B, d): the roots of the K best trees, averaged by score (EBT-GRC)."""
 
-import warnings
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from torch import Tensor, nn
 
 from beamtree.block_folder import SavedBlock
 from beamtree.cell import GatedRecursiveCell
+from beamtree.checks import warn_if_greedy
 from beamtree.constraints import check_merges, check_pins
 from beamtree.errors import BeamtreeError
 from beamtree.exporting import exported_root
@@ -146,7 +146,7 @@ class BeamTreeEncoder(SavedBlock):
         pins = None if pinned_spans is None else check_pins(pinned_spans, lengths)
         if merges is not None:
             check_merges(merges, lengths, n=x.shape[1])
-        self._warn_if_greedy()
+        warn_if_greedy(self, stacklevel=7)
         return leaves, beam_tree_recursion(
             leaves,
             lengths,
@@ -163,15 +163,6 @@ class BeamTreeEncoder(SavedBlock):
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The leaves (B, n, d) and the lengths (B,); what stands in padded rows has no effect."""
         return self.leaf.read(x, key_padding_mask, once=True)
-
-    def _warn_if_greedy(self) -> None:
-        if self.beam_size > 1 or self._warned or not self.training or torch.compiler.is_compiling():
-            return
-        self._warned = True
-        warnings.warn(
-            "beam_size=1 is greedy: with one beam its weight is always 1, so the scorer gets no gradient",
-            stacklevel=7,  # the call of the encoder
-        )
 
     def _options(self) -> dict[str, Any]:
         cell, scorer = self.cell, self.scorer

@@ -5,12 +5,11 @@
 Every candidate parent of a surviving lineage is in some softmax, so all get gradient.
 """
 
-import warnings
-
 import torch
 from torch import Tensor
 
 from beamtree import recursion
+from beamtree.checks import warn_if_greedy
 from beamtree.exporting import exported_root
 from beamtree.forest import Forest, refuse_merges
 from beamtree.rivals.beam_step import Beams, Made, Step, splice, take
@@ -58,7 +57,7 @@ class BeamTreeGRC(TreeEncoder):
         if torch.compiler.is_exporting():
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=self.beam_size)
         leaves, lengths = self.read(x, key_padding_mask)
-        self._warn_if_greedy()
+        warn_if_greedy(self, stacklevel=5)
         if self.plain and not need_trees and x.shape[1] > 1:
             options = (self.beam_size, self.mode, self.stochastic, self.cell.training, self.cell.dropout)
             leaves = lengthen(leaves, self.graphs.padding(leaves))
@@ -77,7 +76,7 @@ class BeamTreeGRC(TreeEncoder):
     ) -> Forest:
         refuse_merges(merges)
         leaves, lengths = self.read(x, key_padding_mask)
-        self._warn_if_greedy()
+        warn_if_greedy(self, stacklevel=5)
         if not self.plain:
             grown = self._recurse(leaves, lengths, need_nodes=True)
             return Forest(leaves, grown.nodes, grown.vectors, grown.trees())
@@ -129,10 +128,3 @@ class BeamTreeGRC(TreeEncoder):
         """The parents of pairs (B, beams, pairs, d), under fresh dropout masks, and their scores."""
         parents = self.cell(left, right, self.cell.draw_keep(*left.shape[:-1]))
         return parents, self.scorer(parents)
-
-    def _warn_if_greedy(self) -> None:
-        if self.beam_size == 1 and self.training and not self._warned:
-            self._warned = True
-            warnings.warn(
-                "with beam_size=1 the scorer gets no gradient: its choices stay random", stacklevel=5
-            )
