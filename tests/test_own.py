@@ -88,6 +88,9 @@ def test_a_file_without_dev_rows_holds_out_every_tenth_and_dev_files_hold_out_no
         assert len(train) == 23
     write_table(tmp_path / "data" / "validation.tsv", "label\ttext", rows[:4])
     assert [len(list(task.read(path.parent, split))) for split in ("train", "dev")] == [25, 4]
+    other = write_table(tmp_path / "other.tsv", "label\treview", rows)
+    with pytest.raises(BeamtreeError, match="line 1: no column 'text'; the header is"):
+        list(task.read_file(other))
     with pytest.raises(BeamtreeError, match="there is no split 'test'"):
         list(task.read(path, "test"))
     with pytest.raises(BeamtreeError, match="no split 'tset'; did you mean 'test'"):

@@ -53,7 +53,7 @@ class OwnFormat:
 
     @property
     def rows(self) -> RowFormat:
-        columns = [(name, name.lower()) for name in (self.label, *self.texts)]
+        columns = [tuple(dict.fromkeys((name, name.lower()))) for name in (self.label, *self.texts)]
         labels = {label: label for label in self.labels} or None
         return RowFormat(columns[0], tuple(columns[1:]), labels, tokenize=TOKENIZERS[self.tokenizer])
 
