@@ -112,14 +112,6 @@ def test_the_gold_tree_must_be_given_and_must_fit():
         encoder(x, is_padding, merges=merges)
 
 
-def test_the_given_tree_refuses_a_second_derivative():
-    encoder = make("gold-grc")
-    x, is_padding = make_input()
-    root = encoder(x.requires_grad_(), is_padding, merges=random_merges(LENGTHS))
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(root.sum(), x, create_graph=True)
-
-
 def test_a_parametrized_cell_is_followed_as_it_is_called():
     encoder = make("gold-grc")
     torch.nn.utils.parametrizations.weight_norm(encoder.cell.w1)

@@ -181,13 +181,6 @@ def test_the_scorer_s_output_bias_gets_no_gradient(entangled):
     assert bias.abs().max() < 1e-12 < weight.abs().max()
 
 
-def test_a_second_derivative_is_refused():
-    leaves, lengths, cell, scorer = make_case([4], False, 0.0)
-    root, *_ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(root.sum(), leaves, create_graph=True)
-
-
 def test_parameters_changed_before_the_backward_pass_are_noticed():
     leaves, lengths, cell, scorer = make_case([4], True, 0.0)
     root, *_ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)

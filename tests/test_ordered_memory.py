@@ -157,14 +157,6 @@ def test_a_graph_that_is_kept_gives_its_gradients_again() -> None:
     assert torch.equal(torch.autograd.grad(loss, x)[0], first)
 
 
-def test_a_second_derivative_is_refused() -> None:
-    encoder, (x, _) = make_encoder(), random_tokens(LENGTHS, D)
-    x.requires_grad_()
-    (gradient,) = torch.autograd.grad(encoder(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
 def test_evaluation_may_have_other_slots_than_training() -> None:
     encoder, (x, _) = make_encoder(slots=3, test_slots=6), random_tokens(LENGTHS, D)
     more, fewer = make_encoder(slots=6).eval(), make_encoder(slots=3).eval()

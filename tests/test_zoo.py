@@ -16,6 +16,7 @@ from beamtree.zoo import encoder_names
 
 NAMES = encoder_names()
 WITHOUT_TREE = ("transformer", "universal-transformer")
+TWICE_DIFFERENTIABLE = (*WITHOUT_TREE, "bt-grc-os", "recurrent-grc", "balanced-grc")
 LENGTHS = [8, 1, 2, 3, 5, 8, 1]
 D = 8
 
@@ -153,6 +154,14 @@ def test_two_forwards_before_their_backwards_keep_apart(name):
     second.square().sum().backward()
     for parameter, one, other in zip(encoder.parameters(), *apart, strict=True):
         torch.testing.assert_close(parameter.grad, one + other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in TWICE_DIFFERENTIABLE])
+def test_a_second_derivative_is_refused(name):
+    encoder, (x, is_padding) = make(name), zero_padded_tokens(LENGTHS, D)
+    root = encode(encoder, x.requires_grad_(), is_padding)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(root.sum(), x, create_graph=True)[0].sum().backward()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from beamtree.cell import without_autocast
+from beamtree.generic import refuse_double_backward
 from beamtree.noise import draw_seed
 from beamtree.rivals.crvnn_step import COUNT, advance, retreat
 from beamtree.rivals.step_graphs import StepGraphs
@@ -131,8 +131,8 @@ class _Merging(torch.autograd.Function):
         return h, lifetime
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_h: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
         seed, *saved = ctx.saved_tensors
         settings: _Settings = ctx.settings
         constants, flat = saved[: COUNT + 2], saved[COUNT + 2 :]

@@ -10,10 +10,10 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from beamtree.cell import layer_norm_wide, without_autocast
 from beamtree.checks import lengths_from
+from beamtree.generic import refuse_double_backward
 from beamtree.leaf import LeafTransform
 from beamtree.noise import draw_seed
 from beamtree.rivals.ordered_memory_step import Weights, advance, retreat
@@ -164,8 +164,8 @@ class _Reading(torch.autograd.Function):
         return outputs, attention
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
         leaves, queries, seed, *saved = ctx.saved_tensors
         count = len(Weights._fields)
         weights, flat = saved[:count], saved[count:]
