@@ -63,15 +63,14 @@ class OwnFormat:
     def read(self, folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[Example]:
         if split not in SPLITS:
             raise BeamtreeError(f"data of your own have no split {split!r}{nearest(split, tuple(SPLITS))}")
+        path = find_split(folder, split)
         if split == "test":
-            yield from self.read_file(find_split(folder, split), bad_rows)
+            yield from self.read_file(path, bad_rows)
             return
-        path, held_out = find_split(folder, split), None
-        if path == find_split(folder, "train") and _dev_file(folder) is None:
-            held_out = split == "dev"
+        shared = _dev_file(folder) is None  # by train and dev
         examples = self.rows.read(path, bad_rows or BadRows(), longest=self.longest)
         for number, example in enumerate(examples, start=1):
-            if held_out is None or (number % _DEV_EVERY == 0) == held_out:
+            if not shared or (number % _DEV_EVERY == 0) == (split == "dev"):
                 yield example
 
     def task(self) -> Task:
