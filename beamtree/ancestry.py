@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from beamtree.generic import refuse_double_backward
 from beamtree.tree import BeamTrees
 
 DENSE_UP_TO = 256  # tokens: matrix products are quicker and the scalars few
@@ -106,8 +106,8 @@ class _ListedScores(torch.autograd.Function):
         return scores
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        refuse_double_backward()
         queries, keys, rows = ctx.saved_tensors
         to_queries, to_keys = torch.zeros_like(queries), torch.zeros_like(keys)
         for row, of_score in zip(rows, grad.unsqueeze(-1), strict=True):
@@ -126,8 +126,8 @@ class _ListedMix(torch.autograd.Function):
         return mixed
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        refuse_double_backward()
         weights, values, rows = ctx.saved_tensors
         to_weights, to_values = torch.empty_like(weights), torch.zeros_like(values)
         for h, row in enumerate(rows):

@@ -183,6 +183,16 @@ def test_every_leaf_spends_all_its_attention_on_its_ancestors(lengths, K, seed, 
                     assert dense.allowed[b, k, :length, length - 2].all()  # the root
 
 
+def test_lists_of_ancestors_refuse_a_second_derivative_instead_of_cutting_it():
+    trees = random_trees([5], K=1)
+    unit = ParentAttention(D, dtype=torch.float64)
+    leaves = torch.randn(1, 5, D, dtype=torch.float64, requires_grad=True)
+    nodes = torch.randn(1, 1, 4, D, dtype=torch.float64)
+    found = unit(leaves, nodes, trees, ancestry=ListedAncestry(trees))
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(found.sum(), leaves, create_graph=True)
+
+
 @pytest.mark.parametrize("lengths", [[1], [1, 1], [2, 1], [9, 5, 3]])
 @pytest.mark.parametrize("attend_self", [False, True])
 def test_both_layouts_have_the_same_gradients(lengths, attend_self):
