@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from beamtree.ops.board_kernel import NUMBERS, write_kernel
+from beamtree.ops.board_kernels import NUMBERS, write_kernel
 from beamtree.ops.launch import launch
 
 ADDRESSES = (
