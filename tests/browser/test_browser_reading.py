@@ -33,6 +33,19 @@ def test_who_types_before_the_first_example_is_there_is_not_overwritten(explorer
     explorer.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
+def test_who_types_right_after_choosing_another_model_is_not_overwritten(explorer: Explorer) -> None:
+    explorer.open()
+    explorer.run("""const ask = fetch;
+        const released = new Promise((go) => { window.release = go; });
+        window.fetch = async (...of) => { if (/examples/.test(of[0])) await released; return ask(...of); }""")
+    Select(explorer.one("#model")).select_by_value("logic")
+    explorer.wait("return document.querySelector('#text-1')")
+    explorer.run("document.querySelector('#text-0').value = '( not a )'")
+    explorer.run("release()")
+    explorer.wait("return document.querySelector('#examples button').title.includes('(')")
+    assert explorer.one("#text-0").get_attribute("value") == "( not a )"
+
+
 def test_a_typed_expression_gives_prediction_bars_tree_and_beams(explorer: Explorer) -> None:
     explorer.open()
     explorer.type(EXPRESSION)

@@ -61,12 +61,14 @@ export class Asking {
   async changeModel() {
     const kept = this.task === this.model.task;
     this.offer();
-    if (kept) this.send();
-    else {
-      const [example] = await this.examples;
+    if (!kept) {
+      const { examples } = this;
+      const [example] = await examples;
+      // Meanwhile another model may have been chosen, or a text begun.
+      if (this.examples !== examples || this.boxes.some((box) => box.value)) return;
       if (example) this.write(example.texts);
-      this.send();
     }
+    this.send();
   }
 
   // What depends on the model: a box for each sentence, examples, and models of the same task to compare with.
