@@ -35,7 +35,7 @@ def registered_recursion(
     need_nodes: bool,
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
-    weights = _weights(cell, scorer)
+    weights = weights_of(cell, scorer)
     products = product_dtype(leaves)
     if leaves.is_cuda and pins is None:
         from beamtree.ops import given_search
@@ -60,10 +60,11 @@ def search_parts(
     cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer, leaves: Tensor
 ) -> tuple[GatedCell, SlicedScore | ParentScore]:
     """What `search` calls to compose and to score nodes, for those who look on while it runs."""
-    return _parts(_weights(cell, scorer), product_dtype(leaves))
+    return _parts(weights_of(cell, scorer), product_dtype(leaves))
 
 
-def _weights(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer) -> list[Tensor]:
+def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer) -> list[Tensor]:
+    """The cell's six, then the scorer's; by name, as a parametrization changes the order of parameters."""
     weights = [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
     if isinstance(scorer, EntangledScorer):
         return [*weights, scorer.weight, scorer.bias]

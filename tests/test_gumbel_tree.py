@@ -1,5 +1,7 @@
 """GT-GRC and EGT-GRC: the sweep against plain autograd, and what straight-through trees promise."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -188,6 +190,21 @@ def test_parameters_changed_before_the_backward_pass_are_noticed():
         scorer.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         root.sum().backward()
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+@pytest.mark.parametrize("name", ["gt-grc", "egt-grc"])
+def test_a_parametrized_weight_is_read_for_what_it_stands_for(name):
+    encoder = create_encoder(name, D, dtype=torch.float64).eval()
+    x, is_padding = make_input([5, 2])
+    doubled = copy.deepcopy(encoder)
+    torch.nn.utils.parametrize.register_parametrization(encoder.cell.w1, "weight", Doubled())
+    doubled.cell.w1.weight.data *= 2
+    torch.testing.assert_close(encoder(x, is_padding), doubled(x, is_padding), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 10, 49, 50])

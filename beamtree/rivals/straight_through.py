@@ -5,20 +5,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from beamtree.cell import product_dtype, without_autocast
+from beamtree.cell import GatedRecursiveCell, product_dtype, without_autocast
 from beamtree.generic import refuse_double_backward
+from beamtree.operators import weights_of
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.rivals.gumbel_sweep import Growth, Noise, Schedule, grow, in_chunks, sweep
 from beamtree.rivals.judges import EntangledJudge, Judge, SlicedJudge
 from beamtree.rivals.tree_encoder import with_zero_gradients
 from beamtree.rivals.whole_graphs import Outputs
+from beamtree.scorer import EntangledScorer, SlicedScorer
 
 
 def straight_through_tree(
     leaves: Tensor,  # (B, n, d)
     schedule: Schedule,
-    cell: nn.Module,
-    scorer: nn.Module,
+    cell: GatedRecursiveCell,
+    scorer: SlicedScorer | EntangledScorer,
     keep: Tensor | None = None,
     noise: Noise | None = None,
     need_nodes: bool = False,
@@ -28,7 +30,7 @@ def straight_through_tree(
     `keep`: a dropout mask a merge (sliced) or pair (entangled).
     """
     product = product_dtype(leaves)
-    parameters = [*cell.parameters(), *scorer.parameters()]
+    parameters = weights_of(cell, scorer)
     steps = leaves.shape[1] - 1
     merges = schedule.order.new_full((schedule.B, steps), -1)
     if schedule.made == 0:

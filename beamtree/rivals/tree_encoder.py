@@ -32,7 +32,7 @@ class TreeEncoder(nn.Module):
         return self.leaf.read(x, key_padding_mask)
 
 
-def with_zero_gradients(output: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
+def with_zero_gradients(output: Tensor, parameters: Iterable[Tensor]) -> Tensor:
     """The output, made to depend on parameters it did not need: their gradient is zero then, and not None."""
     for parameter in parameters:
         output = output + parameter[:0].sum()
