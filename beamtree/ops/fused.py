@@ -182,7 +182,7 @@ class _Recursion(torch.autograd.Function):
         ctx: Any, grad_roots: Tensor, grad_relative: Tensor, grad_inner: Tensor, *_: Tensor
     ) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            _refuse(ctx)
+            refuse_second_derivative(ctx)
         relative, lengths, seed, *saved = ctx.saved_tensors
         n, dropout, product_dtype = ctx.options
         to_leaves, *to_weights = _replay(
@@ -201,7 +201,7 @@ class _Recursion(torch.autograd.Function):
         return to_leaves, *[None] * 7, *to_weights
 
 
-def _search_shapes(
+def search_shapes(
     leaves: Tensor,
     lengths: Tensor,
     seed: Tensor,
@@ -275,23 +275,43 @@ def _replay_shapes(
     return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-    leaves, lengths, seed, _, _, dropout, product_dtype, _, weights = inputs
+def keep_tape(
+    ctx: Any,
+    output: Outputs,
+    leaves: Tensor,
+    lengths: Tensor,
+    seed: Tensor,
+    dropout: float,
+    product_dtype: torch.dtype,
+    weights: list[Tensor],
+) -> None:
+    """What `replay_tape` needs of an operator that leaves the tape of a search."""
     _, relative, _, *rest = output
     ctx.mark_non_differentiable(*rest)
     ctx.save_for_backward(relative, lengths, seed, *rest[2:], *weights)
     ctx.options = (leaves.shape[1], dropout, product_dtype)
 
 
-def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+def replay_tape(ctx: Any, grads: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
+    """Gradients of the leaves and of the weights."""
     relative, lengths, seed, *saved = ctx.saved_tensors
     to_leaves, *to_weights = torch.ops.beamtree.fused_replay(
         *grads[:3], relative, lengths, seed, *ctx.options, saved[:TAPE], saved[TAPE:]
     )
+    return to_leaves, to_weights
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+    leaves, lengths, seed, _, _, dropout, product_dtype, _, weights = inputs
+    keep_tape(ctx, output, leaves, lengths, seed, dropout, product_dtype, weights)
+
+
+def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    to_leaves, to_weights = replay_tape(ctx, grads)
     return to_leaves, *[None] * 7, to_weights
 
 
-def _refuse(ctx: Any, *grads: Any) -> None:
+def refuse_second_derivative(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(
         "beamtree: the beam-tree recursion has no second derivative; call backward or autograd.grad without "
         "create_graph=True"
@@ -300,5 +320,5 @@ def _refuse(ctx: Any, *grads: Any) -> None:
 
 # A compiler that makes CUDA graphs leaves these operators outside of them.
 TAGS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
-register("fused_search", _search, _search_shapes, _differentiate, _remember, TAGS)
-register("fused_replay", _replay_apart, _replay_shapes, _refuse, tags=TAGS)
+register("fused_search", _search, search_shapes, _differentiate, _remember, TAGS)
+register("fused_replay", _replay_apart, _replay_shapes, refuse_second_derivative, tags=TAGS)

@@ -12,7 +12,7 @@ from torch import Tensor
 from beamtree.cell import without_autocast
 from beamtree.levels import Levels
 from beamtree.noise import draw_keep
-from beamtree.ops.fused import TAGS, TAPE, Outputs
+from beamtree.ops.fused import TAGS, Outputs, keep_tape, replay_tape, search_shapes
 from beamtree.ops.given_tree import compose_levels
 from beamtree.ops.launch import launch, power_of_two
 from beamtree.ops.products import float32_precision, product
@@ -101,33 +101,16 @@ def _shapes(
     need_nodes: bool,
     weights: list[Tensor],
 ) -> Outputs:
-    B, n, d = leaves.shape
-    new, made = leaves.new_empty, B * (n - 1)
-    return (
-        new(B, 1, d),
-        new(B, 1),
-        new(B, 1, n - 1 if need_nodes else 0, d),
-        new(B, dtype=torch.float64),
-        merges.new_empty(B, 1, n - 1),
-        new(B, 2 * n - 1, d),
-        new(5 * made + (made + 3) // 4 * 4, dtype=torch.int32),
-        new(5 * made),
-    )
+    return search_shapes(leaves, lengths, seed, 1, False, dropout, product_dtype, need_nodes, weights)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     leaves, lengths, seed, _, dropout, product_dtype, _, weights = inputs
-    _, relative, _, *rest = output
-    ctx.mark_non_differentiable(*rest)
-    ctx.save_for_backward(relative, lengths, seed, *rest[2:], *weights)
-    ctx.options = (leaves.shape[1], dropout, product_dtype)
+    keep_tape(ctx, output, leaves, lengths, seed, dropout, product_dtype, weights)
 
 
 def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-    relative, lengths, seed, *saved = ctx.saved_tensors
-    to_leaves, *to_weights = torch.ops.beamtree.fused_replay(
-        *grads[:3], relative, lengths, seed, *ctx.options, saved[:TAPE], saved[TAPE:]
-    )
+    to_leaves, to_weights = replay_tape(ctx, grads)
     return to_leaves, *[None] * 6, to_weights
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from beamtree.cell import without_autocast
-from beamtree.generic import NO_SECOND_DERIVATIVE
-from beamtree.ops.fused import TAGS
+from beamtree.ops.fused import TAGS, refuse_second_derivative
 from beamtree.ops.launch import blocks, launch, power_of_two
 from beamtree.ops.products import HALF
 from beamtree.ops.registry import register
@@ -185,9 +184,5 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return to_leaves, *[None] * 5, to_weights
 
 
-def _refuse(ctx: Any, *grads: Any) -> None:
-    raise RuntimeError(NO_SECOND_DERIVATIVE)
-
-
 register("compose", _compose, _compose_shapes, _differentiate, _remember, TAGS)
-register("decompose", _decompose, _decompose_shapes, _refuse, tags=TAGS)
+register("decompose", _decompose, _decompose_shapes, refuse_second_derivative, tags=TAGS)
