@@ -11,13 +11,18 @@ _UNREAD = set(vars(nn.Module())) - {"training", "_parameters", "_buffers"}
 _ELSEWHERE = object()  # stands for a tensor that a graph could not read
 
 
+def has_hooks(part: nn.Module) -> bool:
+    """Whether it has hooks of its own, which a replay would pass over."""
+    return any(getattr(part, hooks) for hooks in _HOOKS)
+
+
 def baked_in(module: nn.Module, device: torch.device) -> Hashable | None:
     """What a graph would hold of a module; None where it cannot be captured."""
     if not getattr(module, "cuda_graphs", True):
         return None
     found: list[Hashable] = [id(module)]
     for part in module.modules():
-        if any(getattr(part, hooks) for hooks in _HOOKS):
+        if has_hooks(part):
             return None
         found.append(id(type(part)))
         for name, value in vars(part).items():

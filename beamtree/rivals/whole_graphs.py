@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.generic import NO_SECOND_DERIVATIVE
+from beamtree.baked_in import has_hooks
+from beamtree.generic import refuse_double_backward
 from beamtree.rivals import step_graphs
 
 Outputs = tuple[Tensor, ...]
@@ -77,7 +78,9 @@ class WholeGraphs:
 
         `static` is the computation in a form that can be captured, where its own cannot.
         """
-        if not self.may_replay(inputs[0]) or any(map(_has_hooks, reads)):
+        if not self.may_replay(inputs[0]) or any(
+            has_hooks(part) for module in reads for part in module.modules()
+        ):
             return computation(*inputs)
         with self._lock:
             latest = self._pass()
@@ -132,14 +135,6 @@ def _saves_elsewhere() -> bool:
     graph would keep it nevertheless."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_tracing: None)
     return top(False) is not None
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    """A replay would pass over hooks."""
-    return any(
-        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
-        for part in module.modules()
-    )
 
 
 class _Pass:
@@ -216,8 +211,7 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Any, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(NO_SECOND_DERIVATIVE)
+        refuse_double_backward()
         if not (ctx.this.waits and ctx.graphs.is_latest(ctx.this)):
             raise RuntimeError(
                 "beamtree: what this computation kept for its backward pass is gone: it runs as CUDA graphs, "
