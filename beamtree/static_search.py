@@ -56,9 +56,7 @@ class StaticSearch:
         self.before = integers(B, K)  # each beam's last merge
 
         self.column = torch.arange(n + 2, device=device)
-        self.moving = self.column.clamp(
-            max=n
-        )  # the last column is empty, and is what moves up behind the others
+        self.moving = self.column.clamp(max=n)  # the last column is empty: it moves up behind the others
         self.around = torch.arange(-1, 3, device=device)
         self.row = torch.arange(rows, device=device)
         self.slot = torch.arange(K, device=device)
