@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 import beamtree
 from beamtree.errors import BeamtreeError, SharedError, nearest
+from beamtree.processes import Processes
 
 # name -> module and what it holds: a function, or a Typer of several
 COMMANDS = {
@@ -47,9 +48,12 @@ class _Commands(TyperGroup):
         except BeamtreeError as error:
             if ctx.params.get("debug"):
                 raise
-            if not isinstance(error, SharedError) or os.environ.get("RANK", "0") == "0":
+            shared = isinstance(error, SharedError)
+            if not shared or os.environ.get("RANK", "0") == "0":
                 typer.echo(f"beamtree: {error}", err=True)
-            raise typer.Exit(2) from error
+        if shared:  # the error's frames are gone here, and with them what they held of the process group
+            Processes.from_environment().leave()
+        raise typer.Exit(2)
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -1,5 +1,6 @@
 """The processes that `torchrun` or `accelerate launch` started for one command, or this one alone."""
 
+import gc
 import os
 from datetime import timedelta
 from typing import Any
@@ -56,6 +57,10 @@ class Processes:
         """
         import torch.distributed as dist
 
+        # The group that stands when this module is first imported stays in its functions' default arguments for
+        # good. Its threads would then outlive `leave`, and one that lets go of a tensor while Python ends aborts.
+        import torch.distributed.nn  # noqa: F401
+
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -63,8 +68,9 @@ class Processes:
         dist.init_process_group(backend, rank=self.rank, world_size=self.count, **options)
 
     def leave(self) -> None:
-        """Close the connections that `wait` opened."""
+        """Close the connections, and end their threads unless something still holds the group."""
         import torch.distributed as dist
 
         if self.count > 1 and dist.is_initialized():
+            gc.collect()
             dist.destroy_process_group()

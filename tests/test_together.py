@@ -79,10 +79,14 @@ def test_a_shared_error_is_said_by_the_first_process_alone(
         device, is_main_process, num_processes = torch.device("cpu"), rank == "0", 2
 
     monkeypatch.setattr(fit_module, "create_accelerator", Place)
-    monkeypatch.setenv("RANK", rank)
+    for name, value in {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    left: list[str] = []
+    monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: left.append(rank))
     result = CliRunner().invoke(app, ["train", str(tmp_path / "nowhere.toml")])
     assert result.exit_code == 2
     assert result.stderr.startswith(said) if said else not result.stderr
+    assert left == [rank]
 
 
 SCRIPT = """

@@ -131,6 +131,7 @@ def train(
         where = [] if data is None else ["--data", str(data)]
         command = shlex.join(["beamtree", "train", "--resume", str(folder.path), *where])
         display.say(f"{outcome.reason}; continue with: {command}")
+    accelerator.free_memory()  # the wrapped model, which holds on to the process group
     accelerator.end_training()
     if stopping.signal_number is not None:
         raise typer.Exit(128 + signal.Signals(stopping.signal_number))
