@@ -57,8 +57,8 @@ class Processes:
         """
         import torch.distributed as dist
 
-        # The group that stands when this module is first imported stays in its functions' default arguments for
-        # good. Its threads would then outlive `leave`, and one that lets go of a tensor while Python ends aborts.
+        # The functions of this module keep the group that stands when it is first imported, as their default
+        # argument. Its threads would outlive `leave`, and abort if they let go of a tensor while Python ends.
         import torch.distributed.nn  # noqa: F401
 
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

@@ -17,7 +17,7 @@ from beamtree.training.run_folder import RunFolder
 
 QUIET = {"input_dropout": 0.0, "dropout": 0.0, "output_dropout": 0.0}
 
-# The command line, and a look at what is still running when it is over: a thread that gloo has left would abort
+# The command line, and a look at what still runs when it is over: a thread that gloo has left would abort
 # the process if it let go of a tensor while Python ends.
 COMMAND = """
 import atexit, os
