@@ -29,6 +29,11 @@ class Ended:
     said: str
     seconds: float
 
+    @property
+    def shortly(self) -> str:
+        """Its first words, where the cause is, and its last, where the supervisor sums up."""
+        return self.said if len(self.said) < 2500 else f"{self.said[:1500]}\n[...]\n{self.said[-900:]}"
+
 
 class Runs:
     """Training runs of two processes in folders of their own."""
@@ -107,7 +112,7 @@ def kill_a_rank(runs: Runs, kills: int, draw: random.Random) -> Tally:
     whole = runs.fresh()
     undisturbed = runs.together(whole, saving)
     if undisturbed.status != 0:
-        tally.note(False, f"fails undisturbed: {undisturbed.said[-600:]}")
+        tally.note(False, f"fails undisturbed: {undisturbed.shortly}")
         return tally
     while tally.tried < kills:
         out, victim, steps = runs.fresh(), draw.randrange(2), draw.randint(1, 12)
@@ -125,7 +130,7 @@ def kill_a_rank(runs: Runs, kills: int, draw: random.Random) -> Tally:
         if ended.status == 0 and restarted == 1:  # it was over before it was struck
             continue
         right = ended.status == 0 and restarted == 2 and metrics(out) == metrics(whole)
-        tally.note(right, f"rank {victim} after {steps} steps: exit {ended.status}: {ended.said[-900:]}")
+        tally.note(right, f"rank {victim} after {steps} steps: exit {ended.status}: {ended.shortly}")
     return tally
 
 
@@ -150,7 +155,7 @@ def share_unevenly(runs: Runs, few: bool) -> Tally:
         settings = [*QUIET, "training.max_epochs=1", *changes]
         alone, together = runs.alone(one, settings), runs.together(two, settings)
         if alone.status or together.status:
-            tally.note(False, f"{name}: exits {alone.status}, {together.status}: {together.said[-900:]}")
+            tally.note(False, f"{name}: exits {alone.status}, {together.status}: {together.shortly}")
             continue
         pairs = zip(metrics(one), metrics(two), strict=True)
         worst = max(abs(a["train_loss"] - b["train_loss"]) for a, b in pairs)
@@ -177,7 +182,7 @@ def fail_alone(runs: Runs, few: bool) -> Tally:
         lines = [line for line in ended.said.splitlines() if "beamtree: " in line]
         traced = [line for line in ended.said.splitlines() if 'File "' in line and "beamtree/" in line]
         clear = len(lines) == 1 and wanted in lines[0] and not traced  # torchrun's own trace is its own
-        tally.note(ended.status != 0 and clear and ended.seconds < 120, f"{name}: {ended.said[-1500:]}")
+        tally.note(ended.status != 0 and clear and ended.seconds < 120, f"{name}: {ended.shortly}")
     return tally
 
 
