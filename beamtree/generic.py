@@ -5,7 +5,7 @@ row-wise and deterministic given their arguments.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,18 @@ NO_SECOND_DERIVATIVE = (
 _RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RReLU)
 
 
+class Options(NamedTuple):
+    """What is asked of a recursion, in the order of the arguments of `beamtree::search`."""
+
+    beam_size: int
+    seed: Tensor | None  # of the noise and the masks; None where nothing is drawn
+    noisy: bool  # Gumbel noise on both selections
+    dropout: float
+    merges: Tensor | None  # (B, n−1): follow this tree instead of searching
+    pins: Tensor | None  # (B, P, 2): spans that every tree contains
+    need_nodes: bool
+
+
 def refuse_random_layers(module: nn.Module, role: str) -> None:
     """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients."""
     for name, layer in module.named_modules():
@@ -41,20 +53,13 @@ def generic_recursion(
     lengths: Tensor,
     cell: nn.Module,
     scorer: nn.Module,
-    beam_size: int,
-    seed: Tensor | None,
-    noisy: bool,
-    dropout: float,
-    merges: Tensor | None,
-    pins: Tensor | None,
-    need_nodes: bool,
+    options: Options,
     merge_equal_trees: bool = False,
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     # A compiler leaves this as it is; its decorator is slow to import, so it is asked for only then.
     run = torch.compiler.disable(_recurse) if torch.compiler.is_compiling() else _recurse
-    options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes, merge_equal_trees)
-    return run(leaves, lengths, cell, scorer, *options)
+    return run(leaves, lengths, cell, scorer, options, merge_equal_trees)
 
 
 def _recurse(
@@ -62,50 +67,38 @@ def _recurse(
     lengths: Tensor,
     cell: nn.Module,
     scorer: nn.Module,
-    beam_size: int,
-    seed: Tensor | None,
-    noisy: bool,
-    dropout: float,
-    merges: Tensor | None,
-    pins: Tensor | None,
-    need_nodes: bool,
+    options: Options,
     merge_equal_trees: bool,
 ) -> tuple[Tensor, ...]:
     refuse_random_layers(cell, "cell")
     refuse_random_layers(scorer, "scorer")
     if leaves.is_meta:
-        return empty_results(leaves, lengths, beam_size if merges is None else 1, need_nodes)[:5]
+        K = options.beam_size if options.merges is None else 1
+        return empty_results(leaves, lengths, K, options.need_nodes)[:5]
     randomness = None
-    if seed is not None:
-        randomness = Randomness(seed, noisy, dropout, int(getattr(cell, "hidden_size", 0)))
-    given = leaves.shape[:2]
-    graphs = None
-    if merges is None and not merge_equal_trees:
-        graphs = find_graphs(cell, scorer, leaves, beam_size, randomness, pins)
+    if options.seed is not None:
+        width = int(getattr(cell, "hidden_size", 0))
+        randomness = Randomness(options.seed, options.noisy, options.dropout, width)
+    B, steps = leaves.shape[0], leaves.shape[1] - 1
+    graphs = equal_trees = None
+    if options.merges is None and merge_equal_trees:
+        K, record = options.beam_size, torch.is_grad_enabled()
+        equal_trees = EqualTrees(B, steps + 1, K, leaves.device, record)
+    elif options.merges is None:
+        graphs = find_graphs(cell, scorer, leaves, options.beam_size, randomness, options.pins)
     if graphs is not None:
-        leaves, lengths, pins = _pad(leaves, lengths, pins, graphs.search.shape)
+        leaves, lengths, pins = _pad(leaves, lengths, options.pins, graphs.search.shape)
+        options = options._replace(pins=pins)
     cell_parameters, scorer_parameters = list(cell.parameters()), list(scorer.parameters())
 
     def parts() -> tuple[AutogradCell, AutogradScore]:
         pulls = () if graphs is None else graphs.pulls
         return CapturedCell(cell, cell_parameters, pulls), AutogradScore(scorer, scorer_parameters)
 
-    equal_trees = None
-    if merge_equal_trees and merges is None:
-        B, n, _ = leaves.shape
-        equal_trees = EqualTrees(B, n, beam_size, leaves.device, record=torch.is_grad_enabled())
-    options = {
-        "beam_size": beam_size,
-        "randomness": randomness,
-        "merges": merges,
-        "pins": pins,
-        "equal_trees": equal_trees,
-    }
-    steps = given[1] - 1
+    plan = _Plan(options, randomness, equal_trees, graphs, steps, parts)
     vectors, relative, inner, offset, lineages, links = _Recursion.apply(
-        leaves, lengths, parts, options, need_nodes, graphs, steps, *cell_parameters, *scorer_parameters
+        leaves, lengths, plan, *cell_parameters, *scorer_parameters
     )
-    B = given[0]
     merged = merge_positions(links, lineages)
     return vectors[:B], relative[:B], inner[:B, :, :steps], offset[:B], merged[:B, :, :steps]
 
@@ -136,35 +129,46 @@ def empty_results(
     )
 
 
+class _Plan(NamedTuple):
+    options: Options
+    randomness: Randomness | None
+    equal_trees: EqualTrees | None
+    graphs: Graphs | None
+    steps: int  # of the search, before padding
+    parts: Callable[[], tuple[AutogradCell, AutogradScore]]
+
+
 class _Recursion(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        leaves: Tensor,
-        lengths: Tensor,
-        parts: Callable[[], tuple[AutogradCell, AutogradScore]],
-        options: dict[str, Any],
-        need_nodes: bool,
-        graphs: Graphs | None,
-        steps: int,
-        *parameters: Tensor,
+        ctx: Any, leaves: Tensor, lengths: Tensor, plan: _Plan, *parameters: Tensor
     ) -> tuple[Tensor, ...]:
-        n = leaves.shape[1]
+        n, options = leaves.shape[1], plan.options
         kind = leaves.device.type
         ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        cell, score = parts()
+        cell, score = plan.parts()
         heights = None
-        if graphs is None:
-            tape = search(leaves, lengths, cell, score, **options)
+        if plan.graphs is None:
+            tape = search(
+                leaves,
+                lengths,
+                cell,
+                score,
+                beam_size=options.beam_size,
+                randomness=plan.randomness,
+                merges=options.merges,
+                pins=options.pins,
+                equal_trees=plan.equal_trees,
+            )
         else:
-            draws = options["randomness"], options["pins"]
-            tape, heights = graphs.search.run(leaves, lengths, score, steps, *draws)
+            tape, heights = plan.graphs.search.run(
+                leaves, lengths, score, plan.steps, plan.randomness, options.pins
+            )
         history = find_lineages(tape.links, tape.roots, lengths, n)
-        ctx.parts, ctx.n = parts, n
-        ctx.randomness, ctx.equal_trees = options["randomness"], options["equal_trees"]
+        ctx.plan, ctx.n = plan, n
         ctx.save_for_backward(lengths, history, heights, *tape, *parameters)
         ctx.mark_non_differentiable(tape.offset, history, tape.links)
-        inner = inner_nodes(tape.nodes, history, need_nodes)
+        inner = inner_nodes(tape.nodes, history, options.need_nodes)
         return tape.nodes[tape.roots], tape.relative, inner, tape.offset, history, tape.links
 
     @staticmethod
@@ -181,14 +185,14 @@ class _Recursion(torch.autograd.Function):
                 lengths,
                 grad_roots,
                 grad_scores,
-                *ctx.parts(),
+                *ctx.plan.parts(),
                 n=ctx.n,
-                randomness=ctx.randomness,
+                randomness=ctx.plan.randomness,
                 inner=(history, grad_inner),
-                equal_trees=ctx.equal_trees,
+                equal_trees=ctx.plan.equal_trees,
                 heights=heights,
             )
-        return gradients.leaves, *[None] * 6, *gradients.cell, *gradients.scorer
+        return gradients.leaves, None, None, *gradients.cell, *gradients.scorer
 
 
 def refuse_double_backward() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from beamtree.cell import GatedRecursiveCell, product_dtype
-from beamtree.generic import NO_SECOND_DERIVATIVE, empty_results
+from beamtree.generic import NO_SECOND_DERIVATIVE, Options, empty_results
 from beamtree.lineage import find_lineages, inner_nodes, merge_positions
 from beamtree.noise import Randomness
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
@@ -26,21 +26,16 @@ def registered_recursion(
     lengths: Tensor,
     cell: GatedRecursiveCell,
     scorer: SlicedScorer | EntangledScorer,
-    beam_size: int,
-    seed: Tensor | None,
-    noisy: bool,
-    dropout: float,
-    merges: Tensor | None,
-    pins: Tensor | None,
-    need_nodes: bool,
+    options: Options,
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     weights = weights_of(cell, scorer)
     products = product_dtype(leaves)
-    if leaves.is_cuda and pins is None:
+    if leaves.is_cuda and options.pins is None:
         from beamtree.ops import given_search
         from beamtree.ops.fused import fused_recursion, supports
 
+        beam_size, seed, noisy, dropout, merges, _, need_nodes = options
         has_kernels = supports(leaves, weights, beam_size)
         if has_kernels and merges is None:
             return fused_recursion(
@@ -51,7 +46,7 @@ def registered_recursion(
                 leaves, lengths, weights, seed, dropout, merges, products, need_nodes
             )
     vectors, relative, nodes, offset, history, links, *_ = torch.ops.beamtree.search(
-        leaves, lengths, weights, beam_size, seed, noisy, dropout, merges, pins, need_nodes, products
+        leaves, lengths, weights, *options, products
     )
     return vectors, relative, nodes, offset, merge_positions(links, history)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.cell import GatedRecursiveCell
-from beamtree.generic import generic_recursion
+from beamtree.generic import Options, generic_recursion
 from beamtree.noise import draw_seed
 from beamtree.operators import registered_recursion
 from beamtree.rivals import step_graphs
@@ -60,17 +60,16 @@ def beam_tree_recursion(
     """
     dropout = float(getattr(cell, "dropout", 0.0)) if cell.training else 0.0
     seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
-    options = (beam_size, seed, noisy, dropout, merges, pins, need_nodes)
-    if merge_equal_trees:
-        found = generic_recursion(leaves, lengths, cell, scorer, *options, merge_equal_trees)
-    elif (
-        type(cell) is GatedRecursiveCell
+    options = Options(beam_size, seed, noisy, dropout, merges, pins, need_nodes)
+    if (
+        not merge_equal_trees
+        and type(cell) is GatedRecursiveCell
         and (type(scorer) is SlicedScorer or type(scorer) is EntangledScorer)
         and not _faster_as_graphs(leaves, scorer, pins)
     ):
-        found = registered_recursion(leaves, lengths, cell, scorer, *options)
+        found = registered_recursion(leaves, lengths, cell, scorer, options)
     else:
-        found = generic_recursion(leaves, lengths, cell, scorer, *options)
+        found = generic_recursion(leaves, lengths, cell, scorer, options, merge_equal_trees)
     vectors, relative, nodes, offset, followed = found
     return Beams(vectors, relative, nodes, offset, followed, lengths)
 

@@ -10,16 +10,13 @@ from torch import Tensor
 
 from beamtree import BeamTreeEncoder
 from beamtree.cell import GatedRecursiveCell
-from beamtree.operators import registered_recursion
+from beamtree.generic import Options
+from beamtree.operators import registered_recursion, weights_of
 from beamtree.ops import given_search
 from beamtree.scorer import SlicedScorer
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
 SEED = 2**61 + 7
-
-
-def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer) -> list[Tensor]:
-    return [*cell.parameters(), *scorer.parameters()]
 
 
 def compare(lengths: list[int], merges: Tensor, *, d: int = 16, dropout: float = 0.0) -> None:
@@ -39,9 +36,8 @@ def compare(lengths: list[int], merges: Tensor, *, d: int = 16, dropout: float =
     found = given_search.follow_merges(
         leaves, L.to(DEVICE), weights, seed.to(DEVICE), dropout, merges.to(DEVICE), torch.float32, True
     )
-    expected = registered_recursion(
-        exact_leaves, L, exact_cell, exact_scorer, 5, seed, False, dropout, merges, None, True
-    )
+    options = Options(5, seed, False, dropout, merges, None, need_nodes=True)
+    expected = registered_recursion(exact_leaves, L, exact_cell, exact_scorer, options)
     assert [y.shape for y in found] == [y.shape for y in expected]
     assert [y.dtype for y in found[3:]] == [y.dtype for y in expected[3:]]
     assert torch.equal(found[4].cpu(), expected[4])
