@@ -1,5 +1,6 @@
 """What all folders of weights have in common: a `config.json` that states its format, tensors that fit it."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,6 +54,11 @@ def check_options(options: Mapping[str, Any], name: str) -> None:
             raise BeamtreeError(f"{name}.{key[:80]} must be at most {most}, got {shown(option)}")
         if isinstance(option, dict):
             check_options(option, f"{name}.{key}")
+
+
+def hash_weights(folder: Path) -> str:
+    """SHA-256 of a folder's weights: by it an evaluation is known to be of them."""
+    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
 
 
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:

@@ -1,6 +1,5 @@
 """`beamtree eval MODEL --data …`: accuracy, loss and trees by split, length, depth; tables, JSON, plots."""
 
-import hashlib
 import json
 import shlex
 from collections.abc import Sequence
@@ -78,6 +77,7 @@ def evaluate(
     from beamtree.commands.progress import count_up
     from beamtree.data.bad_rows import BadRows
     from beamtree.data.location import data_folder
+    from beamtree.folder import hash_weights
     from beamtree.inference import choose_device, merge_equal_trees, set_beam_size
     from beamtree.model import find_model, load_model
     from beamtree.plots import require_matplotlib
@@ -89,7 +89,7 @@ def evaluate(
         require_matplotlib()
     if save and not Path(model, "recipe.toml").is_file():
         raise BeamtreeError(f"--save keeps figures in a run folder, but {model} has no recipe.toml")
-    weights = hashlib.sha256((find_model(model) / "model.safetensors").read_bytes()).hexdigest()
+    weights = hash_weights(find_model(model))
     place = choose_device(device)
     classifier = load_model(model, device=place)
     set_beam_size(classifier, beam)

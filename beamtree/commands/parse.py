@@ -248,7 +248,9 @@ def _checksum(folder: Path) -> str:
     """Of all that makes a model what it is."""
     import hashlib
 
+    from beamtree.folder import CONFIG, VOCABULARY, WEIGHTS
+
     checksum = hashlib.sha256()
-    for name in ("config.json", "vocabulary.json", "model.safetensors"):
+    for name in (CONFIG, VOCABULARY, WEIGHTS):
         checksum.update((folder / name).read_bytes())
     return checksum.hexdigest()

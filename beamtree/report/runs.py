@@ -4,7 +4,6 @@
 gone. Where they are still there, an evaluation of other weights is refused.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from beamtree.errors import BeamtreeError
-from beamtree.reading import read_json, shown
+from beamtree.folder import WEIGHTS, hash_weights
+from beamtree.reading import is_file, read_json, shown
 from beamtree.training.recipe import Recipe, load_recipe
 from beamtree.training.run_folder import RunFolder
 
@@ -116,8 +116,7 @@ def read_run(path: Path) -> TrainedRun:
     history = folder.read_metrics()
     for number, record in enumerate(history, start=1):
         _check_record(folder.metrics_file, number, record)
-    weights = folder.best / "model.safetensors"
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else None
+    digest = hash_weights(folder.best) if is_file(folder.best / WEIGHTS) else None
     evaluations = [_read_evaluation(file, recipe, digest) for file in sorted(path.glob("eval*.json"))]
     evaluations.sort(
         key=lambda one: one.device == "cpu"

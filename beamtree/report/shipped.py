@@ -1,8 +1,8 @@
 """The models that come with the package: what the runs that made them measured, on a GPU and on the CPU."""
 
-import hashlib
 from collections.abc import Sequence
 
+from beamtree.folder import WEIGHTS, hash_weights
 from beamtree.model import PRETRAINED
 from beamtree.report.layout import NOTHING, Cell, Line, Table
 from beamtree.report.runs import Evaluation, SplitFigures, TrainedRun
@@ -12,8 +12,8 @@ from beamtree.report.seeds import in_task_order
 def shipped_table(runs: Sequence[TrainedRun]) -> Table:
     """Found by their weights: an evaluation keeps the hash of those that it measured."""
     lines = []
-    for file in sorted(PRETRAINED.glob("*/model.safetensors")):
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    for file in sorted(PRETRAINED.glob(f"*/{WEIGHTS}")):
+        digest = hash_weights(file.parent)
         for number, run in enumerate(runs, start=1):
             found = [one for one in run.evaluations if one.weights == digest and one.search == (None, False)]
             splits = {split for one in found for split in one.splits}
