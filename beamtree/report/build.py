@@ -9,7 +9,7 @@ from beamtree.report.layout import Table
 from beamtree.report.listings import costs_table, cut_off_table, runs_table, splits_table
 from beamtree.report.paper import TABLES
 from beamtree.report.remarks import read_remarks
-from beamtree.report.rows import group_runs, row_of
+from beamtree.report.rows import group_runs
 from beamtree.report.runs import read_runs
 from beamtree.report.shipped import shipped_table
 from beamtree.report.summary import coverage_table, targets_table
@@ -48,7 +48,7 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
         found += [("slices", table) for table in slice_tables(published, rows)]
         found.append(("splits", splits_table(published.task, rows)))
     found += [("splits", splits_table(task, rows)) for task in sorted(with_runs.difference(TABLES))]
-    found.append(("runs", runs_table(runs, lambda run: row_of(run).label)))
+    found.append(("runs", runs_table(runs)))
     found.append(("cut-off", cut_off_table(remarks.cut_off)))
     shown = [
         (kind, table)

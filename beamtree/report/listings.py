@@ -1,11 +1,11 @@
 """Run by run: every split with its interval, every run with its commands, every run that was cut off."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from beamtree.report.layout import Cell, Line, Table
 from beamtree.report.paper import LABELS, TABLES
 from beamtree.report.remarks import Cost, CutOff
-from beamtree.report.rows import RowKey, training_command
+from beamtree.report.rows import RowKey, row_of, training_command
 from beamtree.report.runs import TrainedRun
 from beamtree.report.seeds import Rows, measured_splits, run_numbers
 
@@ -46,7 +46,7 @@ def _sizes(rows: Rows, split: str) -> str:
     return " or ".join(f"{size:,}" for size in sorted({one.examples for one in found if one is not None}))
 
 
-def runs_table(runs: Sequence[TrainedRun], label: Callable[[TrainedRun], str]) -> Table:
+def runs_table(runs: Sequence[TrainedRun]) -> Table:
     """Every run that was named, whether it counts or not, and the commands that make it anew."""
     lines = []
     for number, run in enumerate(runs, start=1):
@@ -62,8 +62,8 @@ def runs_table(runs: Sequence[TrainedRun], label: Callable[[TrainedRun], str]) -
             Cell(f"{100 * best['dev_accuracy']:.2f}") if best else Cell(),
             Cell(f"{run.minutes:.1f}"),
         ]
-        folder = Cell(str(run.path), code=True)
-        words = [Cell(f"{run.recipe.task.name}: {label(run)}"), folder, Cell("; ".join(commands), code=True)]
+        row = Cell(f"{run.recipe.task.name}: {row_of(run).label}")
+        words = [row, Cell(str(run.path), code=True), Cell("; ".join(commands), code=True)]
         lines.append(Line([Cell(str(number)), *words, *figures], run=number))
     headers = ["run", "row", "folder", "commands", "seed", "epochs", "end"]
     headers += ["best epoch", "dev loss", "dev accuracy", "minutes"]

@@ -100,12 +100,8 @@ def group_runs(
             evaluations = [one for one in run.evaluations if one.search == (beam, merged)]
             row = replace(key, beam=beam, merged=merged)
             rows.setdefault(row, []).append(Member(number, run, evaluations))
-    ordered = {key: sorted(rows[key], key=lambda one: one.run.seed) for key in sorted(rows, key=_place)}
-    return ordered, notes
-
-
-def _place(key: RowKey) -> Any:
-    return key.place
+    ordered = sorted(rows.items(), key=lambda item: item[0].place)
+    return {key: sorted(members, key=lambda one: one.run.seed) for key, members in ordered}, notes
 
 
 def training_command(recipe: Recipe) -> str | None:
