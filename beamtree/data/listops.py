@@ -6,7 +6,6 @@ from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import find_file, read_lines
-from beamtree.data.gold import nesting
 from beamtree.data.listops_generate import generate_listops
 from beamtree.data.listops_language import (
     DIGITS,
@@ -22,7 +21,7 @@ from beamtree.data.task import Example, Task
 from beamtree.errors import BeamtreeError
 from beamtree.reading import shown
 
-__all__ = ["TASK", "generate_listops", "nesting", "read", "read_file", "sample_expressions"]
+__all__ = ["TASK", "generate_listops", "read", "read_file", "sample_expressions"]
 
 
 def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:

@@ -28,8 +28,8 @@ def require_split(task: str, splits: Mapping[str, SplitFile], split: str) -> Spl
 
 
 def read_split(
-    format: RowFormat, file: SplitFile, folder: Path, bad_rows: BadRows | None, *, quoted: bool = False
+    format: RowFormat, file: SplitFile, folder: Path, bad_rows: BadRows | None
 ) -> Iterator[Example]:
     """The examples of a split that is one file in rows."""
     path = find_file(folder, file.names)
-    return format.read(path, bad_rows or BadRows(), longest=file.longest, quoted=quoted)
+    return format.read(path, bad_rows or BadRows(), longest=file.longest)

@@ -1,12 +1,14 @@
 """What every task offers to training, evaluation and parsing, whatever its files look like."""
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from beamtree.data.bad_rows import BadRows
+from beamtree.data.bad_rows import BadRows
+from beamtree.errors import BeamtreeError
+from beamtree.reading import shown
 
 Tokens = tuple[str, ...]
 
@@ -18,11 +20,11 @@ class Example:
 
 
 class Reader(Protocol):
-    def __call__(self, folder: Path, split: str, bad_rows: "BadRows | None" = None) -> Iterator[Example]: ...
+    def __call__(self, folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[Example]: ...
 
 
 class FileReader(Protocol):
-    def __call__(self, path: Path, bad_rows: "BadRows | None" = None) -> Iterator[Example]: ...
+    def __call__(self, path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]: ...
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,6 @@ TASKS = {
 
 def find_task(name: str) -> Task:
     """The task of that name, one of `TASKS`."""
-    import importlib
-
-    from beamtree.errors import BeamtreeError
-    from beamtree.reading import shown
-
     if name not in TASKS:
         raise BeamtreeError(f"there is no task {shown(name)}; choose one of {', '.join(TASKS)}")
     task: Task = importlib.import_module(TASKS[name]).TASK
