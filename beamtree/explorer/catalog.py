@@ -1,6 +1,5 @@
 """The models of one explorer, by names that tell nothing of the machine's folders."""
 
-import os
 from collections.abc import Iterable
 
 from beamtree.errors import BeamtreeError
@@ -10,8 +9,6 @@ from beamtree.model import TreeClassifier, find_model, load_model, shipped_model
 
 def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, TreeClassifier]:
     """The models of these folders and names, or all that come with beamtree; named by their last folder."""
-    # oneDNN keeps what it compiled for the last 1024 shapes, and every length of a text is one.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     models: dict[str, TreeClassifier] = {}
     for path in list(wanted) or shipped_models():
         folder = find_model(path).resolve()
