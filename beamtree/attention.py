@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.ancestry import Ancestry, find_ancestry
+from beamtree.checks import check_form
 from beamtree.leaf import LeafTransform
+from beamtree.parts import read_part
 from beamtree.tree import BeamTrees
 
 HEAD_SIZE = 128
@@ -89,8 +91,9 @@ class GatedAttention(nn.Module):
     def leave(self, x: Tensor, read: Tensor, mixed: Tensor) -> Tensor:
         """Out of x (…, d), x' and A v (…, 2d); x may be broadcast over beams."""
         o = self.dropout(self.out(F.silu(self.u(read)) * mixed))
-        to_o, to_x = self.gate.weight.split(self.d_model, 1)
-        g = (F.linear(o, to_o, self.gate.bias) + F.linear(x, to_x)).sigmoid()
+        weight, bias = read_part(self.gate)
+        to_o, to_x = weight.split(self.d_model, 1)
+        g = (F.linear(o, to_o, bias) + F.linear(x, to_x)).sigmoid()
         return (x + g * (o - x)).to(x.dtype)
 
     def extra_repr(self) -> str:
@@ -126,16 +129,10 @@ class GatedAttentionUnit(GatedAttention):
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, positions: Tensor | None = None
     ) -> Tensor:
         """`key_padding_mask` (B, n) may have holes; `positions` (B, n) then says how far tokens are apart."""
-        if x.dim() != 3 or x.shape[-1] != self.d_model:
-            raise ValueError(f"x must have shape (B, n, {self.d_model}), got {tuple(x.shape)}")
+        check_form(x, key_padding_mask, input_size=self.d_model, weight=self.z_scale)
         B, n, _ = x.shape
         if key_padding_mask is None:
             key_padding_mask = torch.zeros(B, n, dtype=torch.bool, device=x.device)
-        if key_padding_mask.shape != (B, n) or key_padding_mask.dtype != torch.bool:
-            raise ValueError(
-                f"key_padding_mask must be bool of shape (B, n) = {(B, n)}, True at padding, got "
-                f"{key_padding_mask.dtype} of shape {tuple(key_padding_mask.shape)}"
-            )
         if positions is None:
             positions = torch.arange(n, device=x.device).expand(B, n)
         x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.parts import DirectlyRead
+from beamtree.parts import DirectlyRead, read_part
 
 
 class GatedRecursiveCell(DirectlyRead):
@@ -45,10 +45,10 @@ class GatedRecursiveCell(DirectlyRead):
     def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
         wide = torch.promote_types(left.dtype, torch.float32)
         pair = torch.cat((left, right), -1)  # (…, 2d)
-        hidden = F.gelu(F.linear(pair, self.w1.weight, self.w1.bias).to(wide)).to(left.dtype)  # (…, 4d)
+        hidden = F.gelu(F.linear(pair, *read_part(self.w1)).to(wide)).to(left.dtype)  # (…, 4d)
         if keep is not None:
             hidden = hidden * keep
-        gates = F.linear(hidden, self.w2.weight, self.w2.bias)  # (…, 4d)
+        gates = F.linear(hidden, *read_part(self.w2))  # (…, 4d)
         return layer_norm_wide(gate(gates, left, right), self.norm)
 
     def draw_keep(self, *shape: int, generator: torch.Generator | None = None) -> Tensor | None:
@@ -88,9 +88,8 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
 
 def layer_norm_wide(x: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Layer norm at least in float32; the result has the parameters' type."""
-    wide = torch.promote_types(norm.weight.dtype, torch.float32)
+    weight, bias = read_part(norm)
+    wide = torch.promote_types(weight.dtype, torch.float32)
     with without_autocast(x):
-        y = F.layer_norm(
-            x.to(wide), norm.normalized_shape, norm.weight.to(wide), norm.bias.to(wide), norm.eps
-        )
-    return y.to(norm.weight.dtype)
+        y = F.layer_norm(x.to(wide), norm.normalized_shape, weight.to(wide), bias.to(wide), norm.eps)
+    return y.to(weight.dtype)

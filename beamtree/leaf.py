@@ -57,6 +57,7 @@ class LeafTransform(DirectlyRead):
             and x.numel() > 0
             and self.linear.out_features <= WIDEST_AT_ONCE
             and not (self._forward_hooks or self._forward_pre_hooks)
+            and not (self.linear._forward_pre_hooks or self.norm._forward_pre_hooks)
             and not autocasts(x)
             and not looks_at_values(x)
             and has_kernels(x.device)

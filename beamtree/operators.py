@@ -14,6 +14,7 @@ from beamtree.noise import Randomness
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.ops.parent_score import ParentScore
 from beamtree.ops.registry import register
+from beamtree.parts import read_part
 from beamtree.replay import replay
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.search import Tape, search
@@ -60,10 +61,10 @@ def search_parts(
 
 def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer) -> list[Tensor]:
     """The cell's six, then the scorer's; by name, as a parametrization changes the order of parameters."""
-    weights = [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
+    weights = [*read_part(cell.w1), *read_part(cell.w2), *read_part(cell.norm)]
     if isinstance(scorer, EntangledScorer):
-        return [*weights, scorer.weight, scorer.bias]
-    return [*weights, scorer.hidden.weight, scorer.hidden.bias, scorer.out.weight, scorer.out.bias]
+        return [*weights, *read_part(scorer)]
+    return [*weights, *read_part(scorer.hidden), *read_part(scorer.out)]
 
 
 def _search(

@@ -1,8 +1,24 @@
 """Modules whose linear maps and norms are not called: the engine takes their weights and works by itself."""
 
-from typing import Any
+from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
+
+
+def read_part(part: nn.Module) -> tuple[Tensor, Tensor]:
+    """The weight and bias of a part that is not called.
+
+    `torch.nn.utils.weight_norm`, `spectral_norm` and `prune` make them in hooks before a call: so here.
+    """
+    if not isinstance(part, (nn.Linear, nn.LayerNorm, DirectlyRead)):
+        raise ValueError(
+            f"{type(part).__name__} stands where the weights of an nn.Linear or nn.LayerNorm are read, "
+            "and is never called: use torch.nn.utils.parametrize"
+        )
+    for hook in part._forward_pre_hooks.values():
+        if type(hook).__module__.startswith("torch.nn.utils."):
+            hook(part, ())
+    return cast(tuple[Tensor, Tensor], (part.weight, part.bias))
 
 
 class DirectlyRead(nn.Module):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.cell import without_autocast
-from beamtree.parts import DirectlyRead
+from beamtree.parts import DirectlyRead, read_part
 
 
 class SlicedScorer(DirectlyRead):
@@ -43,7 +43,7 @@ class SlicedScorer(DirectlyRead):
         return f"slice_size={self.slice_size}"
 
 
-class EntangledScorer(nn.Module):
+class EntangledScorer(DirectlyRead):
     """e = w·cell(l, r) + b: the score is read off the parent that the cell would make (GT-GRC, BT-GRC)."""
 
     def __init__(
@@ -66,5 +66,6 @@ class EntangledScorer(nn.Module):
 
 
 def _linear_wide(x: Tensor, linear: nn.Linear | EntangledScorer) -> Tensor:
-    wide = torch.promote_types(linear.weight.dtype, torch.float32)
-    return F.linear(x.to(wide), linear.weight.to(wide), linear.bias.to(wide))
+    weight, bias = read_part(linear)
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    return F.linear(x.to(wide), weight.to(wide), bias.to(wide))

@@ -115,8 +115,14 @@ def test_a_unit_names_the_argument_that_is_wrong():
     unit = GatedAttentionUnit(D)
     with pytest.raises(ValueError, match=r"x must have shape \(B, n, 6\), got \(2, 3, 5\)"):
         unit(torch.zeros(2, 3, 5))
-    with pytest.raises(ValueError, match="key_padding_mask must be bool of shape"):
+    with pytest.raises(ValueError, match=r"key_padding_mask must be a bool tensor, .* got torch\.float32"):
         unit(torch.zeros(2, 3, D), torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"key_padding_mask must be a bool tensor, .* got list"):
+        unit(torch.zeros(2, 3, D), [[False] * 3] * 2)
+    with pytest.raises(
+        ValueError, match=r"x must have the parameters' dtype torch\.float32, got torch\.float64"
+    ):
+        unit(torch.zeros(2, 3, D, dtype=torch.float64))
     with pytest.raises(ValueError, match="d_model must be at least 1"):
         GatedAttentionUnit(0)
     assert "d_model=6" in repr(unit)

@@ -1,13 +1,17 @@
-"""What wraps a part whose weights are read directly is refused, since it would silently do nothing."""
+"""Parts whose weights are read directly: what wraps one is refused, since it would silently do nothing; what
+makes its weights before every call is heard.
+"""
 
 import copy
 
 import pytest
 import torch
+from small_encoders import random_tokens, trees_to_follow
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune, weight_norm
 
-from beamtree import BeamTreeEncoder
+from beamtree import BeamTreeEncoder, create_encoder
+from beamtree.zoo import encoder_names, pair_encoder_names
 
 D = 6
 
@@ -18,7 +22,7 @@ class Adapted(nn.Module):
     def __init__(self, wrapped: nn.Linear) -> None:
         super().__init__()
         self.wrapped = wrapped
-        self.weight = wrapped.weight
+        self.weight, self.bias = wrapped.weight, wrapped.bias
 
     def forward(self, x: Tensor) -> Tensor:
         return self.wrapped(x) + 1
@@ -41,6 +45,15 @@ def test_a_wrapper_is_refused_and_the_part_stays(owner: str, name: str) -> None:
     assert getattr(module, name) is part
 
 
+@pytest.mark.parametrize(("name", "part"), [("gau", "gau.0.gate"), ("om", "beta"), ("crvnn", "conv")])
+def test_a_wrapper_of_what_a_rival_reads_is_refused_when_it_is_read(name: str, part: str) -> None:
+    encoder = create_encoder(name, D)
+    encoder.set_submodule(part, Adapted(encoder.get_submodule(part)))
+    sentences = [torch.randn(2, 3, D)] * (2 if name == "gau" else 1)
+    with pytest.raises(ValueError, match=r"Adapted stands where the weights of an nn\.Linear"):
+        encoder(*sentences)
+
+
 def test_another_linear_map_and_a_parametrization_have_their_effect() -> None:
     encoder, x = BeamTreeEncoder(D).eval(), torch.randn(2, 4, D)
     exchanged = copy.deepcopy(encoder)
@@ -51,3 +64,46 @@ def test_another_linear_map_and_a_parametrization_have_their_effect() -> None:
     parametrize.register_parametrization(encoder.cell.w1, "weight", Doubled())
     parametrize.register_parametrization(encoder.cell.w1, "bias", Doubled())
     torch.testing.assert_close(encoder(x), exchanged(x))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in (*encoder_names(), *pair_encoder_names()) if "transformer" not in name]
+)
+def test_pruned_weights_follow_what_they_are_made_of(name: str) -> None:
+    x, is_padding = random_tokens([5, 3, 1], D)
+    torch.manual_seed(0)
+    encoder = create_encoder(name, D, dtype=torch.float64).eval()
+    plain = copy.deepcopy(encoder)
+    given = trees_to_follow(encoder, x, is_padding)
+    sentences = (x, x.flip(2), is_padding, is_padding) if name in pair_encoder_names() else (x, is_padding)
+    read = [(a, b) for a, b in zip(encoder.modules(), plain.modules(), strict=True) if hasattr(a, "weight")]
+    for part, twin in read:
+        prune.l1_unstructured(part, "weight", 0.3)
+        with torch.no_grad():
+            part.weight_orig *= 1.5  # as an optimizer changes it: the pruned weight itself is not told
+            twin.weight.copy_(part.weight_orig * part.weight_mask)
+    for model in (encoder, plain):
+        model(*sentences, **given).square().sum().backward()
+    torch.testing.assert_close(encoder(*sentences, **given), plain(*sentences, **given))
+    for part, twin in read:
+        torch.testing.assert_close(part.weight_orig.grad, twin.weight.grad * part.weight_mask)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
+def test_weight_norm_by_hooks_trains_as_the_parametrization_does() -> None:
+    x = torch.randn(3, 5, D)
+    torch.manual_seed(0)
+    by_hook, by_parametrization = BeamTreeEncoder(D).eval(), BeamTreeEncoder(D).eval()
+    by_parametrization.load_state_dict(by_hook.state_dict())
+    for encoder, normalize in (
+        (by_hook, weight_norm),
+        (by_parametrization, nn.utils.parametrizations.weight_norm),
+    ):
+        for part in (encoder.leaf.linear, encoder.cell.w1, encoder.cell.w2, encoder.scorer.hidden):
+            normalize(part)
+        optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            encoder(x).square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(by_hook(x), by_parametrization(x))

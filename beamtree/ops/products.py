@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from beamtree.cell import autocasts
 from beamtree.ops.registry import has_kernels
+from beamtree.parts import read_part
 
 SMALL = 2**30  # multiplications
 FEW = 2**19  # numbers that a layer reads: beyond, the workspace does not matter
@@ -44,10 +45,11 @@ def product(
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """`layer(x)`, whose gradients of any order are such products too."""
-    if is_few(x, layer.weight):
-        y: Tensor = _Product.apply(x.reshape(-1, x.shape[-1]), layer.weight.t())
-        return y.view(*x.shape[:-1], -1) + layer.bias
-    return F.linear(x, layer.weight, layer.bias)
+    weight, bias = read_part(layer)
+    if is_few(x, weight):
+        y: Tensor = _Product.apply(x.reshape(-1, x.shape[-1]), weight.t())
+        return y.view(*x.shape[:-1], -1) + bias
+    return F.linear(x, weight, bias)
 
 
 def is_few(x: Tensor, weight: Tensor) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from beamtree.cell import without_autocast
 from beamtree.generic import refuse_double_backward
 from beamtree.noise import draw_seed
+from beamtree.parts import read_part
 from beamtree.rivals.crvnn_step import COUNT, advance, retreat
 from beamtree.rivals.step_graphs import StepGraphs
 from beamtree.rivals.tree_encoder import TreeEncoder, row
@@ -78,7 +79,7 @@ class CRvNN(TreeEncoder):
         h = torch.cat((start.expand(B, 1, d), leaves, leaves.new_zeros(B, T - n - 1, d)), 1)
         h = torch.where((position == last + 1).unsqueeze(-1), end, h).masked_fill(~present.unsqueeze(-1), 0.0)
         modules = (self.conv, self.scorer, self.cell.w1, self.cell.w2, self.cell.norm)
-        weights = [part.to(wide) for module in modules for part in (module.weight, module.bias)]
+        weights = [part.to(wide) for module in modules for part in read_part(module)]
         settings = _Settings(
             iterations=n,
             looks_every=_looks_every(leaves) if self.halt else 0,

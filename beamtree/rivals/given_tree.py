@@ -14,6 +14,7 @@ from beamtree.levels import Levels
 from beamtree.ops.fused import supports
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.given_tree import compose_levels
+from beamtree.parts import read_part
 
 
 class Followed(NamedTuple):
@@ -46,7 +47,7 @@ def has_levels(leaves: Tensor, cell: GatedRecursiveCell) -> bool:
 
 
 def _weights(cell: GatedRecursiveCell) -> list[Tensor]:
-    return [cell.w1.weight, cell.w1.bias, cell.w2.weight, cell.w2.bias, cell.norm.weight, cell.norm.bias]
+    return [*read_part(cell.w1), *read_part(cell.w2), *read_part(cell.norm)]
 
 
 class Plan(NamedTuple):

@@ -16,6 +16,7 @@ from beamtree.checks import lengths_from
 from beamtree.generic import refuse_double_backward
 from beamtree.leaf import LeafTransform
 from beamtree.noise import draw_seed
+from beamtree.parts import read_part
 from beamtree.rivals.ordered_memory_step import Weights, advance, retreat
 from beamtree.rivals.step_graphs import StepGraphs
 from beamtree.rivals.tree_encoder import row
@@ -115,7 +116,7 @@ class OrderedMemory(nn.Module):
     def _weights(self, wide: torch.dtype) -> Weights:
         w1, w2 = cast(nn.Linear, self.cell["w1"]), cast(nn.Linear, self.cell["w2"])
         modules = (self.key.linear, self.key.norm, self.beta, w1, w2, self.memory_norm)
-        parts = [part.to(wide) for module in modules for part in (module.weight, module.bias)]
+        parts = [part.to(wide) for module in modules for part in read_part(module)]
         parts[6:7] = parts[6].chunk(2, 1)
         return Weights(*parts)
 
