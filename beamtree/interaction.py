@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.attention import GatedAttentionUnit, masked_softmax
+from beamtree.cell import without_autocast
 from beamtree.checks import lengths_from
 from beamtree.contextualizer import BeamTreeContextualizer
 from beamtree.leaf import LeafTransform
@@ -97,7 +98,8 @@ class PairEncoder(nn.Module):
         for unit in units:
             z = unit(z, padding, positions=positions)
         weights = masked_softmax(self.pool(z).squeeze(-1), ~padding).to(z.dtype)
-        return torch.einsum("bi,bid->bd", weights, z)
+        with without_autocast(z):
+            return torch.einsum("bi,bid->bd", weights, z)
 
 
 class Perceptron(nn.Module):
@@ -238,8 +240,8 @@ class TreePairEncoder(PairEncoder):
         is_padding = torch.cat([F.pad(m, (0, n - m.shape[1]), value=True) for _, m in (first, second)])
         found = self.contextualizer.contextualize(x, is_padding)
         tokens = found.tokens[:B, : x1.shape[1]], found.tokens[B:, : x2.shape[1]]
-        cls = self.cls_mlp(found.root).split(B)
-        pair = self.interact(tokens, (cls[0], cls[1]), (first[1], second[1]), [self.gau] * self.repeats)
+        cls = self.cls_mlp(found.root)
+        pair = self.interact(tokens, (cls[:B], cls[B:]), (first[1], second[1]), [self.gau] * self.repeats)
         return (pair, found.trees) if need_trees else pair
 
 
@@ -260,11 +262,11 @@ def _checked(
     for number, (x, mask) in enumerate(((x1, mask1), (x2, mask2)), 1):
         if mask is None:
             mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-        if mask.shape != x.shape[:2] or mask.dtype != torch.bool:
-            raise ValueError(
-                f"key_padding_mask{number} must be bool of shape {tuple(x.shape[:2])}, True at padding, got "
-                f"{mask.dtype} of shape {tuple(mask.shape)}"
-            )
+        is_tensor = isinstance(mask, Tensor)
+        if not is_tensor or mask.shape != x.shape[:2] or mask.dtype != torch.bool:
+            came = f"{mask.dtype} of shape {tuple(mask.shape)}" if is_tensor else type(mask).__name__
+            wanted = f"bool of shape {tuple(x.shape[:2])}, True at padding"
+            raise ValueError(f"key_padding_mask{number} must be {wanted}, got {came}")
         masks.append(mask)
     return (x1, masks[0]), (x2, masks[1])
 

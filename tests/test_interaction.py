@@ -136,6 +136,25 @@ def test_lone_tokens_make_a_pair(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_no_pair_is_a_batch_too(name):
+    encoder = make(name).train()
+    pair = encoder(*torch.randn(2, 0, 3, D, dtype=torch.float64))
+    assert pair.shape == (0, D)
+    pair.sum().backward()
+    assert all(parameter.grad.eq(0).all() for parameter in encoder.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_keeps_the_parameters_type(name):
+    encoder = make(name, dtype=torch.float32).eval()
+    x1, x2, mask1, mask2 = make_input()
+    sentences = x1.float(), x2.float(), mask1, mask2
+    with torch.autocast("cpu", torch.bfloat16):
+        found = encoder(*sentences)
+    torch.testing.assert_close(found, encoder(*sentences), rtol=0.1, atol=0.1)  # types are compared too
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_segments_start_at_zero_unless_they_are_to_be_random(name):
     assert make(name).seg1.eq(0).all()
     assert make(name, random_segments=True).seg1.ne(0).all()
@@ -193,6 +212,8 @@ def test_wrong_arguments_are_named():
         encoder(x1, [1])
     with pytest.raises(ValueError, match="key_padding_mask2 must be bool of shape"):
         encoder(x1, x2, mask1, mask1)
+    with pytest.raises(ValueError, match=r"key_padding_mask1 must be bool of shape .* got list"):
+        encoder(x1, x2, mask1.tolist())
     with pytest.raises(BeamtreeError, match="has no option 'beam_size'"):
         make("egt-gau", beam_size=3)
     with pytest.raises(ValueError, match="input_size, beam_size and stochastic are of a named source"):
