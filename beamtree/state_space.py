@@ -47,7 +47,8 @@ class DiagonalStateSpace(nn.Module):
         """Draw all of it anew, as `to_empty` and sharded training ask for."""
         self.log_step.uniform_(*map(math.log, STEPS))
         self.log_decay.fill_(math.log(0.5))
-        self.frequency.copy_(math.pi * torch.arange(self.frequency.shape[-1]))
+        number = torch.arange(self.frequency.shape[-1], device=self.frequency.device)
+        self.frequency.copy_(math.pi * number.double())
         self.readout.normal_(std=math.sqrt(0.5))
         self.skip.normal_()
 
@@ -71,6 +72,8 @@ class DiagonalStateSpace(nn.Module):
         with without_autocast(x):
             kernel = self.kernel(n)
             x = x.to(kernel.dtype)
+            if x.shape[0] == 0:  # the Fourier transform refuses it; the kernel stays in the graph
+                return (x * self.skip + kernel.sum()).to(self.skip.dtype)
             # Circular of length 2n: what lies to the right of a token comes in from the kernel's end.
             around = F.pad(kernel[0], (0, n))
             if self.bidirectional:

@@ -50,6 +50,14 @@ def test_the_convolution_is_the_recurrence(n, bidirectional):
         torch.testing.assert_close(a, b)
 
 
+def test_no_sequence_is_a_batch_too():
+    layer = StateSpaceLayer(D)
+    found = layer(torch.randn(0, 4, D))
+    assert found.shape == (0, 4, D)
+    found.sum().backward()
+    assert all(parameter.grad.eq(0).all() for parameter in layer.parameters())
+
+
 def test_one_direction_does_not_see_the_future_and_two_do():
     x = torch.randn(1, 6, D, dtype=torch.float64)
     changed = x.clone()
