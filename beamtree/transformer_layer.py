@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from beamtree.checks import require_tokens
+from beamtree.checks import looks_at_values, require_tokens
 
 
 class TreeTransformerLayer(nn.Module):
@@ -42,7 +42,13 @@ class TreeTransformerLayer(nn.Module):
         elif not self.batch_first:
             x = src.transpose(0, 1)
         if mask is not None and mask.is_floating_point():
-            mask = mask == -torch.inf
+            is_padding = mask == -torch.inf
+            if looks_at_values(mask) and not (is_padding | (mask == 0)).all():
+                raise ValueError(
+                    "src_key_padding_mask of numbers must be 0 at tokens and -inf at padding: no token of a "
+                    "tree counts less than another"
+                )
+            mask = is_padding
         y = require_tokens(self.block(x, mask), x, self.block)
         if src.dim() == 2:
             return y.squeeze(0)

@@ -268,6 +268,9 @@ def test_a_transformer_layer_of_trees_refuses_what_it_cannot_do():
         TreeTransformerLayer(make())(x, src_mask=causal)
     with pytest.raises(ValueError, match="src must have 2 or 3 dimensions"):
         TreeTransformerLayer(make())(x[0, 0])
+    large_negative = torch.tensor([[0.0, 0.0, -1e9, -1e9]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="src_key_padding_mask of numbers must be 0 at tokens and -inf"):
+        TreeTransformerLayer(make())(x, src_key_padding_mask=large_negative)
 
 
 def test_half_precision_stays_near_and_passes_gradients():
