@@ -15,7 +15,7 @@ from beamtree.state_space import StateSpaceLayer
 from beamtree.tagger import TaggerHead
 from beamtree.transformer_layer import TreeTransformerLayer
 from beamtree.tree import BeamTrees
-from beamtree.zoo import create_encoder
+from beamtree.zoo import create_encoder, register_encoder
 
 if TYPE_CHECKING:
     from beamtree.model import load_model
@@ -39,6 +39,7 @@ __all__ = [
     "beam_tree_recursion",
     "create_encoder",
     "load_model",
+    "register_encoder",
     "validate",
 ]
 

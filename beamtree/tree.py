@@ -92,6 +92,16 @@ class BeamTrees:
         return self._structure.spans
 
     @property
+    def span_weights(self) -> Tensor:
+        """(B, n, n+1) at [i, j] the weight of the trees in which tokens [i, j) are a node; carry gradient."""
+        exists, n = self.merges >= 0, self.merges.shape[-1] + 1
+        start, end = self.spans.where(exists[..., None], 0).unbind(-1)  # nothing is added at [0, 0)
+        weights = self.weights[..., None] * exists
+        place = start * (n + 1) + end
+        flat = weights.new_zeros(len(self), n * (n + 1))
+        return flat.scatter_add(1, place.flatten(1), weights.flatten(1)).unflatten(1, (n, n + 1))
+
+    @property
     def heights(self) -> Tensor:
         """(B, K, n-1) the height of the node made at each step: its higher child's + 1; a leaf has 0."""
         return self._structure.heights

@@ -1,7 +1,8 @@
-"""Every row of the paper's tables by name: `create_encoder("ebt-grc", 128)`."""
+"""Every row of the paper's tables by name: `create_encoder("ebt-grc", 128)`; and encoders of your own."""
 
 import importlib
 import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -39,15 +40,29 @@ _PAIR_ENCODERS = {
     "ebt-gau": _Entry("beamtree.interaction", "TreePairEncoder", {"source": "ebt-grc"}),
 }
 
+_REGISTERED: dict[str, Callable[..., nn.Module]] = {}
+
 
 def encoder_names() -> tuple[str, ...]:
     """The names of sentence encoders that `create_encoder` knows."""
-    return tuple(_ENCODERS)
+    return (*_ENCODERS, *_REGISTERED)
 
 
 def pair_encoder_names() -> tuple[str, ...]:
     """The names of encoders of a pair of sentences that `create_encoder` knows."""
     return tuple(_PAIR_ENCODERS)
+
+
+def register_encoder(name: str, make: Callable[..., nn.Module]) -> None:
+    """Make a sentence encoder of your own known by name, to recipes (`model.encoder`) and commands too.
+
+    `make(d_model, *, input_size, dropout, …)` names its further options, which recipes may set in
+    `model.options`, and returns a module that is called as the encoders here are. Whoever loads a model that
+    was trained with it has to register it first.
+    """
+    if name in _ENCODERS or name in _PAIR_ENCODERS:
+        raise BeamtreeError(f"the encoder {name!r} is one of beamtree's: choose another name")
+    _REGISTERED[name] = make
 
 
 def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **options: Any) -> nn.Module:
@@ -59,14 +74,19 @@ def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **
     Options go to the model's constructor: `dropout`, `device` and `dtype` everywhere, `beam_size`,
     `slice_size`, `memory_slots` and others where the model has them.
     """
-    encoders = _ENCODERS | _PAIR_ENCODERS
-    if name not in encoders:
-        raise BeamtreeError(f"there is no encoder {shown(name)}{nearest(str(name), encoders)}")
-    entry = encoders[name]
-    constructor = getattr(importlib.import_module(entry.module), entry.constructor)
+    constructor, preset = _find(name)
     known = [option for option in inspect.signature(constructor).parameters if option != "d_model"]
     for option in options:
         if option not in known:
             raise BeamtreeError(f"encoder {name!r} has no option {shown(option)}{nearest(option, known)}")
-    encoder: nn.Module = constructor(d_model, input_size=input_size, **entry.preset | options)
-    return encoder
+    return constructor(d_model, input_size=input_size, **preset | options)
+
+
+def _find(name: str) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
+    if name in _REGISTERED:
+        return _REGISTERED[name], {}
+    encoders = _ENCODERS | _PAIR_ENCODERS
+    if name not in encoders:
+        raise BeamtreeError(f"there is no encoder {shown(name)}{nearest(str(name), encoders | _REGISTERED)}")
+    entry = encoders[name]
+    return getattr(importlib.import_module(entry.module), entry.constructor), entry.preset

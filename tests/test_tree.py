@@ -137,6 +137,23 @@ def test_scores_and_weights_carry_the_gradient_and_dead_beams_get_none() -> None
     torch.testing.assert_close(relative.grad, torch.tensor([[1 + slope, -slope, 0.0], [0.0, 0.0, 0.0]]))
 
 
+def test_the_weight_of_a_span_is_that_of_the_trees_which_have_it_and_carries_their_gradient() -> None:
+    trees = mixed_batch()
+    trees.relative_scores.requires_grad_()
+    found = trees.span_weights
+    assert found.shape == (len(trees), 13, 14)
+    expected = torch.zeros_like(found)
+    for b in range(len(trees)):
+        for k, tree in enumerate(trees.k_best(b)):
+            for start, end in trees.span_sets(b, k):
+                expected[b, start, end] += tree.weight
+    torch.testing.assert_close(found, expected)
+    (gradient,) = torch.autograd.grad(found[3, :, 2].sum(), trees.relative_scores)
+    has_it = torch.tensor([any(end == 2 for _, end in trees.span_sets(3, k)) for k in range(4)])
+    weights = trees.weights[3].detach()
+    torch.testing.assert_close(gradient[3], weights * (has_it.double() - (weights * has_it).sum()))
+
+
 def test_k_best_lists_living_beams_only_with_their_scores() -> None:
     trees = mixed_batch()
     best = trees.k_best(2)
