@@ -8,6 +8,7 @@ from rich.console import Console
 from beamtree.data.listops import sample_expressions
 from beamtree.data.task import Example, find_task
 from beamtree.settings import from_table, merge_tables
+from beamtree.training.examples import LearningData
 from beamtree.training.fit import Outcome, fit
 from beamtree.training.progress import Display
 from beamtree.training.recipe import Recipe
@@ -49,8 +50,7 @@ def run_in(folder: Path, recipe: Recipe, *, steps: int | None = None, **options:
     return fit(
         recipe,
         run,
-        find_task("listops"),
-        *small_examples(recipe),
+        LearningData(find_task("listops"), *small_examples(recipe)),
         stopping=Stopping(steps=steps),
         display=Display(Console(quiet=True)),
         **options,

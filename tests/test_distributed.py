@@ -10,7 +10,7 @@ import pytest
 from small_runs import run_in, small_recipe
 
 from beamtree.tensorfile import load_tensors, save_tensors
-from beamtree.training.examples import load_examples
+from beamtree.training.examples import load_learning_data
 from beamtree.training.fit import fit
 from beamtree.training.recipe import Recipe
 from beamtree.training.run_folder import RunFolder
@@ -76,7 +76,7 @@ def test_two_processes_have_the_losses_of_one_also_after_a_stop_in_the_middle(tm
     )
     alone = RunFolder(tmp_path / "alone")
     alone.begin(recipe)
-    history = fit(recipe, alone, *load_examples(recipe.task)).history
+    history = fit(recipe, alone, load_learning_data(recipe)).history
     train_with_two_processes(tmp_path / "two", recipe, "--max-steps", "8")
     assert len(RunFolder(tmp_path / "two").read_metrics()) == 1
     train_with_two_processes(tmp_path / "two", recipe)

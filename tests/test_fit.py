@@ -15,6 +15,7 @@ from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.heads import class_losses
 from beamtree.model import TreeClassifier, create_model, load_model
 from beamtree.training import fit as fit_module
+from beamtree.training.examples import LearningData
 from beamtree.training.ranger import Ranger
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.schedule import Schedule
@@ -62,7 +63,7 @@ def test_a_model_learns_a_task_that_is_easy(tmp_path: Path) -> None:
     easy = [Example((("[MAX", str(i % 10), str(i % 10), "]"),), str(i % 10)) for i in range(60)]
     run = RunFolder(tmp_path)
     run.begin(recipe)
-    outcome = fit_module.fit(recipe, run, find_task("listops"), easy, easy[:10])
+    outcome = fit_module.fit(recipe, run, LearningData(find_task("listops"), easy, easy[:10]))
     assert outcome.history[-1]["dev_accuracy"] == 1.0
 
 
@@ -170,7 +171,7 @@ def test_a_pair_task_trains_too(tmp_path: Path) -> None:
     ] * 5
     run = RunFolder(tmp_path)
     run.begin(recipe)
-    outcome = fit_module.fit(recipe, run, find_task("logic"), pairs, pairs[:3])
+    outcome = fit_module.fit(recipe, run, LearningData(find_task("logic"), pairs, pairs[:3]))
     assert outcome.finished
     assert len(load_model(tmp_path).predict([("a", "b")])) == 1
 

@@ -12,6 +12,7 @@ from beamtree.data.listops import sample_expressions
 from beamtree.data.task import Example, find_task
 from beamtree.data.words import Words
 from beamtree.model import create_model, load_model
+from beamtree.training.examples import LearningData
 from beamtree.training.fit import fit
 from beamtree.training.progress import Display
 from beamtree.training.recipe import load_recipe, shipped_recipes
@@ -128,10 +129,7 @@ def test_two_steps_by_every_shipped_recipe_move_every_weight(
     outcome = fit(
         recipe,
         folder,
-        task,
-        examples[4:],
-        examples[:4],
-        words=words,
+        LearningData(task, examples[4:], examples[:4], words),
         stopping=Stopping(steps=2),
         display=Display(Console(quiet=True)),
     )

@@ -113,10 +113,7 @@ def train(
     outcome = fit(
         settings,
         folder,
-        found.task,
-        found.train,
-        found.dev,
-        words=found.words,
+        found,
         accelerator=accelerator,
         stopping=stopping,
         display=display,

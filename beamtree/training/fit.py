@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,12 @@ import torch
 
 from beamtree.atomic import replace_file
 from beamtree.data.batching import Batch
-from beamtree.data.task import Example, Task
-from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.heads import class_losses
 from beamtree.model import save_model
 from beamtree.processes import Processes
 from beamtree.together import failing_together
+from beamtree.training.examples import LearningData
 from beamtree.training.progress import Display
 from beamtree.training.recipe import Recipe, TrainingSettings
 from beamtree.training.run import Run, add_up
@@ -63,11 +62,8 @@ def create_accelerator() -> "Accelerator":
 def fit(
     recipe: Recipe,
     folder: RunFolder,
-    task: Task,
-    train: Sequence[Example],
-    dev: Sequence[Example],
+    data: LearningData,
     *,
-    words: Words | None = None,
     accelerator: "Accelerator | None" = None,
     stopping: Stopping | None = None,
     display: Display | None = None,
@@ -77,7 +73,7 @@ def fit(
     with stopping or Stopping() as stopping, display or Display() as display, _arithmetic(recipe.training):
         main = accelerator.is_main_process
         with failing_together(accelerator.device):
-            run = Run(recipe, folder, task, train, dev, accelerator, display, words)
+            run = Run(recipe, folder, data, accelerator, display)
             if main:
                 folder.write_metrics(run.position.history)
                 folder.failure_file.unlink(missing_ok=True)

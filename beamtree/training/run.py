@@ -2,7 +2,6 @@
 
 import hashlib
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -10,8 +9,6 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from beamtree.data.batching import Batch, BucketedBatches
-from beamtree.data.task import Example, Task
-from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
 from beamtree.heads import class_losses, predicted_classes
 from beamtree.model import TreeClassifier, create_model, save_model
@@ -23,6 +20,7 @@ from beamtree.training.checkpoint import (
     save_checkpoint,
     set_random_state,
 )
+from beamtree.training.examples import LearningData
 from beamtree.training.progress import Display
 from beamtree.training.ranger import Ranger
 from beamtree.training.recipe import Recipe
@@ -43,12 +41,9 @@ class Run:
         self,
         recipe: Recipe,
         folder: RunFolder,
-        task: Task,
-        train: Sequence[Example],
-        dev: Sequence[Example],
+        data: LearningData,
         accelerator: "Accelerator",
         display: Display,
-        words: Words | None = None,
     ) -> None:
         settings = self.settings = recipe.training
         self.folder, self.accelerator, self.display = folder, accelerator, display
@@ -56,7 +51,7 @@ class Run:
         self.device: torch.device = accelerator.device
         rank, self.processes = accelerator.process_index, accelerator.num_processes
         torch.manual_seed(settings.seed)
-        self.model = create_model(recipe.model, task, words).to(self.device)
+        self.model = create_model(recipe.model, data.task, data.words).to(self.device)
         self.wrapped = accelerator.prepare(self.model)
         self.averaged: AveragedModel | None = None
         if settings.averaging:
@@ -66,7 +61,7 @@ class Run:
         )
         self.schedule = Schedule(settings, self.optimizer)
         self.train_batches = BucketedBatches(
-            self.model.encode(train),
+            self.model.encode(data.train),
             batch_size=settings.batch_size,
             micro_batch_size=settings.micro_batch_size or None,
             bucket=settings.bucket,
@@ -76,7 +71,7 @@ class Run:
             num_processes=self.processes,
         )
         self.dev_batches = BucketedBatches(
-            self.model.encode(dev),
+            self.model.encode(data.dev),
             batch_size=DEV_BATCH * settings.batch_size,
             bucket=settings.bucket,
             max_padded_tokens=DEV_TOKENS,
