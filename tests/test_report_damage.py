@@ -91,7 +91,7 @@ def test_two_runs_of_one_recipe_and_seed_do_not_both_count(tmp_path: Path) -> No
     report = build_report([tmp_path], skip=True)
     assert cell_of(report.tables[1], "EBT-GRC", "near-IID").text == "90.00"
     assert len(report.tables[-1].lines) == 2
-    assert "b are runs of the same recipe and seed; the first one counts" in report.notes[0]
+    assert report.notes[0].startswith(f"Not counted: {tmp_path / 'b'}, of the same recipe and seed as")
     assert len(table_of([tmp_path / "a", tmp_path / "a"], "runs").lines) == 1
 
 

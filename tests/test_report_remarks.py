@@ -21,6 +21,10 @@ cut_off = [
   {task = "logic", row = "om", seeds = "0, 1", epochs = "0–1", why = "time was up"},
 ]
 notes = [{task = "listops", said = "All on one GPU, `a & b`."}, {said = "Much is done."}]
+trees = [
+  {task = "listops", shape = "left-branching", f1 = {near-iid = 9.3, "200-300" = 0}},
+  {task = "logic", shape = "balanced", f1 = {test7 = 18}},
+]
 options = [
   {name = "training.averaging", found = "by looking at more arguments than training has"},
   {name = "beam", found = "by looking at a test split"},
@@ -120,6 +124,14 @@ def test_an_empty_row_says_what_a_run_would_cost_and_the_page_too(tmp_path: Path
         assert f"- All on one GPU, {note}." in text or f"<li>All on one GPU, {note}.</li>" in text
 
 
+def test_trees_of_no_model_stand_below_those_of_models_and_only_there(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
+    table = table_of([folder_with(REMARKS, tmp_path)], "listops-trees")
+    assert [line.cells[0].text for line in table.lines] == ["EBT-GRC", "left-branching, no model"]
+    assert [cell.text for cell in table.lines[1].cells[1:5]] == ["9.30", "0.00", "–", "–"]
+    assert "logic-trees" not in [table.name for table in build_report([tmp_path]).tables]
+
+
 def test_runs_that_were_cut_off_are_listed_and_count_nowhere(tmp_path: Path) -> None:
     make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
     folder_with(REMARKS, tmp_path)
@@ -149,6 +161,8 @@ def test_runs_that_were_cut_off_are_listed_and_count_nowhere(tmp_path: Path) -> 
             'targets = [{task = "logic", row = "omm", accuracy = {}}]',
             r"there is no row 'omm'; did you mean 'om'\?",
         ),
+        ('trees = [{task = "logicc", shape = "flat", f1 = {}}]', r"there is no table 'logicc'"),
+        ('trees = [{task = "logic", shape = "flat", f1 = {test7 = -1}}]', r"must be a percentage, got -1"),
         ('targets = [{task = "logic", row = "om", accuracy = {tset7 = 1}}]', r"did you mean 'test7'\?"),
         (
             'targets = [{task = "logic", row = "om", accuracy = {test7 = 101}}]',

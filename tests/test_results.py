@@ -16,7 +16,7 @@ COMMAND = "beamtree report docs/runs --skip --out docs"
 def test_the_results_page_is_made_from_the_kept_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     report = build_report([Path("docs/runs")], skip=True)
-    assert all("are runs of the same recipe and seed" in note for note in report.notes)  # none is unreadable
+    assert all("of the same recipe and seed as" in note for note in report.notes)  # none is unreadable
     for name, write in (("results.md", to_markdown), ("results.html", to_html)):
         assert Path("docs", name).read_text(encoding="utf-8") == write(report, COMMAND), (
             f"make it anew: {COMMAND}"

@@ -44,7 +44,7 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     found.append(("shipped", shipped_table(runs)))
     for published in (TABLES[task] for task in TABLES if task in with_runs):
         found.append(("others", other_splits_table(published, rows)))
-        found.append(("trees", trees_table(published, rows)))
+        found.append(("trees", trees_table(published, rows, remarks)))
         found += [("slices", table) for table in slice_tables(published, rows)]
         found.append(("splits", splits_table(published.task, rows)))
     found += [("splits", splits_table(task, rows)) for task in sorted(with_runs.difference(TABLES))]

@@ -1,7 +1,7 @@
 """What run folders cannot say themselves: `remarks.toml`, beside them in a folder of runs.
 
 It names the accuracies that were aimed at, what a row without a run would cost, runs that were cut off, how
-options were found, and whatever else is to be said below a task's table.
+options were found, what trees of no model are worth, and whatever else is to be said below a task's table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,6 +57,15 @@ class CutOff(RowRemark):
 
 
 @dataclass(frozen=True)
+class Unlearnt:
+    """Trees of one shape, made without a model: F1 against the gold trees, in percent by split."""
+
+    task: str = setting("", "the task")
+    shape: str = setting("", "such as left-branching")
+    f1: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Option:
     """A setting other than the paper's (or `beam`, `merge_equal_trees` of a test) and how it was found."""
 
@@ -77,6 +86,7 @@ class Remarks:
     targets: Sequence[Target] = ()
     costs: Sequence[Cost] = ()
     cut_off: Sequence[CutOff] = ()
+    trees: Sequence[Unlearnt] = ()
     options: Sequence[Option] = ()
     notes: Sequence[Note] = ()
 
@@ -85,6 +95,7 @@ _KINDS: dict[str, type] = {
     "targets": Target,
     "costs": Cost,
     "cut_off": CutOff,
+    "trees": Unlearnt,
     "options": Option,
     "notes": Note,
 }
@@ -116,21 +127,26 @@ def _remark(kind: type, entry: Any, source: str) -> Any:
     for wanted in fields(kind):
         if wanted.name not in entry and (kind, wanted.name) != (Note, "task"):
             raise BeamtreeError(f"{source}: {wanted.name} is missing")
-    if isinstance(remark, RowRemark):
-        _check_row(remark, source)
+    if isinstance(remark, RowRemark | Unlearnt):
+        _check_task(remark.task, source)
+    if isinstance(remark, RowRemark) and remark.row not in LABELS:
+        raise BeamtreeError(f"{source}: there is no row {shown(remark.row)}{nearest(remark.row, LABELS)}")
+    if isinstance(remark, Target):
+        _check_percentages(remark.task, remark.accuracy, source)
+    if isinstance(remark, Unlearnt):
+        _check_percentages(remark.task, remark.f1, source)
     return remark
 
 
-def _check_row(remark: RowRemark, source: str) -> None:
-    if remark.task not in TABLES:
-        raise BeamtreeError(f"{source}: there is no table {shown(remark.task)}{nearest(remark.task, TABLES)}")
-    task = find_task(remark.task)
-    if remark.row not in LABELS:
-        raise BeamtreeError(f"{source}: there is no row {shown(remark.row)}{nearest(remark.row, LABELS)}")
-    for split, percent in remark.accuracy.items() if isinstance(remark, Target) else ():
-        if split not in task.splits:
-            raise BeamtreeError(
-                f"{source}: there is no split {shown(split)}{nearest(split, tuple(task.splits))}"
-            )
+def _check_task(name: str, source: str) -> None:
+    if name not in TABLES:
+        raise BeamtreeError(f"{source}: there is no table {shown(name)}{nearest(name, TABLES)}")
+
+
+def _check_percentages(task: str, by_split: Mapping[str, Any], source: str) -> None:
+    splits = tuple(find_task(task).splits)
+    for split, percent in by_split.items():
+        if split not in splits:
+            raise BeamtreeError(f"{source}: there is no split {shown(split)}{nearest(split, splits)}")
         if type(percent) not in (int, float) or not 0 <= percent <= 100:
             raise BeamtreeError(f"{source}: {split} must be a percentage, got {shown(percent)}")

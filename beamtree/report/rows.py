@@ -90,10 +90,12 @@ def group_runs(
         key = row_of(run)
         twin = next((other.run for other in rows.get(key, ()) if other.run.seed == run.seed), None)
         if twin is not None:
-            problem = f"{twin.path} and {run.path} are runs of the same recipe and seed"
             if not skip:
-                raise BeamtreeError(f"{problem}: name one of them, or let --skip count the first alone")
-            notes.append(f"Not counted: {problem}; the first one counts.")
+                raise BeamtreeError(
+                    f"{twin.path} and {run.path} are runs of the same recipe and seed: name one of them, or "
+                    "let --skip count the first alone"
+                )
+            notes.append(f"Not counted: {run.path}, of the same recipe and seed as {twin.path}.")
             continue
         searches = {(None, False), *(evaluation.search for evaluation in run.evaluations)}
         for beam, merged in searches:

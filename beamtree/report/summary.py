@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from beamtree.data.task import find_task
 from beamtree.report.data_notes import data_marks
 from beamtree.report.layout import NOTHING, Cell, Line, Table
 from beamtree.report.paper import LABELS, TABLES
@@ -47,28 +48,29 @@ def coverage_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
     for task in tasks:
         table = TABLES[task]
         ours = {name: rows[RowKey(task, name)] for name in table.rows if RowKey(task, name) in rows}
-        pairs = [
-            (found.rounded, figure)
+        measured = [
+            (name, found.rounded, figure)
             for name, members in ours.items()
             for split, figure in table.rows[name].items()
             if (found := summarise(members, split, table.median)) is not None
         ]
-        reached = sum(value >= figure.value - figure.deviation for value, figure in pairs)
+        reached = sum(value >= figure.value - figure.deviation for _, value, figure in measured)
         runs = [member.run for members in ours.values() for member in members]
         early = sum(run.end == EARLY for run in runs)
         cells = [
-            f"{len(ours)} of {len(table.rows)}",
-            f"{len(pairs)} of {sum(map(len, table.rows.values()))}",
-            f"{reached} of {len(pairs)}" if pairs else NOTHING,
+            f"{len({name for name, *_ in measured})} of {len(table.rows)}",
+            f"{len(measured)} of {sum(map(len, table.rows.values()))}",
+            f"{reached} of {len(measured)}" if measured else NOTHING,
             str(len(runs)),
             f"{early} of {len(runs)}" if runs else NOTHING,
         ]
-        data = ", ".join(data_marks(task, runs)) or ("as in the paper" if runs else NOTHING)
+        alike = "as in the paper" if find_task(task).words else "by the paper's rules"
+        data = ", ".join(data_marks(task, runs)) or (alike if runs else NOTHING)
         lines.append(Line([Cell(table.title), Cell(data), *map(Cell, cells)]))
     caption = (
         "Reached: at least the paper's figure less one of its standard deviations; rows with the settings of "
         "the shipped recipes only."
     )
-    headers = ["task", "data", "rows with a run", "figures measured", "reached", "runs", "early stop"]
+    headers = ["task", "data", "rows measured", "figures measured", "reached", "runs", "early stop"]
     said = [note.said for note in remarks.notes if not note.task]
     return Table("summary", "In short", caption, headers, lines, words=2, remarks=said)

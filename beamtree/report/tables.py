@@ -86,16 +86,23 @@ def other_splits_table(table: PaperTable, rows: Rows) -> Table:
     return Table(name, title, caption, ["model", *splits, *ABOUT], lines)
 
 
-def trees_table(table: PaperTable, rows: Rows) -> Table:
-    """Bracketing F1 against the gold trees, and how many trees are the gold ones."""
+def trees_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
+    """Bracketing F1 against the gold trees, and how many trees are gold's; below, trees of no model."""
     lines = []
     for key, members in rows.items():
         cells = [_trees(members, split, table.median) for split in table.columns]
         if key.task == table.task and any(cell.text != NOTHING for cell in cells):
             lines.append(Line([Cell(key.label), *cells, run_numbers(members)]))
+    for unlearnt in remarks.trees if lines else ():
+        if unlearnt.task == table.task:
+            f1 = [unlearnt.f1.get(split) for split in table.columns]
+            cells = [Cell() if one is None else Cell(f"{one:.2f}") for one in f1]
+            lines.append(Line([Cell(f"{unlearnt.shape}, no model"), *cells, Cell()]))
     caption = (
-        "Unlabelled bracketing F1 of the best trees against the gold trees in %, and in brackets the share "
-        f"of sentences whose tree is the gold tree; {table.statistic} of the seeds."
+        "Unlabelled bracketing F1 of the best trees against the gold trees in %, over the whole split: spans "
+        "of two tokens or more, but for that of the whole sentence. In brackets the share of sentences whose "
+        "tree is the gold tree. Sentences of one or two tokens, which have one tree, are left out. "
+        f"{table.statistic.capitalize()} of the seeds."
     )
     headers = ["model", *table.columns.values(), "runs"]
     return Table(f"{table.task}-trees", f"{table.title}: trees", caption, headers, lines)
