@@ -1,6 +1,6 @@
 """From a sentence's vector to classes: the classifier, the features of a pair, losses and probabilities.
 
-logits = W₂·drop(GELU(W₁·drop(root) + b₁)) + b₂; two classes share one logit, σ(logit) = P(class 1).
+Two classes share one logit, σ(logit) = P(class 1).
 """
 
 import torch
@@ -8,7 +8,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class ClassifierHead(nn.Module):
+class Perceptron(nn.Module):
+    """W₂·drop(GELU(W₁·drop(x) + b₁)) + b₂, (…, input_size) -> (…, output_size)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        output_size: int,
+        *,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(input_size, hidden_size, device=device, dtype=dtype)
+        self.out = nn.Linear(hidden_size, output_size, device=device, dtype=dtype)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(self.dropout(F.gelu(self.hidden(self.dropout(x)))))
+        return y
+
+
+class ClassifierHead(Perceptron):
     """(B, input_size) -> logits: (B, classes), or (B, 1) where there are two classes."""
 
     def __init__(
@@ -21,16 +44,14 @@ class ClassifierHead(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        if classes < 2:
-            raise ValueError(f"classes must be at least 2, got {classes}")
-        self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(input_size, hidden_size, device=device, dtype=dtype)
-        self.out = nn.Linear(hidden_size, 1 if classes == 2 else classes, device=device, dtype=dtype)
+        refuse_one_class(classes)
+        outputs = 1 if classes == 2 else classes
+        super().__init__(input_size, hidden_size, outputs, dropout=dropout, device=device, dtype=dtype)
 
-    def forward(self, root: Tensor) -> Tensor:
-        logits: Tensor = self.out(self.dropout(F.gelu(self.hidden(self.dropout(root)))))
-        return logits
+
+def refuse_one_class(classes: int) -> None:
+    if classes < 2:
+        raise ValueError(f"classes must be at least 2, got {classes}")
 
 
 def pair_features(first: Tensor, second: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from beamtree.attention import GatedAttentionUnit, masked_softmax
 from beamtree.cell import without_autocast
 from beamtree.checks import lengths_from
 from beamtree.contextualizer import BeamTreeContextualizer
+from beamtree.heads import Perceptron
 from beamtree.leaf import LeafTransform
 from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
 from beamtree.tree import BeamTrees
@@ -43,7 +44,7 @@ class PairEncoder(nn.Module):
         self.sep = nn.Parameter(torch.randn(d_model, device=device, dtype=dtype))
         self.seg1 = nn.Parameter(draw(d_model, device=device, dtype=dtype))
         self.seg2 = nn.Parameter(draw(d_model, device=device, dtype=dtype))
-        self.pool = Perceptron(d_model, 1, device=device, dtype=dtype)
+        self.pool = Perceptron(d_model, d_model, 1, device=device, dtype=dtype)
         self.graphs = WholeGraphs()
 
     def interact(
@@ -100,26 +101,6 @@ class PairEncoder(nn.Module):
         weights = masked_softmax(self.pool(z).squeeze(-1), ~padding).to(z.dtype)
         with without_autocast(z):
             return torch.einsum("bi,bid->bd", weights, z)
-
-
-class Perceptron(nn.Module):
-    """W₂·GELU(W₁ x + b₁) + b₂, from d to d to `output_size`."""
-
-    def __init__(
-        self,
-        d_model: int,
-        output_size: int,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(d_model, d_model, device=device, dtype=dtype)
-        self.out = nn.Linear(d_model, output_size, device=device, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.out(F.gelu(self.hidden(x)))
-        return y
 
 
 class GatedAttentionPairEncoder(PairEncoder):
@@ -217,7 +198,7 @@ class TreePairEncoder(PairEncoder):
             dtype=dtype,
         )
         self.input_size = self.contextualizer.source.input_size
-        self.cls_mlp = Perceptron(d_model, d_model, device=device, dtype=dtype)
+        self.cls_mlp = Perceptron(d_model, d_model, d_model, device=device, dtype=dtype)
         self.gau = GatedAttentionUnit(
             d_model, dropout=attention_dropout, scalar_bias=scalar_bias, device=device, dtype=dtype
         )

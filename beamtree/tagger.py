@@ -2,10 +2,12 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+
+from beamtree.heads import Perceptron, refuse_one_class
 
 
-class TaggerHead(nn.Module):
+class TaggerHead(Perceptron):
     """W₂·drop(GELU(W₁·drop(x) + b₁)) + b₂ at every token: (B, n, d) -> logits (B, n, classes)."""
 
     def __init__(
@@ -17,16 +19,8 @@ class TaggerHead(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        if classes < 2:
-            raise ValueError(f"classes must be at least 2, got {classes}")
-        self.hidden = nn.Linear(d_model, d_model, device=device, dtype=dtype)
-        self.out = nn.Linear(d_model, classes, device=device, dtype=dtype)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.out(self.dropout(F.gelu(self.hidden(self.dropout(tokens)))))
-        return logits
+        refuse_one_class(classes)
+        super().__init__(d_model, d_model, classes, dropout=dropout, device=device, dtype=dtype)
 
 
 def tag_loss(logits: Tensor, tags: Tensor, is_counted: Tensor) -> Tensor:
