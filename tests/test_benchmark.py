@@ -99,7 +99,8 @@ def test_options_reach_the_models_that_have_them():
     assert create_measured("ebt-grc", 32, beam_size=3, slice_size=16).scorer.slice_size == 16
     assert create_measured("ebt-grc-noslice", 32, slice_size=16).scorer.slice_size == 32
     assert create_measured("naive", 32, beam_size=3).encoder.beam_size == 3
-    assert create_measured("bt-grc-faithful", 16).mode == "faithful"
+    for name in ("gt-grc", "bt-grc", "bt-grc-os"):
+        assert create_measured(f"{name}-faithful", 16).mode == "faithful"
     wide = create_measured("ebt-grc-512-noslice", 128, device="meta")
     assert (wide.input_size, wide.d_model, wide.scorer.slice_size) == (128, 512, 512)
     assert takes("bt-grc", "beam_size")

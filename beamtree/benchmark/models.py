@@ -31,7 +31,7 @@ class Variant:
 
 _VARIANTS = {
     NAIVE: Variant("ebt-grc"),
-    "bt-grc-faithful": Variant("bt-grc", {"mode": "faithful"}),
+    **{f"{name}-faithful": Variant(name, {"mode": "faithful"}) for name in ("gt-grc", "bt-grc", "bt-grc-os")},
     "ebt-grc-512": Variant("ebt-grc", d_model=512, input_size=128),
     "ebt-grc-512-noslice": Variant("ebt-grc-noslice", d_model=512, input_size=128),
 }

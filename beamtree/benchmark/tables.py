@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from beamtree.benchmark.measure import Measured, Measurement
-from beamtree.benchmark.models import NAIVE
+from beamtree.benchmark.models import NAIVE, measurable_names
 from beamtree.benchmark.paper import PAPER_SAMPLES, Cell
 from beamtree.benchmark.process import OUT_OF_MEMORY
 from beamtree.benchmark.published import TABLE_1, label_of
@@ -111,6 +111,9 @@ def paper_tables(cells: Sequence[Cell]) -> list[Table]:
 
     epoch = f"{PAPER_SAMPLES} ListOps expressions, batch 1"
     note = "In brackets the published figures (RTX A6000, 48 GB)"
+    for model in models:
+        if f"{model}-faithful" in measurable_names():
+            note += f"; {label_of(model)} keeps candidates, {model}-faithful makes them anew as published"
     return [
         table(f"Minutes for {epoch}", _minutes, f"{note}; ~ stands before what fewer expressions tell."),
         table(f"Peak memory for {epoch}, GB", _gigabytes, f"{note}."),
