@@ -195,6 +195,7 @@ def test_beams_are_averaged_in_float32_and_rounded_once() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(forest.average(forest.roots), expected, rtol=0, atol=0.01)
         assert forest.average(forest.roots.float()).dtype == torch.float32
+        assert forest.average(forest.roots.double()).dtype == torch.float64
 
 
 def test_tokens_and_masks_may_lie_anyhow_in_memory() -> None:

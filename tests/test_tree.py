@@ -170,11 +170,11 @@ def test_two_orders_of_the_same_tree_have_the_same_spans() -> None:
 
 
 def test_nltk_reads_labels_and_escaped_brackets() -> None:
-    trees = BeamTrees.from_merges([[1, 0], []])
-    tokens = [["(", "a b", "c)"], ["d"]]
-    assert trees.nltk(tokens) == ["(X -LRB- (X a␣b c-RRB-))", "(X d)"]
+    trees = BeamTrees.from_merges([[1, 0], [], [0]])
+    tokens = [["(", "a b", "c)"], ["d"], ["", "e"]]
+    assert trees.nltk(tokens) == ["(X -LRB- (X a␣b c-RRB-))", "(X d)", "(X ␣ e)"]
     assert trees.nltk(tokens, label="NP")[1] == "(NP d)"
-    assert trees.brackets(tokens) == ["(-LRB- (a␣b c-RRB-))", "d"]
+    assert trees.brackets(tokens) == ["(-LRB- (a␣b c-RRB-))", "d", "(␣ e)"]
 
 
 def test_json_brings_back_the_same_trees() -> None:
