@@ -126,10 +126,15 @@ class BeamTreeEncoder(SavedBlock):
         return self._grow(x, key_padding_mask, merges, pinned_spans)[1]
 
     def forest(
-        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        merges: Tensor | None = None,
+        pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
     ) -> Forest:
         """The surviving beams with all their nodes."""
-        leaves, beams = self._grow(x, key_padding_mask, merges, need_nodes=True)
+        leaves, beams = self._grow(x, key_padding_mask, merges, pinned_spans, need_nodes=True)
         return Forest(leaves, beams.nodes, beams.vectors, beams.trees())
 
     def _grow(

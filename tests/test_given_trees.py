@@ -145,6 +145,8 @@ def test_pins_leave_sequences_without_any_as_they_were() -> None:
     model = encoder().eval()
     x = tokens(2, 7)
     assert torch.equal(model(x, pinned_spans=[[], []]), model(x))
+    forest = model.forest(x, pinned_spans=[[(1, 4)], [(2, 5)]])
+    assert torch.equal(forest.average(forest.roots), model(x, pinned_spans=[[(1, 4)], [(2, 5)]]))
     tensor = torch.tensor([[[-1, -1]], [[2, 5]]])
     torch.testing.assert_close(model(x, pinned_spans=tensor)[0], model(x)[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(
