@@ -141,12 +141,17 @@ def test_every_tree_contains_the_pinned_spans(training: bool, own: bool) -> None
             assert longer <= trees.span_sets(b, beam)
 
 
+def test_the_nodes_of_trees_with_pins_lead_to_their_root() -> None:
+    model, x, pins = encoder().eval(), tokens(2, 7), [[(1, 4)], [(2, 5)]]
+    forest = model.forest(x, pinned_spans=pins)
+    expected = model(x, pinned_spans=pins)
+    torch.testing.assert_close(forest.average(forest.nodes[:, :, -1]), expected, rtol=0, atol=1e-12)
+
+
 def test_pins_leave_sequences_without_any_as_they_were() -> None:
     model = encoder().eval()
     x = tokens(2, 7)
     assert torch.equal(model(x, pinned_spans=[[], []]), model(x))
-    forest = model.forest(x, pinned_spans=[[(1, 4)], [(2, 5)]])
-    assert torch.equal(forest.average(forest.roots), model(x, pinned_spans=[[(1, 4)], [(2, 5)]]))
     tensor = torch.tensor([[[-1, -1]], [[2, 5]]])
     torch.testing.assert_close(model(x, pinned_spans=tensor)[0], model(x)[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(
