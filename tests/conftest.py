@@ -1,6 +1,7 @@
 """Two workers share two cores, so each computes with one thread; property tests do not race the clock."""
 
 import os
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -8,11 +9,22 @@ import pytest
 import torch
 from hypothesis import settings
 
+if TYPE_CHECKING:
+    from played_graphs import Recording
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> "list[Recording]":
+    """Lets the CPU play the GPU; the graphs made so far."""
+    from played_graphs import play_gpu
+
+    return play_gpu(monkeypatch)
 
 
 @pytest.fixture

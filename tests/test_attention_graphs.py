@@ -3,7 +3,7 @@
 import pytest
 import torch
 from on_gpu import needs_gpu
-from test_step_graphs import Recording, captures  # noqa: F401 a fixture
+from played_graphs import Recording
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -62,7 +62,7 @@ def assert_same(module: nn.Module, given: list[tuple[Tensor, Tensor]], tolerance
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("options", [{}, {"attend_self": True, "residual": True, "refinements": 1}])
 def test_a_contextualizer_as_graphs_has_the_same_tokens_and_gradients(
-    captures: list[Recording],  # noqa: F811
+    captures: list[Recording],
     source: str,
     options: dict[str, object],
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_contextualizer_as_graphs_has_the_same_tokens_and_gradients(
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_pair_encoder_as_graphs_has_the_same_vectors_and_gradients(
-    captures: list[Recording],  # noqa: F811
+    captures: list[Recording],
     name: str,
 ) -> None:
     module = make_pair_encoder(name)
@@ -84,13 +84,13 @@ def test_a_pair_encoder_as_graphs_has_the_same_vectors_and_gradients(
     assert len(module.graphs) == 2
 
 
-def test_sentences_of_one_token_go_without_graphs(captures: list[Recording]) -> None:  # noqa: F811
+def test_sentences_of_one_token_go_without_graphs(captures: list[Recording]) -> None:
     for name in PAIRS:
         assert_same(make_pair_encoder(name), [make_tokens([1, 1]), make_tokens([1, 1], seed=3)])
     assert not captures
 
 
-def test_dropout_that_is_changed_or_turned_off_is_followed(captures: list[Recording]) -> None:  # noqa: F811
+def test_dropout_that_is_changed_or_turned_off_is_followed(captures: list[Recording]) -> None:
     module = make_pair_encoder("gau", dropout=0.5)
     given = [make_tokens([6, 3]), make_tokens([2, 5], seed=3)]
 
@@ -110,7 +110,7 @@ def test_dropout_that_is_changed_or_turned_off_is_followed(captures: list[Record
     assert not (module.eval(), drops())[1]
 
 
-def test_a_module_with_a_hook_is_called_every_time(captures: list[Recording]) -> None:  # noqa: F811
+def test_a_module_with_a_hook_is_called_every_time(captures: list[Recording]) -> None:
     module, given = make_contextualizer("ebt-grc"), [make_tokens([6, 3])]
     calls = []
     handle = module.parent_gau.out.register_forward_hook(lambda *_: calls.append(1))
@@ -123,14 +123,14 @@ def test_a_module_with_a_hook_is_called_every_time(captures: list[Recording]) ->
     assert captures
 
 
-def test_a_second_forward_before_the_first_backward_is_exact(captures: list[Recording]) -> None:  # noqa: F811
+def test_a_second_forward_before_the_first_backward_is_exact(captures: list[Recording]) -> None:
     module, (x, mask) = make_contextualizer("egt-grc"), make_tokens([6, 3])
     (alone,) = torch.autograd.grad(module(x, mask).square().sum(), x)
     both = module(x, mask).square().sum() + module(x, mask).square().sum()
     torch.testing.assert_close(torch.autograd.grad(both, x)[0], 2 * alone)
 
 
-def test_activation_checkpointing_is_exact_and_does_without_graphs(captures: list[Recording]) -> None:  # noqa: F811
+def test_activation_checkpointing_is_exact_and_does_without_graphs(captures: list[Recording]) -> None:
     module, (x, mask) = make_contextualizer("egt-grc"), make_tokens([6, 3])
     with torch.random.fork_rng():
         again = checkpoint(module, x, mask, use_reentrant=False)
@@ -172,7 +172,7 @@ def test_on_a_gpu_a_trained_step_drops_differently_every_time(name: str) -> None
 
 
 def test_graphs_are_off_where_the_caller_captures_or_does_not_differentiate(
-    captures: list[Recording],  # noqa: F811
+    captures: list[Recording],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module, (x, mask) = make_contextualizer("ebt-grc"), make_tokens([6, 3])

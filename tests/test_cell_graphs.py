@@ -3,27 +3,12 @@
 import pytest
 import torch
 from own_cells import DotScorer, GatedSum, MeanCell, gradients, make_encoder, make_input
-from test_step_graphs import Recording, captures  # noqa: F401 a fixture
+from played_graphs import Recording
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from beamtree import cell_graphs, search
-from beamtree.ops.reference import up_to_rounding
+from beamtree import cell_graphs
 from beamtree.rivals import step_graphs
-
-
-@pytest.fixture(name="graphs")
-def play_gpu(captures: list[Recording], monkeypatch: pytest.MonkeyPatch) -> list[Recording]:  # noqa: F811
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    monkeypatch.setattr(search, "stable_topk", topk_without_looking)
-    monkeypatch.setattr(cell_graphs, "PULLED_ROWS", (4, 16))
-    return captures
-
-
-def topk_without_looking(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As on a GPU."""
-    index = up_to_rounding(values).argsort(dim=-1, descending=True, stable=True)[..., :k]
-    return values.gather(-1, index), index
 
 
 def launched(
@@ -46,7 +31,7 @@ def owned(encoder: nn.Module) -> cell_graphs.CellGraphs:
 @pytest.mark.parametrize("dropout", [0.0, 0.4], ids=["calm", "noise and dropout"])
 @pytest.mark.parametrize(("cell", "scorer"), [(MeanCell, DotScorer), (GatedSum, None), (None, DotScorer)])
 def test_replays_give_values_trees_and_gradients_of_the_launched_recursion(
-    graphs: list[Recording],
+    captures: list[Recording],
     monkeypatch: pytest.MonkeyPatch,
     cell: type[nn.Module] | None,
     scorer: type[nn.Module] | None,
@@ -56,13 +41,13 @@ def test_replays_give_values_trees_and_gradients_of_the_launched_recursion(
     for lengths in ([6, 3, 1], [9, 2, 7], [1, 1, 2], [3, 3, 3], [16, 1, 5]):
         given = make_input(lengths)
         agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
-    assert len(graphs) == 3 + (dropout > 0.0)  # a step, its draws and two sizes of a level: all lengths
+    assert len(captures) == 3 + (dropout > 0.0)  # a step, its draws and two sizes of a level: all lengths
     assert len(owned(encoder)) == 3
 
 
 @pytest.mark.parametrize("own", [(MeanCell, DotScorer), (None, None)], ids=["own", "built-in"])
 def test_pinned_spans_and_inner_nodes_are_those_of_the_launched_recursion(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch, own: tuple[type[nn.Module] | None, ...]
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch, own: tuple[type[nn.Module] | None, ...]
 ) -> None:
     encoder = make_encoder(*own)
     for lengths, pins in (
@@ -80,11 +65,11 @@ def test_pinned_spans_and_inner_nodes_are_those_of_the_launched_recursion(
             other = encoder.forest(x, is_padding)
         torch.testing.assert_close(forest.nodes, other.nodes, rtol=0, atol=1e-10)
         assert torch.equal(forest.trees.merges, other.trees.merges)
-    assert graphs
+    assert captures
 
 
 def test_a_second_call_reads_the_weights_of_that_moment(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, given = make_encoder(), make_input([6, 3])
     for _ in range(3):
@@ -92,15 +77,15 @@ def test_a_second_call_reads_the_weights_of_that_moment(
         with torch.no_grad():
             for weight in encoder.parameters():
                 weight += 0.1
-    captured = len(graphs)
+    captured = len(captures)
     encoder.cell.out.weight = nn.Parameter(encoder.cell.out.weight.detach().clone() * 2)  # another address
     for _ in range(3):
         agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
-    assert len(graphs) == 2 * captured
+    assert len(captures) == 2 * captured
 
 
 def test_a_number_changed_on_the_scorer_or_a_cell_in_evaluation_is_followed(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, given = make_encoder(dropout=0.3), make_input([6, 3])
     for temperature in (1.0, 1.0, 3.0, 3.0):
@@ -111,13 +96,13 @@ def test_a_number_changed_on_the_scorer_or_a_cell_in_evaluation_is_followed(
         agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
 
 
-def test_every_call_draws_anew(graphs: list[Recording]) -> None:
+def test_every_call_draws_anew(captures: list[Recording]) -> None:
     encoder, (x, is_padding) = make_encoder(dropout=0.3), make_input([8, 7])
     assert len({encoder(x, is_padding).sum().item() for _ in range(8)}) == 8
 
 
 def test_results_and_what_the_backward_needs_are_the_callers_to_keep(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, one, other = make_encoder(), make_input([7, 4]), make_input([5, 6])
     expected = []
@@ -133,25 +118,25 @@ def test_results_and_what_the_backward_needs_are_the_callers_to_keep(
         loss = root.square().sum() + trees.weights[:, 0].sum()
         for keep in (True, False):
             agree(list(torch.autograd.grad(loss, x, retain_graph=keep)), [wanted])
-    assert graphs
+    assert captures
 
 
 def test_a_graph_of_an_inference_serves_training(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, given = make_encoder(), make_input([6, 3])
     with torch.inference_mode():
         for _ in range(3):
             encoder(*given)
-    assert len(graphs) == 1
+    assert len(captures) == 1
     agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
-    assert len(graphs) == 3
+    assert len(captures) == 3
     with torch.inference_mode():
         encoder(*given)
 
 
 def test_autocast_has_graphs_of_its_own_that_follow_the_weights(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = make_encoder(dtype=torch.float32)
     given = make_input([6, 3], dtype=torch.float32)
@@ -163,15 +148,15 @@ def test_autocast_has_graphs_of_its_own_that_follow_the_weights(
             torch.testing.assert_close(mine, other, rtol=2e-2, atol=2e-2)
         with torch.no_grad():
             encoder.cell.out.weight.mul_(1.5)
-    cast = len(graphs)
+    cast = len(captures)
     for _ in range(2):
         gradients(encoder, *given)
     assert cast > 0
-    assert len(graphs) == 2 * cast
+    assert len(captures) == 2 * cast
 
 
 def test_checkpointing_finds_in_the_second_forward_what_the_first_kept(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, (x, is_padding) = make_encoder(dropout=0.3), make_input([6, 3])
     wanted = [x, *encoder.parameters()]
@@ -186,11 +171,11 @@ def test_checkpointing_finds_in_the_second_forward_what_the_first_kept(
         return root.square().sum()
 
     agree(*(list(torch.autograd.grad(loss(again), wanted)) for again in (True, False)))
-    assert graphs
+    assert captures
 
 
 def test_a_step_of_the_search_and_a_level_of_the_gradient_are_a_launch_each(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cell_graphs, "PULLED_ROWS", (64,))
     encoder, (x, is_padding) = make_encoder(dropout=0.3), make_input([15, 9])
@@ -203,7 +188,7 @@ def test_a_step_of_the_search_and_a_level_of_the_gradient_are_a_launch_each(
 
     monkeypatch.setattr(Recording, "replay", count)
     root, trees = encoder(x, is_padding, need_trees=True)
-    assert len(graphs) == 3
+    assert len(captures) == 3
     assert len(replays) == 1 + 14  # all numbers drawn at once, then a step each
     root.sum().backward()
     assert len(replays) - 15 == trees.heights.amax()

@@ -8,8 +8,8 @@ import warnings
 import pytest
 import torch
 from own_cells import MeanCell, gradients, make_encoder, make_input
-from test_cell_graphs import agree, launched, owned, play_gpu  # noqa: F401 a fixture
-from test_step_graphs import Recording, captures  # noqa: F401 a fixture
+from played_graphs import Recording
+from test_cell_graphs import agree, launched, owned
 from torch import Tensor, nn
 
 from beamtree import cell_graphs
@@ -18,7 +18,7 @@ from beamtree.rivals import step_graphs
 
 
 def test_batches_of_many_sizes_share_few_graphs_with_bounded_memory(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [padded_sizes(B, 5, None)[0] for B in (1, 3, 15, 17, 18, 100, 128, 130)] == [
         1, 3, 15, 18, 18, 104, 128, 144,
@@ -31,15 +31,15 @@ def test_batches_of_many_sizes_share_few_graphs_with_bounded_memory(
         for n in (5, 20, 40):
             encoder(*make_input([n]))
         everything = owned(encoder).nbytes
-        assert len(owned(encoder)) == len(graphs) == 3
+        assert len(owned(encoder)) == len(captures) == 3
         monkeypatch.setattr(cell_graphs, "BYTES_AT_MOST", everything - 1)
         encoder(*make_input([40]))
         assert len(owned(encoder)) == 2
         encoder(*make_input([20]))
-        assert len(graphs) == 3
+        assert len(captures) == 3
         monkeypatch.setattr(cell_graphs, "BYTES_AT_MOST", 1000)
         assert encoder(*make_input([5])).isfinite().all()
-        assert len(graphs) == 3  # too large for any
+        assert len(captures) == 3  # too large for any
         monkeypatch.setattr(cell_graphs, "BYTES_AT_MOST", everything)
         owned(encoder).capacity = 1
         encoder(*make_input([5]))
@@ -47,20 +47,20 @@ def test_batches_of_many_sizes_share_few_graphs_with_bounded_memory(
 
 
 def test_shapes_that_change_too_often_end_the_captures_with_a_warning(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cell_graphs, "CAPACITY", 2)
     encoder = make_encoder()
     with torch.no_grad():
         for B in [1] * 8 + [*range(2, 10)]:
             encoder(*make_input([3] * B))
-        assert len(graphs) == 9  # most calls found theirs
+        assert len(captures) == 9  # most calls found theirs
         with pytest.warns(UserWarning, match="change too often"):
             encoder(*make_input([3] * 10))
     assert len(owned(encoder)) == 0
 
 
-def test_graphs_go_with_their_cell_and_copies_start_without(graphs: list[Recording]) -> None:
+def test_graphs_go_with_their_cell_and_copies_start_without(captures: list[Recording]) -> None:
     encoder, given = make_encoder(), make_input([6, 3])
     for _ in range(2):
         encoder(*given)
@@ -94,7 +94,7 @@ class Picking(MeanCell):
 
 @pytest.mark.parametrize("cell", [Peeking, Selecting, Picking])
 def test_a_cell_that_waits_for_the_device_is_launched_with_one_warning(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch, cell: type[nn.Module]
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch, cell: type[nn.Module]
 ) -> None:
     encoder, given = make_encoder(cell), make_input([6, 3])
     expected = launched(monkeypatch, encoder, *given)
@@ -107,11 +107,11 @@ def test_a_cell_that_waits_for_the_device_is_launched_with_one_warning(
     ]
     assert len(told) == (cell is not Picking)
     assert all("makes the host wait for the device" in one for one in told)
-    assert bool(graphs) == (cell is Picking)
+    assert bool(captures) == (cell is Picking)
 
 
 def test_a_failed_capture_frees_what_was_captured(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, given = make_encoder(), make_input([6, 3])
     expected = launched(monkeypatch, encoder, *given)
@@ -129,7 +129,7 @@ def test_a_failed_capture_frees_what_was_captured(
 
 
 def test_no_graphs_where_a_replay_would_miss_something(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = make_input([6, 3])
     seen: list[object] = []
@@ -157,10 +157,10 @@ def test_no_graphs_where_a_replay_would_miss_something(
     use(encoder, *given, merges=torch.tensor([[0] * 5, [1, 0, -1, -1, -1]]))
     encoder.merge_equal_trees = True
     use(encoder, *given)
-    assert not graphs
+    assert not captures
 
 
-def test_threads_take_turns(graphs: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_take_turns(captures: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, lengths = make_encoder(), ([6, 3], [9, 2], [4, 8], [5, 5])
     inputs = [make_input(some) for some in lengths]
     with torch.no_grad():
@@ -179,4 +179,4 @@ def test_threads_take_turns(graphs: list[Recording], monkeypatch: pytest.MonkeyP
     for thread in threads:
         thread.join()
     agree([found[i] for i in range(4)], expected)
-    assert len(graphs) == 1
+    assert len(captures) == 1

@@ -3,73 +3,17 @@
 import copy
 import pickle
 import threading
-from contextlib import nullcontext
-from typing import Any, ClassVar
-from unittest.mock import MagicMock
 
 import pytest
 import torch
 from on_gpu import needs_gpu
+from played_graphs import Recording
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from beamtree.rivals import ordered_memory_step, step_graphs
+from beamtree.rivals import step_graphs
 from beamtree.rivals.crvnn import CRvNN
 from beamtree.rivals.ordered_memory import OrderedMemory
 from beamtree.rivals.step_graphs import StepGraphs
-
-
-class Recording(TorchDispatchMode):
-    """Stands in for a CUDA graph: notes every operation, and does them again on the same memory."""
-
-    made: ClassVar[list["Recording"]] = []
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tape: list[tuple[Any, ...]] = []
-        self.made.append(self)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
-            raise RuntimeError("a step that is captured must not wait for a value")
-        output = func(*args, **(kwargs or {}))
-        self.tape.append((func, args, kwargs or {}, output))
-        return output
-
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        self.__enter__()
-
-    def capture_end(self) -> None:
-        self.__exit__(None, None, None)
-
-    def replay(self) -> None:
-        with torch.no_grad():
-            for func, args, kwargs, output in self.tape:
-                for old, new in zip(tree_leaves(output), tree_leaves(func(*args, **kwargs)), strict=True):
-                    if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
-                        old.copy_(new.reshape(old.shape))  # its shape may have been changed in place
-
-
-@pytest.fixture
-def captures(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
-    """Lets the CPU play the GPU; the graphs made so far."""
-
-    Recording.made = []
-    stream = MagicMock(cuda_stream=0)
-    for name, stand_in in {
-        "CUDAGraph": Recording,
-        "graph_pool_handle": lambda: (0, 1),
-        "synchronize": lambda: None,
-        "Stream": lambda: stream,
-        "current_stream": lambda *_: stream,
-        "stream": nullcontext,
-        "device": nullcontext,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(step_graphs, "may_replay", lambda tensor: True)
-    monkeypatch.setattr(ordered_memory_step, "_first_open_slot", lambda cp: 0)
-    return Recording.made
 
 
 def scale(constants: list[Tensor], x: Tensor, *, by: float) -> tuple[Tensor]:

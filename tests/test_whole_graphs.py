@@ -6,27 +6,12 @@ import pickle
 import pytest
 import torch
 from on_gpu import needs_gpu
-from test_step_graphs import Recording, captures  # noqa: F401 a fixture
+from played_graphs import Recording
 from torch import Tensor, nn
 
 from beamtree import create_encoder
-from beamtree.ops.reference import up_to_rounding
-from beamtree.rivals import beam_step, step_graphs, whole_graphs
+from beamtree.rivals import step_graphs, whole_graphs
 from beamtree.rivals.whole_graphs import WholeGraphs
-
-
-@pytest.fixture
-def graphs(captures: list[Recording], monkeypatch: pytest.MonkeyPatch) -> list[Recording]:  # noqa: F811
-    monkeypatch.setattr(step_graphs, "may_replay", lambda tensor: True)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    monkeypatch.setattr(beam_step, "stable_topk", topk_without_looking)
-    return captures
-
-
-def topk_without_looking(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As on a GPU."""
-    index = up_to_rounding(values).argsort(dim=-1, descending=True, stable=True)[..., :k]
-    return values.gather(-1, index), index
 
 
 def make(name: str = "bt-grc-os", **options: object) -> nn.Module:
@@ -60,7 +45,7 @@ QUIET = {"stochastic": False}
     ],
 )
 def test_replays_give_values_and_gradients_of_the_recursion(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, object]
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, object]
 ) -> None:
     encoder = make(name, **options)
     for lengths in ([6, 3], [7, 2], [5, 5]):
@@ -71,10 +56,10 @@ def test_replays_give_values_and_gradients_of_the_recursion(
             plain = gradients(encoder, *given)
         for mine, theirs in zip(replayed, plain, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
-    assert len(graphs) == 2  # forward and backward, all three lengths in one
+    assert len(captures) == 2  # forward and backward, all three lengths in one
 
 
-def test_what_a_replay_returns_is_the_callers_to_keep(graphs: list[Recording]) -> None:
+def test_what_a_replay_returns_is_the_callers_to_keep(captures: list[Recording]) -> None:
     encoder = make()
     first = gradients(encoder, *make_input([6, 3]))
     kept = [part.clone() for part in first]
@@ -82,7 +67,7 @@ def test_what_a_replay_returns_is_the_callers_to_keep(graphs: list[Recording]) -
     assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))
 
 
-def test_a_second_forward_before_the_first_backward_runs_without_graphs(graphs: list[Recording]) -> None:
+def test_a_second_forward_before_the_first_backward_runs_without_graphs(captures: list[Recording]) -> None:
     encoder = make()
     x, is_padding = make_input([6, 3])
     expected = gradients(encoder, x, is_padding)[1]
@@ -91,10 +76,10 @@ def test_a_second_forward_before_the_first_backward_runs_without_graphs(graphs: 
     cotangent = torch.randn_like(one)
     (found,) = torch.autograd.grad((one * cotangent).sum() + (other * cotangent).sum(), x)
     torch.testing.assert_close(found, 2 * expected)
-    assert len(graphs) == 2
+    assert len(captures) == 2
 
 
-def test_a_forward_that_nobody_differentiates_does_not_block_the_next(graphs: list[Recording]) -> None:
+def test_a_forward_that_nobody_differentiates_does_not_block_the_next(captures: list[Recording]) -> None:
     encoder = make()
     encoder(make_input([6, 3])[0])
     replays = []
@@ -105,7 +90,7 @@ def test_a_forward_that_nobody_differentiates_does_not_block_the_next(graphs: li
 
 
 def test_a_capture_that_fails_warns_and_leaves_the_recursion_as_it_was(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("capture invalidated")
@@ -121,7 +106,7 @@ def test_a_capture_that_fails_warns_and_leaves_the_recursion_as_it_was(
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
 
 
-def test_a_second_backward_and_a_second_derivative_are_refused(graphs: list[Recording]) -> None:
+def test_a_second_backward_and_a_second_derivative_are_refused(captures: list[Recording]) -> None:
     encoder = make()
     x, is_padding = make_input([6, 3])
     root = encoder(x, is_padding)
@@ -132,7 +117,7 @@ def test_a_second_backward_and_a_second_derivative_are_refused(graphs: list[Reco
         torch.autograd.grad(encoder(x, is_padding).sum(), x, create_graph=True)
 
 
-def test_weights_changed_before_the_backward_raise_pytorchs_error(graphs: list[Recording]) -> None:
+def test_weights_changed_before_the_backward_raise_pytorchs_error(captures: list[Recording]) -> None:
     encoder = make()
     root = encoder(*make_input([6, 3]))
     with torch.no_grad():
@@ -141,7 +126,7 @@ def test_weights_changed_before_the_backward_raise_pytorchs_error(graphs: list[R
         root.sum().backward()
 
 
-def test_a_capture_reads_leaves_of_its_own_in_the_weights_memory(graphs: list[Recording]) -> None:
+def test_a_capture_reads_leaves_of_its_own_in_the_weights_memory(captures: list[Recording]) -> None:
     """Those of an earlier loss that somebody still holds belong to another stream."""
     encoder = make()
     weight, search, seen = encoder.cell.w1.weight, encoder.search, []
@@ -157,7 +142,7 @@ def test_a_capture_reads_leaves_of_its_own_in_the_weights_memory(graphs: list[Re
     assert encoder.cell.w1.weight is weight
 
 
-def test_an_option_changed_between_two_calls_is_followed(graphs: list[Recording]) -> None:
+def test_an_option_changed_between_two_calls_is_followed(captures: list[Recording]) -> None:
     encoder = make(dropout=0.5)
     x, is_padding = make_input([6, 3])
     assert not torch.equal(encoder(x, is_padding), encoder(x, is_padding))
@@ -165,7 +150,7 @@ def test_an_option_changed_between_two_calls_is_followed(graphs: list[Recording]
     assert torch.equal(encoder(x, is_padding), encoder(x, is_padding))
 
 
-def test_frozen_weights_get_no_gradient(graphs: list[Recording]) -> None:
+def test_frozen_weights_get_no_gradient(captures: list[Recording]) -> None:
     encoder = make()
     encoder.scorer.requires_grad_(False)
     encoder(*make_input([6, 3])).sum().backward()
@@ -174,7 +159,7 @@ def test_frozen_weights_get_no_gradient(graphs: list[Recording]) -> None:
 
 
 def test_graphs_are_few_and_copies_start_without(
-    graphs: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_graphs, "MULTIPLE", 1)
     encoder = make()
@@ -185,7 +170,7 @@ def test_graphs_are_few_and_copies_start_without(
     assert len(copy.deepcopy(encoder).graphs) == len(pickle.loads(pickle.dumps(encoder)).graphs) == 0
 
 
-def test_no_graph_where_none_is_possible(graphs: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_graph_where_none_is_possible(captures: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = make()
     x, is_padding = make_input([6, 3])
     with torch.no_grad():
@@ -197,7 +182,7 @@ def test_no_graph_where_none_is_possible(graphs: list[Recording], monkeypatch: p
     encoder.graphs.capacity = 1
     monkeypatch.setattr(whole_graphs, "LONGEST", 5)
     encoder(x, is_padding)
-    assert not graphs
+    assert not captures
 
 
 @needs_gpu
