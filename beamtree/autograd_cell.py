@@ -3,9 +3,34 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.func import functional_call
 
 from beamtree.search import ROWS_AT_ONCE
+
+
+def parameters_of(module: nn.Module) -> list[Tensor]:
+    """Its parameters, those that `nn.DataParallel` lends to a replica included."""
+    lent = (getattr(part, "_former_parameters", {}).values() for part in module.modules())
+    return list(dict.fromkeys((*module.parameters(), *(tensor for some in lent for tensor in some))))
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Its parameters and buffers under all their names."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+def as_it_was(module: nn.Module, tensors: dict[str, Tensor]) -> Callable[..., Tensor]:
+    """The module with these tensors, though others may stand in it by now: when `functional_call` returns, it
+    takes back what it has lent, and the backward pass comes later."""
+    now = tensors_of(module)
+    if all(now.get(name) is tensor for name, tensor in tensors.items()):
+        return module
+    return lambda *rows: functional_call(module, tensors, rows)
 
 
 class AutogradCell:
@@ -72,11 +97,34 @@ def _add_gradients(
     """Add the parameters' gradients to `total`; return that of `rows`."""
     trained = [(t, p) for t, p in zip(total, parameters, strict=True) if p.requires_grad]
     inputs = [p for _, p in trained] + ([rows] if rows is not None else [])
+    if outputs.requires_grad:
+        _refuse_other_tensors(outputs, inputs)
     if not outputs.requires_grad or not inputs:
         return torch.zeros_like(rows) if rows is not None else grad
-    gradients = torch.autograd.grad(outputs, inputs, grad.to(outputs.dtype), allow_unused=True)
+    # What lies below a parameter's cached value serves the next rows too.
+    gradients = torch.autograd.grad(
+        outputs, inputs, grad.to(outputs.dtype), retain_graph=True, allow_unused=True
+    )
     for (t, _), g in zip(trained, gradients, strict=False):
         if g is not None:
             t += g
     last = gradients[-1]
     return last if rows is not None and last is not None else torch.zeros_like(grad if rows is None else rows)
+
+
+def _refuse_other_tensors(outputs: Tensor, inputs: Sequence[Tensor]) -> None:
+    """Gradient goes to parameters only: a tensor from elsewhere would be left without a word."""
+    seen = {get_gradient_edge(tensor).node for tensor in inputs}
+    nodes = [outputs.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        other = getattr(node, "variable", None)
+        if other is not None:
+            raise ValueError(
+                f"a cell or scorer reads a tensor of shape {tuple(other.shape)} that requires gradient and "
+                "is none of its parameters: make it one, or detach it"
+            )
+        nodes += [below for below, _ in node.next_functions]

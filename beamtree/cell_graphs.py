@@ -253,7 +253,9 @@ class PullGraph:
 class CapturedCell(AutogradCell):
     """A cell whose levels are pulled by graphs where they are small."""
 
-    def __init__(self, cell: nn.Module, parameters: Sequence[Tensor], pulls: Sequence[PullGraph]) -> None:
+    def __init__(
+        self, cell: Callable[..., Tensor], parameters: Sequence[Tensor], pulls: Sequence[PullGraph]
+    ) -> None:
         super().__init__(cell, parameters)
         self.pulls = pulls
 

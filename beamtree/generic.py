@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
 
-from beamtree.autograd_cell import AutogradCell, AutogradScore
+from beamtree.autograd_cell import AutogradCell, AutogradScore, as_it_was, parameters_of, tensors_of
 from beamtree.cell_graphs import CapturedCell, Graphs, find_graphs
 from beamtree.equal_trees import EqualTrees
 from beamtree.lineage import find_lineages, inner_nodes, merge_positions
@@ -23,7 +24,13 @@ NO_SECOND_DERIVATIVE = (
     "beamtree: tree recursion has no second derivative; call backward or autograd.grad without "
     "create_graph=True"
 )
-_RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RReLU)
+_CHANGING = (  # layers and hooks
+    nn.modules.dropout._DropoutNd,
+    nn.modules.batchnorm._BatchNorm,
+    nn.RReLU,
+    nn.utils.parametrizations._SpectralNorm,
+    SpectralNorm,
+)
 
 
 class Options(NamedTuple):
@@ -41,11 +48,14 @@ class Options(NamedTuple):
 def refuse_random_layers(module: nn.Module, role: str) -> None:
     """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients."""
     for name, layer in module.named_modules():
-        if isinstance(layer, _RANDOM_LAYERS) and layer.training and getattr(layer, "p", 1.0) != 0.0:
-            raise ValueError(
-                f"{role} contains {type(layer).__name__} ({name or 'itself'}) in training mode, but must be "
-                "a function of its arguments: drop out by its `keep` argument, or put the layer in eval mode"
-            )
+        if not layer.training or getattr(layer, "p", 1.0) == 0.0:
+            continue
+        for part in (layer, *layer._forward_pre_hooks.values()):
+            if isinstance(part, _CHANGING):
+                raise ValueError(
+                    f"{role} contains {type(part).__name__} ({name or 'itself'}) in training mode, but must "
+                    "be a function of its arguments: drop out by its `keep`, or put the layer in eval mode"
+                )
 
 
 def generic_recursion(
@@ -78,6 +88,8 @@ def _recurse(
     randomness = None
     if options.seed is not None:
         width = int(getattr(cell, "hidden_size", 0))
+        if options.dropout > 0.0 and width < 1:
+            raise ValueError("cell has a rate `dropout` but no `hidden_size`, the width of the masks it gets")
         randomness = Randomness(options.seed, options.noisy, options.dropout, width)
     B, steps = leaves.shape[0], leaves.shape[1] - 1
     graphs = equal_trees = None
@@ -89,11 +101,16 @@ def _recurse(
     if graphs is not None:
         leaves, lengths, pins = _pad(leaves, lengths, options.pins, graphs.search.shape)
         options = options._replace(pins=pins)
-    cell_parameters, scorer_parameters = list(cell.parameters()), list(scorer.parameters())
+    _fill_cache(cell, scorer)
+    cell_parameters, scorer_parameters = parameters_of(cell), parameters_of(scorer)
+    cell_tensors, scorer_tensors = tensors_of(cell), tensors_of(scorer)
 
     def parts() -> tuple[AutogradCell, AutogradScore]:
         pulls = () if graphs is None else graphs.pulls
-        return CapturedCell(cell, cell_parameters, pulls), AutogradScore(scorer, scorer_parameters)
+        return (
+            CapturedCell(as_it_was(cell, cell_tensors), cell_parameters, pulls),
+            AutogradScore(as_it_was(scorer, scorer_tensors), scorer_parameters),
+        )
 
     plan = _Plan(options, randomness, equal_trees, graphs, steps, parts)
     vectors, relative, inner, offset, lineages, links = _Recursion.apply(
@@ -101,6 +118,14 @@ def _recurse(
     )
     merged = merge_positions(links, lineages)
     return vectors[:B], relative[:B], inner[:B, :, :steps], offset[:B], merged[:B, :, :steps]
+
+
+def _fill_cache(*modules: nn.Module) -> None:
+    """With `parametrize.cached()` who reads a weight first decides whether it has a graph: not the search."""
+    for module in modules:
+        for part in module.modules():
+            for name in getattr(part, "parametrizations", ()):
+                getattr(part, name)
 
 
 def _pad(

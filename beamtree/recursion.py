@@ -58,7 +58,8 @@ def beam_tree_recursion(
     rate `dropout`. `need_nodes` also hands out the inner nodes of each surviving beam. `merge_equal_trees`
     unites beams that reach the same tree by different orders; this has no kernels of its own.
     """
-    dropout = float(getattr(cell, "dropout", 0.0)) if cell.training else 0.0
+    rate = getattr(cell, "dropout", 0.0)
+    dropout = float(rate) if cell.training and not isinstance(rate, nn.Module) else 0.0
     seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
     options = Options(beam_size, seed, noisy, dropout, merges, pins, need_nodes)
     if (
