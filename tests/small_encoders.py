@@ -18,6 +18,17 @@ def sharp_encoder(d: int, scale: float, **options: Any) -> BeamTreeEncoder:
     return encoder
 
 
+class ThroughTheCell(nn.Module):
+    """The entangled score as a function of the two children, which is what the plain algorithm takes."""
+
+    def __init__(self, cell: nn.Module, scorer: nn.Module) -> None:
+        super().__init__()
+        self.cell, self.scorer = cell, scorer
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.scorer(self.cell(left, right))
+
+
 def padding(lengths: Sequence[int]) -> Tensor:
     """(B, n), True at padding."""
     return torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]

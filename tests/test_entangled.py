@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from small_encoders import gradients, random_tokens
+from small_encoders import ThroughTheCell, gradients, random_tokens
 from torch import Tensor, nn
 
 from beamtree import create_encoder
@@ -26,17 +26,6 @@ def make_input(lengths: list[int] = LENGTHS) -> tuple[Tensor, Tensor]:
     return x.requires_grad_(), is_padding
 
 
-class ThroughTheCell(nn.Module):
-    """The entangled score as a function of the two children, which is what the plain algorithm takes."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return self.encoder.scorer(self.encoder.cell(left, right))
-
-
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 @pytest.mark.parametrize("mode", ["cached", "faithful"])
 def test_evaluation_equals_the_published_algorithm(mode, beam_size):
@@ -45,7 +34,11 @@ def test_evaluation_equals_the_published_algorithm(mode, beam_size):
     found, trees = encoder(x, is_padding, need_trees=True)
     leaves = encoder.leaf(x.masked_fill(is_padding.unsqueeze(-1), 0.0))
     roots, scores, merges = naive_beam_tree_recursion(
-        leaves, torch.tensor(LENGTHS), encoder.cell, ThroughTheCell(encoder), beam_size=beam_size
+        leaves,
+        torch.tensor(LENGTHS),
+        encoder.cell,
+        ThroughTheCell(encoder.cell, encoder.scorer),
+        beam_size=beam_size,
     )
     expected = (scores.softmax(1).unsqueeze(-1) * roots).sum(1)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, run
-from torch import Tensor, nn
+from small_encoders import ThroughTheCell
+from torch import Tensor
 
 from beamtree.lineage import merge_positions
 from beamtree.ops import board, entangled_cell, entangled_search, plan
@@ -65,21 +66,13 @@ def test_inner_nodes_and_their_gradients_agree_with_the_plain_engine() -> None:
     compare(make([3, 2]), 2, noisy=True, dropout=0.2, need_nodes=True)
 
 
-class ThroughTheCell(nn.Module):
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        self.cell, self.scorer = case.cell, case.scorer
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return self.scorer(self.cell(left, right))
-
-
 @pytest.mark.parametrize("noisy", [False, True])
 def test_without_dropout_it_is_the_published_algorithm(noisy: bool) -> None:
     case = make([4, 3])
     roots, relative, _, offset, merges = run(case, 2, noisy=noisy, dropout=0.0)
+    scorer = ThroughTheCell(case.cell, case.scorer)
     expected_roots, scores, expected_merges = naive_beam_tree_recursion(
-        case.leaves, case.lengths, case.cell, ThroughTheCell(case), beam_size=2, seed=case.seed, noisy=noisy
+        case.leaves, case.lengths, case.cell, scorer, beam_size=2, seed=case.seed, noisy=noisy
     )
     assert torch.equal(merges, expected_merges)
     torch.testing.assert_close((relative + offset.unsqueeze(1)).float(), scores, atol=2e-5, rtol=1e-4)

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor, nn
+from small_encoders import ThroughTheCell
+from torch import Tensor
 
 from beamtree import recursion
 from beamtree.cell import GatedRecursiveCell
@@ -16,15 +17,6 @@ from beamtree.scorer import EntangledScorer
 SEED = torch.tensor(77)
 LENGTHS = [9, 1, 2, 3, 13, 4, 7]
 D = 6
-
-
-class ThroughTheCell(nn.Module):
-    def __init__(self, cell: GatedRecursiveCell, scorer: EntangledScorer) -> None:
-        super().__init__()
-        self.cell, self.scorer = cell, scorer
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return self.scorer(self.cell(left, right))
 
 
 def parts(dropout: float = 0.0) -> tuple[GatedRecursiveCell, EntangledScorer, Tensor]:

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from given_trees import MIXED, random_merges
 from torch import Tensor
 
 from beamtree import create_encoder
 from beamtree.rivals.given_tree import Plan
 
 D = 6
-LENGTHS = torch.tensor([7, 1, 2, 3, 6, 7])
+LENGTHS = torch.tensor(MIXED)
 
 
 def make(name: str, **options):
@@ -20,15 +21,6 @@ def make_input(lengths: Tensor = LENGTHS) -> tuple[Tensor, Tensor]:
     torch.manual_seed(1)
     n = int(lengths.max())
     return torch.randn(len(lengths), n, D, dtype=torch.float64), torch.arange(n) >= lengths[:, None]
-
-
-def random_merges(lengths: Tensor, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    merges = torch.full((len(lengths), int(lengths.max()) - 1), -1)
-    for b, length in enumerate(lengths.tolist()):
-        for t in range(length - 1):
-            merges[b, t] = int(torch.randint(length - 1 - t, (), generator=generator))
-    return merges
 
 
 def compose_one_by_one(
@@ -55,7 +47,7 @@ def test_level_by_level_equals_one_merge_after_another(seed):
     encoder = make("gold-grc")
     x, is_padding = make_input()
     x.requires_grad_()
-    merges = random_merges(LENGTHS, seed)
+    merges = random_merges(LENGTHS, 7, seed)
     found = encoder(x, is_padding, merges=merges)
     expected = compose_one_by_one(encoder, x, LENGTHS, merges)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
@@ -66,7 +58,7 @@ def test_level_by_level_equals_one_merge_after_another(seed):
 def test_the_gold_tree_gives_every_node_its_own_dropout_mask(monkeypatch):
     encoder = make("gold-grc", dropout=0.4).train()
     x, is_padding = make_input()
-    merges = random_merges(LENGTHS)
+    merges = random_merges(LENGTHS, 7)
     drawn = []
     draw = encoder.cell.draw_keep
     monkeypatch.setattr(encoder.cell, "draw_keep", lambda *shape: drawn.append(draw(*shape)) or drawn[-1])
@@ -105,8 +97,8 @@ def test_the_gold_tree_must_be_given_and_must_fit():
     with pytest.raises(ValueError, match="merges must hold the trees to follow"):
         encoder(x, is_padding)
     with pytest.raises(ValueError, match=r"merges must have shape \(B, n-1\) with B = 6, n = 7"):
-        encoder(x, is_padding, merges=random_merges(LENGTHS)[:, :-1])
-    merges = random_merges(LENGTHS)
+        encoder(x, is_padding, merges=random_merges(LENGTHS, 7)[:, :-1])
+    merges = random_merges(LENGTHS, 7)
     merges[3, 1] = 1
     with pytest.raises(ValueError, match="merges of sequence 3 at step 1 must be a position from 0 to 0"):
         encoder(x, is_padding, merges=merges)
@@ -117,7 +109,7 @@ def test_a_parametrized_cell_is_followed_as_it_is_called():
     torch.nn.utils.parametrizations.weight_norm(encoder.cell.w1)
     x, is_padding = make_input()
     x.requires_grad_()
-    merges = random_merges(LENGTHS)
+    merges = random_merges(LENGTHS, 7)
     found = encoder(x, is_padding, merges=merges)
     expected = compose_one_by_one(encoder, x, LENGTHS, merges)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
@@ -128,7 +120,7 @@ def test_a_parametrized_cell_is_followed_as_it_is_called():
 def test_parameters_changed_before_the_backward_pass_are_noticed():
     encoder = make("gold-grc")
     x, is_padding = make_input()
-    root = encoder(x, is_padding, merges=random_merges(LENGTHS))
+    root = encoder(x, is_padding, merges=random_merges(LENGTHS, 7))
     with torch.no_grad():
         encoder.cell.w1.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

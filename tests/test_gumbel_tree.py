@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from own_cells import D, make_input
 from torch import Tensor
 
 from beamtree import create_encoder
@@ -16,7 +17,6 @@ from beamtree.rivals.straight_through import straight_through_tree
 from beamtree.scorer import EntangledScorer, SlicedScorer
 
 LENGTHS = [[1], [2], [3], [5, 1, 2, 3, 9, 9, 4], [1, 1], [2, 1, 2]]
-D = 6
 
 
 def make_case(lengths: list[int], entangled: bool, dropout: float) -> tuple:
@@ -114,12 +114,6 @@ def test_the_sweep_equals_autograd_through_every_state(lengths, static, entangle
         torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
     if max(lengths) > 2:
         assert theirs[-2].abs().max() > 1e-6, "the scorer must take part in this test"
-
-
-def make_input(lengths: list[int]) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(1)
-    x = torch.randn(len(lengths), max(lengths), D, dtype=torch.float64, requires_grad=True)
-    return x, torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
 
 
 def test_faithful_and_cached_are_the_same_without_dropout_and_noise():

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from on_gpu import needs_gpu
+from own_cells import D, make_input
 from played_graphs import Recording
 from torch import Tensor, nn
 
@@ -16,14 +17,8 @@ from beamtree.rivals.whole_graphs import WholeGraphs
 
 def make(name: str = "bt-grc-os", **options: object) -> nn.Module:
     torch.manual_seed(0)
-    encoder = create_encoder(name, 6, dtype=torch.float64, **options)
+    encoder = create_encoder(name, D, dtype=torch.float64, **options)
     return encoder.train()
-
-
-def make_input(lengths: list[int]) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(1)
-    x = torch.randn(len(lengths), max(lengths), 6, dtype=torch.float64, requires_grad=True)
-    return x, torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
 
 
 def gradients(encoder: nn.Module, x: Tensor, is_padding: Tensor) -> list[Tensor]:
