@@ -47,6 +47,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("beamtree.zoo._REGISTERED", {})  # what a page registers ends with it
     if page.name == "sharing.md":  # its Python reads what its command wrote
         (words,) = commands(page)
         assert CliRunner().invoke(app, words).exit_code == 0
