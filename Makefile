@@ -27,6 +27,7 @@ lint: .venv/installed
 # Everything but torch comes in the version and with the hash that requirements.lock names.
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 .venv/installed: pyproject.toml requirements.lock
+	@echo "Installing into .venv, which takes some minutes the first time."
 	$(PYTHON) -m venv .venv
 	$(PIP_INSTALL) --no-deps --require-hashes -r requirements.lock
 	$(PIP_INSTALL) $(TORCH)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _LINES_OF_A_TREE = r"[─│┌┐└┘├┤┬┴┼╵╷╴╶]+"
 _GAP = 16  # between stacked pictures
+_UNKNOWN_SHOWN = 10  # words
 
 
 def as_brackets(record: Record, *, beams: bool = False) -> str:
@@ -46,6 +47,7 @@ def to_dict(record: Record, *, beams: bool = False) -> dict[str, Any]:
         "text": record.text,
         "label": record.label,
         "probability": record.probability,
+        "unknown": list(record.unknown),
         "sentences": [
             {
                 "tokens": list(sentence.tokens),
@@ -79,6 +81,9 @@ def print_text(console: "Console", record: Record, *, beams: bool = False) -> No
     say(
         ("→ ", "bright_black"), (record.label, "bold green"), (f"   probability {record.probability:.1%}", "")
     )
+    if record.unknown:
+        more = " …" if len(record.unknown) > _UNKNOWN_SHOWN else ""
+        say((f"unknown to the model: {' '.join(record.unknown[:_UNKNOWN_SHOWN])}{more}", "yellow"))
     for number, sentence in enumerate(record.trees, start=1):
         alone, drawn = sentence.alone(), dict[frozenset[tuple[int, int]], int]()
         for beam, tree in enumerate(_shown(sentence, beams)):

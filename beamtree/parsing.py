@@ -40,6 +40,7 @@ class Parsed:
     label: str
     probability: float
     trees: tuple[SentenceTrees, ...]  # one for each sentence
+    unknown: tuple[str, ...] = ()  # tokens that the model never saw, each once
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,9 @@ def parse_lines(
             records[place] = Unparsed(first + place, line, str(error))
     for row, label, probability, trees in _predict(model, examples, batch_tokens):
         place = places[row]
-        records[place] = Parsed(first + place, lines[place], label, probability, trees)
+        tokens = dict.fromkeys(token for sentence in examples[row].sentences for token in sentence)
+        unknown = tuple(token for token in tokens if token not in model.vocabulary)
+        records[place] = Parsed(first + place, lines[place], label, probability, trees, unknown)
     return [record for record in records if record is not None]
 
 
@@ -88,9 +91,8 @@ def read_sentences(task: Task, line: str, max_length: int = MAX_LENGTH) -> tuple
         raise BeamtreeError("the line is empty")
     if len(columns) != task.sentences:
         wanted = "one expression" if task.sentences == 1 else f"{task.sentences} sentences with a tab between"
-        raise BeamtreeError(
-            f"wanted {wanted}, found {len(columns)} columns (labels are not part of the input)"
-        )
+        found = f"{len(columns)} column{'s' if len(columns) > 1 else ''}"
+        raise BeamtreeError(f"wanted {wanted}, found {found} (labels are not part of the input)")
     sentences = tuple(map(task.tokenize, columns))
     for sentence in sentences:
         if not sentence:

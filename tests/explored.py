@@ -6,19 +6,20 @@ from typing import Any, NamedTuple
 import small_models
 import torch
 
-from beamtree.data.task import find_task
+from beamtree.data.task import Task, find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.model import TreeClassifier
 
 
 def small_model(
-    encoder: str = "ebt-grc", task: str = "listops", seed: int = 0, **options: Any
+    encoder: str = "ebt-grc", task: Task | str = "listops", seed: int = 0, **options: Any
 ) -> TreeClassifier:
     """In float64, so that rounding decides nothing, and with scores far enough apart."""
     counted = Words(Vocabulary(("a", "man", "plays", "the", "guitar", ".", "n't")))
-    words = None if find_task(task).tokens else counted
-    model = small_models.small_model(encoder, task, seed=seed, words=words, **options).double()
+    found = find_task(task) if isinstance(task, str) else task
+    words = None if found.tokens else counted
+    model = small_models.small_model(encoder, found, seed=seed, words=words, **options).double()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "scorer" in name:

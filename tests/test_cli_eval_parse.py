@@ -157,6 +157,8 @@ def test_parse_draws_the_tree_of_an_expression(models: Path) -> None:
 def test_parse_takes_two_texts_for_a_pair(models: Path) -> None:
     for texts in (["( not a )", "a"], ["( not a )\ta"]):
         assert "sentence 2" in call("parse", models / "pairs", *texts).output
+    alone = call("parse", models / "pairs", "( not a )", rc=2).stderr
+    assert "this model reads pairs: give two texts, got 1" in alone
 
 
 def test_parse_explains_a_bad_expression_without_a_line_number(models: Path) -> None:
@@ -263,6 +265,12 @@ def test_parse_takes_the_format_from_the_name_and_keeps_what_is_there(
     call("parse", models / "trees", EXPRESSION, "--out", out, "--overwrite")
     if suffix != ".html":
         assert len(out.read_text()) < len(content), "one tree instead of five"
+
+
+def test_parse_writes_no_text_into_a_file_named_as_a_picture(models: Path, tmp_path: Path) -> None:
+    message = call("parse", models / "trees", EXPRESSION, "--out", tmp_path / "tree.PNG", rc=2).stderr
+    assert "cannot write .PNG: pictures are .svg, or .html to play with" in message
+    assert not list(tmp_path.iterdir())
 
 
 def test_parse_draws_one_svg_for_one_text_only(models: Path, tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def test_train_makes_a_run_folder_says_one_line_an_epoch_and_where_the_best_is(r
     lines = result.output.splitlines()
     folder = Path("runs/small-seed5")
     assert lines[0] == (f"recurrent-grc on listops: 40 training and 12 dev examples, cpu × 1, in {folder}")
-    assert [line.split("  ")[0] for line in lines[1:4]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert "dev accuracy" in lines[1]
     assert "tokens/s" in lines[1]
-    assert lines[1].endswith("best so far")
-    assert lines[4].startswith("finished: all 3 epochs are done; best epoch ")
+    assert [line.split()[0] for line in lines[2:5]] == ["1/3", "2/3", "3/3"]
+    assert lines[2].endswith("best")
+    assert lines[5].startswith("finished: all 3 epochs are done; best epoch ")
     assert len(RunFolder(folder).read_metrics()) == 3
     assert load_model(folder).predict(["[MAX 1 2 ]"])[0].label in TASK.labels
 

@@ -24,3 +24,4 @@ def test_both_shipped_models_are_evaluated_and_their_trees_drawn(
     assert "[MED" in said
     assert "test10" in said
     assert "sentence 2" in said
+    assert "F1 and exact" in said

@@ -13,9 +13,11 @@ from explored import small_model
 from fastapi.testclient import TestClient
 
 import beamtree.explorer.app as explorer
+from beamtree.data.own import OwnFormat
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.app import create_app
 from beamtree.explorer.assets import read_assets
+from beamtree.explorer.examples import examples_for
 from beamtree.explorer.guard import SECURITY_HEADERS
 from beamtree.explorer.limits import Limits
 from beamtree.explorer.problems import DOCUMENTED
@@ -65,6 +67,12 @@ def test_every_example_that_is_short_enough_can_be_viewed(client: TestClient) ->
             response = client.post("/api/view", json={"model": name, "texts": example["texts"]})
             assert response.status_code == (200 if len(example["texts"][0].split()) <= 50 else 413)
     assert client.get("/api/examples").json()["model"] == "first"
+
+
+def test_examples_speak_of_what_the_model_knows() -> None:
+    knowing = small_model(task="snli")
+    assert [ready.title for ready in examples_for(knowing)] == ["follows"]
+    assert examples_for(small_model(task=OwnFormat(labels=("no", "yes")).task())) == []
 
 
 def test_a_view_is_answered_as_described(client: TestClient) -> None:

@@ -54,7 +54,10 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["splits"][0]["examples"] == 20
     assert "F1" not in attempt("eval", folder, path).output  # there are no gold trees to compare with
-    assert attempt("parse", folder, *text).exit_code == 0
+    assert "unknown to the model" not in attempt("parse", folder, *text).output
+    strange = attempt("parse", folder, " ".join(f"w{i} w0" for i in range(11)), *text[1:]).output
+    assert "unknown to the model: w0 w1 w2 w3 w4 w5 w6 w7 w8 w9 …\n" in strange
+    assert f"name a table of yours: beamtree eval {folder} FILE" in attempt("eval", folder).output
 
     model = load_model(folder)
     (prediction,) = model.predict(text if kind == "texts" else [(text[0], text[1])])
@@ -154,17 +157,29 @@ def test_a_table_that_is_not_understood_is_refused_with_what_to_do(
 
 
 def test_what_is_missing_or_single_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BeamtreeError, match="its first line is `label⇥text`"):
+    with pytest.raises(BeamtreeError, match=r"there is no file or folder .*its first line is `label⇥text`"):
         look_at(tmp_path / "nothing")
     with pytest.raises(BeamtreeError, match=r"has no train.tsv or train.csv or train.jsonl"):
         look_at(tmp_path)
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("a", "y")])
     with pytest.raises(BeamtreeError, match="two labels are wanted at least, found a"):
         look_at(path)
-    for line, told in (("[1]", "a JSON object is wanted"), ("{", "not JSON")):
-        (tmp_path / "rows.jsonl").write_text(line + "\n")
-        with pytest.raises(BeamtreeError, match=f"line 1: {told}"):
-            look_at(tmp_path / "rows.jsonl")
+    for line, told in (("[1]", "a JSON object in every line is wanted"), ("{", "not JSON")):
+        for name in ("rows.jsonl", "rows.json"):
+            (tmp_path / name).write_text(line + "\n")
+            with pytest.raises(BeamtreeError, match=f"line 1: {told}"):
+                look_at(tmp_path / name)
+
+
+def test_too_few_rows_to_hold_any_out_are_told_as_that(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    path = write_table(folder / "train.tsv", "label\ttext", [("a", "x"), ("b", "y")])
+    for given in (path, folder):
+        told = attempt("train", "own", "--data", given, "--out", tmp_path / "run").output
+        assert "has no examples: every tenth row is held out for dev, so ten are needed" in told
+    write_table(folder / "dev.tsv", "label\ttext", [])
+    assert "has no examples\n" in attempt("train", "own", "--data", folder, "--out", tmp_path / "run").output
 
 
 def test_a_label_that_training_does_not_have_and_an_empty_one_are_bad_rows(table: Path) -> None:

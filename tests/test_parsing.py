@@ -92,7 +92,7 @@ def test_a_pair_needs_two_sentences() -> None:
     model = small_model(task=logic.TASK)
     lone, half = parse_lines(model, ["( not a )", "a\t"])
     assert isinstance(lone, Unparsed)
-    assert "wanted 2 sentences with a tab between, found 1 columns" in lone.reason
+    assert "wanted 2 sentences with a tab between, found 1 column (" in lone.reason
     assert isinstance(half, Unparsed)
 
 

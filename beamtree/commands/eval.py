@@ -101,6 +101,8 @@ def evaluate(
         if not path.exists():
             made = f"make data with: beamtree data {task.name}"
             remedy = "`beamtree data check` says what is there" if task.words else made
+            if task.own is not None:
+                remedy = f"name a table of yours: beamtree eval {shlex.quote(model)} FILE"
             raise BeamtreeError(f"there is no file or folder {path}; {remedy}")
     recipe_file = Path(model, "recipe.toml")
     choice = load_recipe(recipe_file.resolve()).task.bad_rows if recipe_file.is_file() else "refuse"

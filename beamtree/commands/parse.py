@@ -27,6 +27,7 @@ class Format(StrEnum):
 
 AnyRecord = TypeVar("AnyRecord")
 _BY_SUFFIX = {".json": Format.json, ".jsonl": Format.json, ".svg": Format.svg, ".html": Format.html}
+_NEVER_TEXT = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf")
 
 
 def parse(
@@ -74,7 +75,7 @@ def parse(
     from beamtree.streaming import LineJob, survey
 
     source = _choose_source(texts, file)
-    format = format or (_BY_SUFFIX.get(out.suffix, Format.text) if out is not None else Format.text)
+    format = format or _format_of(out)
     processes = Processes.from_environment()
     by_line = format in (Format.brackets, Format.json)
     files = (source, out) if isinstance(source, Path) and out is not None and by_line else None
@@ -116,6 +117,12 @@ def parse(
     watch.report()
 
 
+def _format_of(out: Path | None) -> Format:
+    if out is not None and out.suffix.lower() in _NEVER_TEXT:
+        raise BeamtreeError(f"cannot write {out.suffix}: pictures are .svg, or .html to play with")
+    return _BY_SUFFIX.get(out.suffix, Format.text) if out is not None else Format.text
+
+
 def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Path | None:
     """Texts, a file, or None for standard input."""
     if (texts and file is not None) or (not texts and file is None and sys.stdin.isatty()):
@@ -154,6 +161,8 @@ def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
     elif isinstance(source, list):
         # For a task on pairs every two arguments are one, unless a tab parts the two in each.
         size = sentences if not any("\t" in text for text in source) else 1
+        if len(source) % size:
+            raise BeamtreeError(f"this model reads pairs: give two texts, got {len(source)}")
         yield from ("\t".join(source[i : i + size]) for i in range(0, len(source), size))
     else:
         line = None

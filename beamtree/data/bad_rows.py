@@ -26,7 +26,7 @@ class BadRows:
     def meet(self, path: Path, line: int, reason: str) -> None:
         """Refuse the row, or count it and let the reader go on."""
         if not self.skip:
-            remedy = "to leave such rows out: --bad-rows skip, in a recipe task.bad_rows"
+            remedy = "to leave such rows out: train --set task.bad_rows=skip, eval --bad-rows skip"
             raise BeamtreeError(f"{path}, line {line}: {reason} ({remedy})")
         self.found.setdefault(path, {})[line] = reason  # a file may be read for more than one split
 

@@ -116,8 +116,8 @@ def look_at(
     """
     if not folder.exists():
         raise BeamtreeError(
-            f"there are no data in {folder}: name a folder with train.tsv, or a file, with --data; "
-            "its first line is `label⇥text`, or `label⇥text1⇥text2` for pairs"
+            f"there is no file or folder {folder}: name a table of yours, or a folder with train.tsv, with "
+            "--data; its first line is `label⇥text`, or `label⇥text1⇥text2` for pairs"
         )
     path = find_split(folder, "train")
     present = column_names(path)

@@ -133,7 +133,7 @@ def column_names(path: Path) -> tuple[str, ...]:
     except (ValueError, RecursionError) as error:
         raise BeamtreeError(f"{path}, line 1: not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise BeamtreeError(f"{path}, line 1: a JSON object is wanted, found {shown(first)}")
+        raise BeamtreeError(f"{path}, line 1: a JSON object in every line is wanted, found {shown(first)}")
     return tuple(row)
 
 
@@ -143,7 +143,7 @@ def read_columns(path: Path, columns: Sequence[tuple[str, ...]], *, quoted: bool
 
 
 def _is_json(path: Path) -> bool:
-    return ".jsonl" in path.suffixes
+    return bool({".jsonl", ".json"} & set(path.suffixes))
 
 
 def _punctuation(path: Path, quoted: bool = False) -> tuple[str, bool]:

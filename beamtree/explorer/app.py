@@ -78,10 +78,9 @@ def create_app(
             str | None, Query(max_length=200, description="Name of a model; the first one if left out.")
         ] = None,
     ) -> Response:
-        """Texts to try with a model, short ones first."""
+        """Texts to try with a model, short ones first; none where it knows the words of none."""
         name, served = _find(models, model or default)
-        ready = examples_for(served.task.name, served.task.sentences)
-        return _json({"model": name, "examples": [example._asdict() for example in ready]})
+        return _json({"model": name, "examples": [example._asdict() for example in examples_for(served)]})
 
     @app.post(
         "/api/view",
@@ -109,8 +108,8 @@ def create_app(
             return Response(status_code=499)  # nobody reads it
 
     _serve_pages(app)
-    for card in cards:
-        examples_for(card["task"], card["sentences"])  # drawn now, not while somebody waits
+    for model in models.values():
+        examples_for(model)  # drawn now, not while somebody waits
     return app
 
 

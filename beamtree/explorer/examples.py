@@ -3,6 +3,8 @@
 from functools import cache
 from typing import NamedTuple
 
+from beamtree.model import TreeClassifier
+
 
 class Ready(NamedTuple):
     title: str
@@ -32,8 +34,18 @@ _PAIRS = (
 _RANDOM = ((1, 50), (1, 100), (2, 99), (6, 83))  # so many expressions of so many tokens, in one list
 
 
+def examples_for(model: TreeClassifier) -> list[Ready]:
+    """Those whose words the model knows; one that learnt from a user's own files may know none."""
+    return [ready for ready in _examples_of(model.task.name, model.task.sentences) if _is_known(ready, model)]
+
+
+def _is_known(ready: Ready, model: TreeClassifier) -> bool:
+    tokens = [token for text in ready.texts for token in model.task.tokenize(text)]
+    return 2 * sum(token in model.vocabulary for token in tokens) >= len(tokens)
+
+
 @cache
-def examples_for(task: str, sentences: int) -> tuple[Ready, ...]:
+def _examples_of(task: str, sentences: int) -> tuple[Ready, ...]:
     if task == "listops":
         return (*_LISTOPS, *(_random_list(*sizes) for sizes in _RANDOM))
     if task == "logic":

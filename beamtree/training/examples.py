@@ -10,7 +10,7 @@ from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import MissingFileError
 from beamtree.data.location import data_folder, vectors_folder
 from beamtree.data.own import NAME as OWN
-from beamtree.data.own import look_at
+from beamtree.data.own import find_split, look_at
 from beamtree.data.task import Example, Task, find_task
 from beamtree.data.vectors import find_vectors
 from beamtree.data.words import Words, find_words
@@ -110,7 +110,9 @@ def load_examples(
         raise BeamtreeError(f"{error}; {remedy}") from error
     for split, examples in ((settings.train, train), (settings.dev, dev)):
         if not examples:
-            raise BeamtreeError(f"the split {split!r} of {task.name} in {folder} has no examples")
+            shared = task.own is not None and find_split(folder, "dev") == find_split(folder, "train")
+            why = ": every tenth row is held out for dev, so ten are needed" if shared else ""
+            raise BeamtreeError(f"the split {split!r} of {task.name} in {folder} has no examples{why}")
     return task, train, dev
 
 

@@ -17,7 +17,7 @@ class Display(AbstractContextManager["Display"]):
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total} steps"),
+            TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
             console=self.console,
@@ -25,6 +25,7 @@ class Display(AbstractContextManager["Display"]):
             transient=True,
         )
         self._task: TaskID | None = None
+        self._headed = False
 
     def __enter__(self) -> "Display":
         self._bar.start()
@@ -41,16 +42,18 @@ class Display(AbstractContextManager["Display"]):
 
     def show(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
         if self._task is not None:
-            figures = f"loss {loss:.4f}  accuracy {accuracy:.1%}  {tokens_per_second:,.0f} tokens/s"
+            figures = f"loss {loss:.4f} accuracy {accuracy:.1%} {tokens_per_second:,.0f} tokens/s"
             self._bar.update(self._task, completed=step, figures=figures)
 
     def end_epoch(self, record: Mapping[str, Any], max_epochs: int) -> None:
+        if not self._headed:
+            self.say("  epoch     loss  accuracy  dev loss  dev accuracy  tokens/s  seconds")
+            self._headed = True
         self.say(
-            f"epoch {record['epoch']:>{len(str(max_epochs))}}/{max_epochs}"
-            f"  loss {record['train_loss']:.4f}  accuracy {record['train_accuracy']:.1%}"
-            f"  dev loss {record['dev_loss']:.4f}  dev accuracy {record['dev_accuracy']:.2%}"
-            f"  {record['tokens_per_second']:,.0f} tokens/s  {record['seconds']:.1f} s"
-            + ("  best so far" if record["best"] else "")
+            f"{record['epoch']:>{len(str(max_epochs))}}/{max_epochs}".rjust(7)
+            + f"{record['train_loss']:9.4f}{record['train_accuracy']:10.1%}{record['dev_loss']:10.4f}"
+            f"{record['dev_accuracy']:14.2%}{record['tokens_per_second']:10,.0f}{record['seconds']:9.1f}"
+            + ("  best" if record["best"] else "")
         )
 
     def say(self, text: str) -> None:

@@ -14,6 +14,7 @@ from browsing import Explorer, find_program
 from explored import small_model
 from selenium import webdriver
 
+from beamtree.data.own import OwnFormat
 from beamtree.explorer.app import create_app
 from beamtree.explorer.limits import Limits
 from beamtree.model import load_model
@@ -28,6 +29,8 @@ def address() -> Iterator[str]:
         "transformer": small_model("transformer"),
         "logic": small_model(task="logic"),
         "sentiment": small_model(task="sst5"),
+        "own": small_model(task=OwnFormat(labels=("no", "yes")).task()),
+        "own-pairs": small_model(task=OwnFormat(texts=("text1", "text2"), labels=("no", "yes")).task()),
     }
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(models, Limits()), log_config=None))

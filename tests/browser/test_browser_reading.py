@@ -145,6 +145,31 @@ def test_a_pair_has_two_texts_and_two_trees(explorer: Explorer) -> None:
     explorer.shot("pair")
 
 
+def test_a_model_that_knows_the_words_of_no_example_waits_for_a_text(explorer: Explorer) -> None:
+    explorer.open()
+    Select(explorer.one("#model")).select_by_value("own")
+    explorer.wait("return !document.querySelector('#examples button')")
+    explorer.wait("return document.activeElement.id === 'text-0' && !document.querySelector('.pane')")
+    assert explorer.one("#text-0").get_attribute("placeholder") == "Type a text"
+    assert not explorer.one("#problem").is_displayed()
+    explorer.wait("return location.hash === '#model=own'")  # which a link opens likewise
+    explorer.driver.get("about:blank")
+    explorer.driver.get(f"{explorer.address}#model=own")
+    explorer.wait("return document.activeElement.id === 'text-0'")
+    explorer.type("a man plays")
+    explorer.said("own says")
+
+
+def test_tables_of_texts_and_of_pairs_are_one_task_but_have_boxes_of_their_own(explorer: Explorer) -> None:
+    explorer.open(model="own", text="a man plays")
+    assert explorer.each("#other option", "e.value") == [""], "the two cannot be compared"
+    Select(explorer.one("#model")).select_by_value("own-pairs")
+    explorer.wait("return document.querySelector('#text-1')?.value.length")
+    explorer.said("own-pairs says")
+    Select(explorer.one("#model")).select_by_value("own")
+    explorer.wait("return !document.querySelector('#text-1')")
+
+
 def test_a_model_without_trees_says_so_and_still_predicts(explorer: Explorer) -> None:
     explorer.open(model="transformer", text="[MAX 1 2 ]")
     assert "builds no tree" in explorer.text(".pane-note")

@@ -77,6 +77,15 @@ async function submit({ model, other, beams, texts }, wanted) {
   present(answers, wanted);
 }
 
+// There is nothing to begin with: the first text is the reader's.
+function invite() {
+  question++;
+  Object.assign(asked, asking.question, { texts: [] });
+  document.body.removeAttribute("aria-busy");
+  present([]);
+  asking.boxes[0].focus();
+}
+
 function openRecord(index, wanted) {
   asked.record = index;
   records.mark(index);
@@ -149,6 +158,7 @@ async function startWithServer(wanted) {
   try {
     asking = new Asking(await askModels(), {
       submit,
+      invite,
       examplesOf: async (model) => (await askExamples(model)).examples,
     });
   } catch (error) {
@@ -161,7 +171,8 @@ async function startWithServer(wanted) {
     if (!link.texts.length) {
       const [example] = await asking.examples;
       if (asking.boxes.some((box) => box.value)) return; // somebody was quicker
-      asking.write(example?.texts ?? []);
+      if (!example) return invite();
+      asking.write(example.texts);
     }
     await submit(asking.question, link);
   };

@@ -2,13 +2,18 @@
 
 import { byId, element } from "./dom.js";
 
+// Every table of somebody's own is the task "own", be it of texts or of pairs.
+const readAlike = (one, other) => one.task === other.task && one.sentences === other.sentences;
+
 export class Asking {
-  // `submit({ model, other, beams, texts })`; `examplesOf(model)` gives a promise of them
-  constructor({ models, limits }, { submit, examplesOf }) {
+  // `submit({ model, other, beams, texts })`; `examplesOf(model)` gives a promise of them, `invite()` waits for a text
+  constructor({ models, limits }, { submit, invite, examplesOf }) {
     this.models = models;
     byId("beams").max = limits.max_beam_size;
     byId("beams").addEventListener("change", () => this.send());
     this.submit = submit;
+    this.invite = invite;
+    this.offered = null; // the model whose boxes and examples are shown
     this.examplesOf = examplesOf;
     byId("model").replaceChildren(...models.map(({ name }) => element("option", { value: name }, name)));
     byId("model").addEventListener("change", () => this.changeModel());
@@ -59,14 +64,15 @@ export class Asking {
   }
 
   async changeModel() {
-    const kept = this.task === this.model.task;
     this.offer();
-    if (!kept) {
+    if (this.boxes.every((box) => !box.value)) {
       const { examples } = this;
       const [example] = await examples;
       // Meanwhile another model may have been chosen, or a text begun.
       if (this.examples !== examples || this.boxes.some((box) => box.value)) return;
-      if (example) this.write(example.texts);
+      this.clear();
+      if (!example) return this.invite();
+      this.write(example.texts);
     }
     this.send();
   }
@@ -74,7 +80,7 @@ export class Asking {
   // What depends on the model: a box for each sentence, examples, and models of the same task to compare with.
   offer() {
     const { model } = this;
-    const alike = this.models.filter(({ name, task }) => task === model.task && name !== model.name);
+    const alike = this.models.filter((one) => readAlike(one, model) && one !== model);
     const chosen = byId("other").value;
     byId("other").replaceChildren(
       element("option", { value: "" }, "nothing"),
@@ -87,12 +93,15 @@ export class Asking {
       : "Start the server with a second model of the same task to compare: beamtree serve MODEL MODEL";
     byId("beams").placeholder = model.beam_size ?? "–";
     byId("beams").disabled = model.kind !== "search";
-    if (this.task !== model.task) {
-      this.task = model.task;
+    if (this.offered === model) return;
+    if (!this.offered || !readAlike(this.offered, model))
       byId("texts").replaceChildren(...Array.from({ length: model.sentences }, (_, i) => this.box(i, model.sentences)));
-      this.examples = this.examplesOf(model.name).catch(() => []);
-      this.examples.then((examples) => byId("examples").replaceChildren(...examples.map((one) => this.example(one))));
-    }
+    this.offered = model;
+    const coming = this.examplesOf(model.name).catch(() => []);
+    this.examples = coming;
+    coming.then((examples) => {
+      if (this.examples === coming) byId("examples").replaceChildren(...examples.map((one) => this.example(one)));
+    });
   }
 
   box(i, sentences) {
@@ -104,6 +113,7 @@ export class Asking {
       spellcheck: "false",
       autocapitalize: "off",
       autocomplete: "off",
+      placeholder: sentences === 1 ? "Type a text" : "Type a sentence",
       "aria-describedby": "problem",
       scroll: () => (box.previousSibling.scrollTop = box.scrollTop),
       input: () => {
