@@ -162,7 +162,7 @@ def test_a_command_repeats_the_recipe_whatever_was_changed(tmp_path: Path) -> No
 
 
 def test_a_sweep_of_the_slice_is_a_table_by_width(tmp_path: Path) -> None:
-    for width, share in ((16, 0.7), (32, 0.8)):
+    for width, share in ((16, 0.7), (32, 0.8), (200, 0.85)):
         make_run(
             tmp_path / f"{width}",
             "listops",
@@ -178,11 +178,21 @@ def test_a_sweep_of_the_slice_is_a_table_by_width(tmp_path: Path) -> None:
         ("16", "64", "70.00"),
         ("32", "64", "80.00"),
         ("64", "64", "90.00"),
+        ("128", "64", "85.00"),  # a slice is no wider than its node
         ("128", "64", "95.00"),
         ("128", "128", "95.00"),
     ]
     names = [table.name for table in build_report([tmp_path / "plain", tmp_path / "listops-om"]).tables]
     assert names == ["summary", "listops", "listops-trees", "listops-splits", "runs"]
+
+
+def test_a_recipe_that_names_no_slice_stands_in_the_sweep_by_its_default(tmp_path: Path) -> None:
+    for name, options in (("default", ""), ("narrow", "[model.options]\nslice_size = 32\n")):
+        recipe = tmp_path / f"{name}.toml"
+        recipe.write_text('[task]\nname = "listops"\n[model]\nencoder = "ebt-grc"\n' + options)
+        make_run(tmp_path / name, str(recipe), accuracy={"200-300": 0.9})
+    slices = table_of([tmp_path], "listops-slices")
+    assert [line.cells[0].text for line in slices.lines] == ["32", "64"]
 
 
 def test_trees_are_compared_with_gold_where_there_are_any(tmp_path: Path) -> None:
