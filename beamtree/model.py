@@ -44,7 +44,7 @@ PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
 @dataclass(frozen=True)
 class ModelSettings:
-    encoder: str = setting("ebt-grc", "a row of the paper's tables, by its name in beamtree.zoo")
+    encoder: str = setting("ebt-grc", "a row of the paper's tables, by its name in beamtree.zoo, or your own")
     d_model: int = setting(128, "features of a node", least=1, most=65536)
     embedding_size: int = setting(
         128, "features of a token; ready-made vectors bring their own", least=1, most=65536
