@@ -1,11 +1,14 @@
 """A compiled model around an encoder gives the eager outputs and gradients, compiled once for all lengths."""
 
+from functools import partial
+
 import pytest
 import torch
+from small_encoders import trees_to_follow
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from beamtree import BeamTreeContextualizer, BeamTreeEncoder
+from beamtree import BeamTreeContextualizer, BeamTreeEncoder, create_encoder
 from beamtree.cell import GatedRecursiveCell
 
 D = 6
@@ -106,6 +109,23 @@ def test_a_users_cell_breaks_the_graph_and_nothing_else() -> None:
     compiled = torch.compile(model, backend="aot_eager")
     for n in (5, 7):
         assert_compiled_equals_eager(compiled, model, n)
+
+
+@pytest.mark.parametrize(
+    "name", ["egt-grc", "gt-grc", "bt-grc-os", "recurrent-grc", "balanced-grc", "gold-grc"]
+)
+def test_the_loops_of_rivals_are_left_alone(name: str) -> None:
+    model = create_encoder(name, D, dropout=0.2, dtype=torch.float64)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, backend=counter)
+    for training, n in ((True, 12), (False, 5)):
+        model.train(training)
+        x, is_padding = batch(n)
+        given = trees_to_follow(model, x, is_padding)
+        found, expected = (outcome(partial(run, **given), model, x, is_padding) for run in (compiled, model))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert counter.op_count < 60  # unrolled, there would be some for every merge
 
 
 @pytest.mark.slow

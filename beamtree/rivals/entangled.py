@@ -104,6 +104,8 @@ class BeamTreeGRC(TreeEncoder):
             need_nodes=need_nodes,
         )
 
+    # Traced, the loop over merges would be unrolled.
+    @torch.compiler.disable
     def search(self, leaves: Tensor, lengths: Tensor, made: list[Made] | None = None) -> Beams:
         """From the leaves (B, n, d) to the beams that are left, every pair's parent made at every step.
 

@@ -54,6 +54,8 @@ class BalancedTreeGRC(TreeEncoder):
             return root
         return root, BeamTrees.from_merges(_balanced_merges(lengths, x.shape[1]), lengths)
 
+    # Traced, the loop over levels would be unrolled.
+    @torch.compiler.disable
     def _meet(self, nodes: Tensor, width: Tensor) -> Tensor:
         n = nodes.shape[1]
         while nodes.shape[1] > 1:
@@ -131,6 +133,8 @@ def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiv
     return Forest(leaves, nodes.unsqueeze(1), roots.unsqueeze(1), trees)
 
 
+# Traced, the loop over tokens would be unrolled.
+@torch.compiler.disable
 def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
     B, n, d = leaves.shape
     if has_levels(leaves, cell):

@@ -28,6 +28,8 @@ class Followed(NamedTuple):
         return self.nodes.index_select(0, self.roots)
 
 
+# Traced, the loop over levels would be unrolled.
+@torch.compiler.disable
 def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
     """Compose leaves (B, n, d) as merges (B, n−1) say, −1 where there is none; every merge has a dropout mask
     of its own."""

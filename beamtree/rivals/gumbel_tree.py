@@ -50,9 +50,7 @@ class EfficientGumbelTreeGRC(TreeEncoder):
         if torch.compiler.is_exporting():
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
-        if self.training and not need_trees:
-            return _replayed(self, leaves, lengths)[0]
-        root, merges, _ = self.tree(leaves, _schedule(leaves, lengths))
+        root, merges, _ = _grow(self, leaves, lengths, replay=self.training and not need_trees)
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
     def tree(self, leaves: Tensor, schedule: Schedule, *, need_nodes: bool = False) -> Outputs:
@@ -101,9 +99,7 @@ class GumbelTreeGRC(TreeEncoder):
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
         if self.mode == "cached" or not self.training:
-            if self.training and not need_trees:
-                return _replayed(self, leaves, lengths)[0]
-            root, merges, _ = self.tree(leaves, _schedule(leaves, lengths))
+            root, merges, _ = _grow(self, leaves, lengths, replay=self.training and not need_trees)
         else:
             B = x.shape[0]
             noise = _noise_for(leaves) if self.stochastic else None
@@ -136,25 +132,31 @@ class GumbelTreeGRC(TreeEncoder):
 
 
 def _forest(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, lengths: Tensor) -> Forest:
-    if encoder.training:
-        root, merges, nodes = _replayed(encoder, leaves, lengths, need_nodes=True)
-    else:
-        root, merges, nodes = encoder.tree(leaves, _schedule(leaves, lengths), need_nodes=True)
+    root, merges, nodes = _grow(encoder, leaves, lengths, replay=encoder.training, need_nodes=True)
     steps = leaves.shape[1] - 1
     trees = BeamTrees.from_merges(merges[:, :steps], lengths)
     return Forest(leaves, nodes[:, None, :steps], root.unsqueeze(1), trees)
 
 
-def _replayed(
+# Traced, the loop over merges would be unrolled.
+@torch.compiler.disable
+def _grow(
     encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC",
     leaves: Tensor,
     lengths: Tensor,
     *,
+    replay: bool,
     need_nodes: bool = False,
 ) -> Outputs:
-    """The tree by CUDA graphs where they can hold it, its leaves padded for them."""
+    """The tree; to `replay`, by CUDA graphs where they can hold it, its leaves padded for them."""
+
+    def grow(leaves: Tensor, lengths: Tensor) -> Outputs:
+        return encoder.tree(leaves, _schedule(leaves, lengths), need_nodes=need_nodes)
+
+    if not replay:
+        return grow(leaves, lengths)
     return encoder.graphs.run(
-        lambda leaves, lengths: encoder.tree(leaves, _schedule(leaves, lengths), need_nodes=need_nodes),
+        grow,
         (lengthen(leaves, encoder.graphs.padding(leaves)), lengths),
         (encoder.cell, encoder.scorer),
         (encoder.stochastic, encoder.cell.training, encoder.cell.dropout, need_nodes),

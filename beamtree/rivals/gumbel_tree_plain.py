@@ -15,6 +15,8 @@ from beamtree.rivals.running_sum import running_sum
 Draw = Callable[[int, int], Tensor | None]  # step, pairs -> (B, pairs, …)
 
 
+# Traced, the loop over merges would be unrolled.
+@torch.compiler.disable
 def gumbel_tree(
     leaves: Tensor,  # (B, n, d)
     lengths: Tensor,  # (B,)

@@ -30,6 +30,8 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
     def plain(self) -> bool:
         return self.training
 
+    # Traced, the loop over merges would be unrolled.
+    @torch.compiler.disable
     def search(self, leaves: Tensor, lengths: Tensor, made: list[Made] | None = None) -> Beams:
         if made is not None:
             raise ValueError("in training the soft beam of BT-GRC OS is no tree and has no inner nodes")
