@@ -99,35 +99,17 @@ def _search(
         )
         history = find_lineages(tape.links, tape.roots, lengths, leaves.shape[1])
         vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, history, need_nodes)
-    return (
-        vectors,
-        tape.relative,
-        inner,
-        tape.offset,
-        history,
-        tape.links,
-        tape.nodes,
-        tape.energies,
-        tape.roots,
-    )
+    kept = tape.links, tape.nodes, tape.energies, tape.roots
+    return vectors, tape.relative, inner, tape.offset, history, *kept
 
 
 def _search_shapes(
-    leaves: Tensor,
-    lengths: Tensor,
-    weights: list[Tensor],
-    beam_size: int,
-    seed: Tensor | None,
-    noisy: bool,
-    dropout: float,
-    merges: Tensor | None,
-    pins: Tensor | None,
-    need_nodes: bool,
-    product_dtype: torch.dtype,
+    leaves: Tensor, lengths: Tensor, weights: list[Tensor], *asked: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    options = Options(*asked[:-1])
     B, n, d = leaves.shape
-    K = beam_size if merges is None else 1
-    results = empty_results(leaves, lengths, K, need_nodes)
+    K = options.beam_size if options.merges is None else 1
+    results = empty_results(leaves, lengths, K, options.need_nodes)
     made, wide = results[-1].shape[0], results[1].dtype
     return (
         *results,
@@ -180,9 +162,7 @@ def _replay_shapes(
     tape: list[Tensor],
     weights: list[Tensor],
     n: int,
-    seed: Tensor | None,
-    dropout: float,
-    product_dtype: torch.dtype,
+    *drawn: Any,
 ) -> list[Tensor]:
     B, _, d = grad_roots.shape
     return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
@@ -204,13 +184,15 @@ def _randomness(seed: Tensor | None, noisy: bool, dropout: float, weights: list[
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    leaves, lengths, weights, _, seed, _, dropout, _, _, _, product_dtype = inputs
+    leaves, lengths, weights, *asked, product_dtype = inputs
+    options = Options(*asked)
     _, relative, _, offset, history, links, nodes, energies, roots = output
     ctx.mark_non_differentiable(offset, history, links, nodes, energies, roots)
     ctx.save_for_backward(
-        lengths, seed, history, *weights, *Tape(nodes, links, energies, roots, relative, offset)
+        lengths, options.seed, history, *weights, *Tape(nodes, links, energies, roots, relative, offset)
     )
-    ctx.n, ctx.dropout, ctx.product_dtype, ctx.weights = leaves.shape[1], dropout, product_dtype, len(weights)
+    ctx.n, ctx.weights = leaves.shape[1], len(weights)
+    ctx.dropout, ctx.product_dtype = options.dropout, product_dtype
 
 
 def _differentiate(
