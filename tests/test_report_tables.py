@@ -201,6 +201,9 @@ def test_trees_are_compared_with_gold_where_there_are_any(tmp_path: Path) -> Non
     table = table_of([tmp_path], "listops-trees")
     assert [line.cells[0].text for line in table.lines] == ["EBT-GRC"]
     assert cell_of(table, "EBT-GRC", "near-IID").text == "98.77 (50.0)"
+    make_run(tmp_path / "c", "listops-crvnn", accuracy={"near-iid": 0.5}, epochs=4)
+    for name in ("listops-trees", "listops-splits"):
+        assert line_of(table_of([tmp_path], name), "CRvNN (unfinished)")
 
 
 def test_run_by_run_shows_every_measured_split_with_its_interval(tmp_path: Path) -> None:
@@ -211,7 +214,7 @@ def test_run_by_run_shows_every_measured_split_with_its_interval(tmp_path: Path)
 
 
 def test_a_task_that_is_not_the_papers_is_shown_run_by_run(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", "own", accuracy={"test": 0.75})
+    make_run(tmp_path / "a", "own", accuracy={"test": 0.75}, epochs=12)
     report = build_report([tmp_path])
     assert [table.name for table in report.tables] == ["own-splits", "runs"]
     assert cell_of(report.tables[0], "EBT-GRC", "test").text == "75.00 [74.0–76.0]"

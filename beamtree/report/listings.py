@@ -7,7 +7,7 @@ from beamtree.report.paper import LABELS, TABLES
 from beamtree.report.remarks import Cost, CutOff
 from beamtree.report.rows import RowKey, row_of, training_command
 from beamtree.report.runs import TrainedRun
-from beamtree.report.seeds import Rows, measured_splits, run_numbers
+from beamtree.report.seeds import Rows, marked_label, measured_splits, run_numbers
 
 COSTS = "Rows without figures"
 
@@ -29,9 +29,8 @@ def splits_table(task: str, rows: Rows) -> Table:
                 text = f"{100 * figures.accuracy:.2f} [{100 * low:.1f}–{100 * high:.1f}]"
                 cells.append(Cell(text, hint=f"{figures.examples:,} examples"))
             if member.evaluations:
-                lines.append(
-                    Line([Cell(key.label), Cell(str(member.run.seed)), *cells, run_numbers([member])])
-                )
+                label, seed = marked_label(key, [member]), Cell(str(member.run.seed))
+                lines.append(Line([label, seed, *cells, run_numbers([member])]))
     title = f"{TABLES[task].title if task in TABLES else task}: run by run"
     caption = (
         "Accuracy in % with Wilson's 95 % interval, which covers the draw of the test split alone. Examples: "

@@ -7,7 +7,7 @@ from statistics import mean, median, pstdev
 from beamtree.data.task import find_task
 from beamtree.report.layout import Cell
 from beamtree.report.rows import Member, RowKey
-from beamtree.report.runs import EARLY
+from beamtree.report.runs import EARLY, UNFINISHED
 
 Rows = dict[RowKey, list[Member]]
 ABOUT = ("seeds", "epochs", "early stop", "runs")  # the headings of `about`
@@ -62,6 +62,16 @@ def about(members: Sequence[Member]) -> list[Cell]:
         Cell(f"{early} of {len(members)}"),
         run_numbers(members),
     ]
+
+
+def unfinished(members: Sequence[Member]) -> bool:
+    """Whether none of these trainings came to its end."""
+    return bool(members) and all(member.run.end == UNFINISHED for member in members)
+
+
+def marked_label(key: RowKey, members: Sequence[Member]) -> Cell:
+    """The row's name, where no column tells that its training was cut short."""
+    return Cell(f"{key.label} (unfinished)" if unfinished(members) else key.label)
 
 
 def run_numbers(members: Sequence[Member]) -> Cell:

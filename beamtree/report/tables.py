@@ -9,8 +9,17 @@ from beamtree.report.layout import NOTHING, Cell, Line, Table
 from beamtree.report.paper import COPIED, PaperTable, group
 from beamtree.report.remarks import Remarks
 from beamtree.report.rows import Member, RowKey
-from beamtree.report.runs import UNFINISHED
-from beamtree.report.seeds import ABOUT, Rows, Summary, about, measured_splits, run_numbers, summarise
+from beamtree.report.seeds import (
+    ABOUT,
+    Rows,
+    Summary,
+    about,
+    marked_label,
+    measured_splits,
+    run_numbers,
+    summarise,
+    unfinished,
+)
 
 
 def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
@@ -27,7 +36,7 @@ def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
         cells = [_ours(key, column) for column in columns]
         members = ours.get(key, [])
         marks = ["ours", *([] if key.plain else ["option"])]
-        marks += ["unfinished"] if members and all(one.run.end == UNFINISHED for one in members) else []
+        marks += ["unfinished"] if unfinished(members) else []
         lines.append(Line([Cell(key.label), Cell(", ".join(marks)), *cells, *about(members)]))
         if key.plain and key.name in table.rows:
             cells = [_published(table, key.name, split) for split in table.columns]
@@ -92,7 +101,7 @@ def trees_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     for key, members in rows.items():
         cells = [_trees(members, split, table.median) for split in table.columns]
         if key.task == table.task and any(cell.text != NOTHING for cell in cells):
-            lines.append(Line([Cell(key.label), *cells, run_numbers(members)]))
+            lines.append(Line([marked_label(key, members), *cells, run_numbers(members)]))
     for unlearnt in remarks.trees if lines else ():
         if unlearnt.task == table.task:
             f1 = [unlearnt.f1.get(split) for split in table.columns]
