@@ -163,6 +163,12 @@ def test_a_slow_model_is_stepped_less_and_not_tried_at_greater_length(calls):
     assert fast_later.peak_bytes is None
 
 
+def test_warming_up_ends_when_the_time_is_spent(calls, monkeypatch):
+    monkeypatch.setitem(measure._WARM_UP_STEPS, "cpu", 3)
+    measure_groups([Group("n", (TINY,))], Plan(CPU, repeat=1, max_seconds=1.0, memory=False), [])
+    assert len(calls) == 2
+
+
 def test_running_out_of_memory_is_a_result_and_larger_sizes_are_not_tried(calls):
     FakeWorkload.lacking = (20, 30)
     into: list[list[Measurement]] = []

@@ -1,7 +1,9 @@
 """The paper's efficiency table: its figures, its expressions, its training step."""
 
 import re
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from beamtree.benchmark.paper import RANGES, Cell, Range, Trainer, measure_table
 from beamtree.benchmark.process import OUT_OF_MEMORY
 from beamtree.benchmark.published import TABLE_1
 from beamtree.benchmark.run import run_paper
+from beamtree.data.listops_splits import DRAWS
 
 CPU = torch.device("cpu")
 RESULTS = Path(__file__).resolve().parents[2] / "shared" / "spec" / "results.md"
@@ -53,6 +56,22 @@ def test_expressions_have_the_lengths_of_their_range_and_are_the_same_every_time
     assert all(label in "0123456789" for _, label in drawn)
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("200-250", "test_200_300.tsv"),
+        ("500-600", "test_500_600.tsv"),
+        ("900-1000", "test_900_1000.tsv"),
+        ("1500-2000", "basic_train.tsv"),
+    ],
+)
+def test_a_range_is_drawn_as_the_split_is_that_the_paper_took(name, file):
+    draw, wanted = next(draw for draw in DRAWS if file in draw.files), RANGES[name]
+    low, high = map(int, name.split("-"))
+    assert (wanted.max_depth, wanted.max_args) == (draw.process.max_depth, draw.process.max_args)
+    assert (wanted.shortest, wanted.longest) == (max(low, draw.lengths[0]), min(high, draw.lengths[1]))
+
+
 @pytest.mark.parametrize("model", ["om", "ebt-grc-512", "naive"])
 def test_a_row_trains_the_classifier_of_the_paper(model):
     trainer = Trainer(model, CPU)
@@ -77,8 +96,9 @@ def paper_examples():
     return [Example((tuple(text.split()),), label) for text, label in SHORT]
 
 
-def test_a_slow_row_stops_after_the_expression_that_was_too_much():
-    assert len(train_on("recurrent-grc", SHORT, 0.0, "cpu")["seconds"]) == 1
+def test_a_slow_row_stops_after_the_expression_that_was_too_much(monkeypatch):
+    monkeypatch.setattr(paper, "time", SimpleNamespace(perf_counter=count(step=1.0).__next__))
+    assert train_on("recurrent-grc", SHORT, 1.5, "cpu")["seconds"] == [1.0, 1.0]
 
 
 def test_a_gpu_is_warmed_up_by_the_first_expression_and_a_cpu_by_its_beginning(monkeypatch):

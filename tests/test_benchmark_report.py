@@ -78,6 +78,8 @@ def test_each_varied_size_has_its_table_and_its_column():
     assert list(beams.headers[:5]) == ["B", "n", "K", "d", "model"]
     assert list(slices.headers[:4]) == ["B", "n", "d_s", "model"]
     assert [row[2] for row in slices.rows] == ["16", "32"]
+    (alone,) = size_tables([[measured("om", [0.1], varied="d", d=d, K=None)] for d in (64, 128)])
+    assert alone.title == "One training step by d"
 
 
 def test_the_paper_table_puts_published_figures_in_brackets_and_marks_extrapolation():
