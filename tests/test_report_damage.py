@@ -39,7 +39,7 @@ def damaged(folder: Path, file: str, change: Any) -> Path:
         ("eval.json", lambda text: text[:-1], "eval.json is not JSON"),
         ("eval.json", lambda text: "[]", "eval.json is not what `beamtree eval --json` writes"),
         ("eval.json", lambda text: text.replace("accuracy_95", "interval"), "KeyError.'accuracy_95'"),
-        ("eval.json", lambda text: text.replace("0.9,", "9.0,", 1), "near-iid is not between 0 and 1"),
+        ("eval.json", lambda text: text.replace("0.9,", "1.1,", 1), "near-iid is not between 0 and 1"),
         ("eval.json", lambda text: text.replace("2000", "-1"), "split 'near-iid' of -1 examples"),
         ("eval.json", lambda text: text.replace("2000", "Infinity"), "cannot convert float infinity"),
         ("eval.json", lambda text: text.replace('"near-iid"', "5"), "split 5 of 2000 examples"),

@@ -97,6 +97,7 @@ def test_changed_settings_get_a_row_of_their_own_that_names_them(tmp_path: Path)
         make_run(tmp_path / "wide", "listops", ["model.options.beam_size=10"], accuracy={"near-iid": 0.8}),
         make_run(tmp_path / "long", "listops", ["training.patience=9"], accuracy={"near-iid": 0.7}),
         make_run(tmp_path / "512", "listops", ["model.d_model=512"], accuracy={"near-iid": 0.6}),
+        make_run(tmp_path / "off", "listops", ["model.options.stochastic=false"], accuracy={"near-iid": 0.4}),
         make_run(tmp_path / "quick", "listops-quick", accuracy={"near-iid": 0.5}),
     ]
     make_run(runs[0], beam=20, accuracy={"near-iid": 0.95})
@@ -107,6 +108,7 @@ def test_changed_settings_get_a_row_of_their_own_that_names_them(tmp_path: Path)
         ("EBT-GRC, patience 9", "70.00"),
         ("EBT-GRC (512)", "60.00"),
         ("listops-quick", "50.00"),
+        ("EBT-GRC, stochastic false", "40.00"),
         ("EBT-GRC, tested with 20 beams", "95.00"),
     ):
         assert cell_of(table, label, "near-IID").text == text

@@ -86,7 +86,7 @@ def find_run_folders(paths: Sequence[Path]) -> list[Path]:
     """The paths that are run folders, and the run folders inside those that are not."""
     found: list[Path] = []
     for path in paths:
-        if path.is_dir() and not (path / "recipe.toml").exists():
+        if not (path / "recipe.toml").exists():
             inside = sorted(recipe.parent for recipe in path.glob("*/recipe.toml"))
             found += inside or [path]
         else:
