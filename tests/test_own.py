@@ -48,6 +48,7 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     assert ("with 2 labels: neg, pos" if kind == "texts" else "pairs of texts with 2 labels: other") in told
     assert "18 training and 2 dev examples" in told
     assert "--data" in begun.output.split("continue with:")[1]  # what it says can be typed as it stands
+    assert json.loads((folder / "data.json").read_text())["path"] == str(path)
     done = attempt("train", "--resume", folder, "--data", path, "--set", "training.max_epochs=2")
     assert done.exit_code == 0, done.output
     shown = attempt("eval", folder, path, "--json")

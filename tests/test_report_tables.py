@@ -7,11 +7,13 @@ from statistics import median, pstdev
 import pytest
 from reported import cell_of, line_of, make_run, seeds, table_of
 
+from beamtree.errors import BeamtreeError
 from beamtree.report.build import build_report
 from beamtree.report.paper import LABELS, TABLES, group
 from beamtree.report.rows import row_of, training_command
 from beamtree.report.runs import DIVERGED, EARLY, LIMIT, UNFINISHED, read_run
 from beamtree.training.recipe import load_recipe, shipped_recipes
+from beamtree.training.run_folder import RunFolder
 
 
 def test_listops_is_the_median_and_logic_the_mean_with_population_deviation(tmp_path: Path) -> None:
@@ -220,3 +222,22 @@ def test_a_task_that_is_not_the_papers_is_shown_run_by_run(tmp_path: Path) -> No
     report = build_report([tmp_path])
     assert [table.name for table in report.tables] == ["own-splits", "runs"]
     assert cell_of(report.tables[0], "EBT-GRC", "test").text == "75.00 [74.0–76.0]"
+
+
+def test_runs_of_ones_own_are_told_apart_by_the_files_they_learnt_from(tmp_path: Path) -> None:
+    for name, file, seed in (("a", "spam.tsv", 0), ("b", "films.tsv", 0), ("c", "films.tsv", 1)):
+        folder = make_run(
+            tmp_path / name, "own", [f"training.seed={seed}"], accuracy={"test": 0.75}, epochs=12
+        )
+        facts = {"train": {"examples": 9}, "words": None, "path": file}
+        RunFolder(folder).write_data_facts(facts)
+    splits, runs = build_report([tmp_path]).tables
+    assert [line.cells[0].text for line in splits.lines] == [
+        "EBT-GRC, data films.tsv",
+        "EBT-GRC, data films.tsv",
+        "EBT-GRC, data spam.tsv",
+    ]
+    assert runs.lines[0].cells[3].text.startswith("beamtree train own --data spam.tsv; beamtree eval")
+    RunFolder(folder).write_data_facts({**facts, "path": 3})
+    with pytest.raises(BeamtreeError, match="does not say what was learnt from"):
+        build_report([tmp_path])

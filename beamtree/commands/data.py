@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from beamtree.data.survey import Found
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Make the files of a task, or check what is there."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Make the files of a task, or check what is there.",
 )
 
 Out = Annotated[

@@ -1,5 +1,6 @@
 """Run by run: every split with its interval, every run with its commands, every run that was cut off."""
 
+import shlex
 from collections.abc import Sequence
 
 from beamtree.report.layout import Cell, Line, Table
@@ -51,6 +52,8 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
     for number, run in enumerate(runs, start=1):
         best = run.best
         commands = [training_command(run.recipe) or f"beamtree train {run.path / 'recipe.toml'}"]
+        if run.own_data is not None:
+            commands[0] += f" --data {shlex.quote(run.own_data)}"
         commands += [evaluation.command for evaluation in run.evaluations if evaluation.command]
         figures = [
             Cell(str(run.seed)),

@@ -76,6 +76,8 @@ def row_of(run: TrainedRun) -> RowKey:
     if run.end == EARLY and run.epochs <= load_recipe(name).training.max_epochs:
         dropped.add("training.max_epochs")  # it ended by itself within either limit
     kept = tuple(change for change in changes if change[0] not in dropped and change != TF32)
+    if run.own_data is not None:
+        kept = (("data", run.own_data), *kept)  # files of one's own are no part of a recipe
     task = run.recipe.task.name
     return RowKey(task, "ebt-grc" if name == task else name.removeprefix(f"{task}-"), kept)
 

@@ -59,6 +59,11 @@ class TrainedRun:
         return self.recipe.training.seed
 
     @property
+    def own_data(self) -> str | None:
+        """The user's own files that were learnt from, as they were named."""
+        return (self.data or {}).get("path")
+
+    @property
     def epochs(self) -> int:
         return len(self.history)
 
@@ -131,7 +136,10 @@ def _read_data_facts(file: Path) -> dict[str, Any] | None:
         return None
     facts = read_json(file)
     match facts:
-        case {"train": {"examples": int()}, "words": None | {"vectors": None | str(), "width": None | int()}}:
+        case {
+            "train": {"examples": int()},
+            "words": None | {"vectors": None | str(), "width": None | int()},
+        } if isinstance(facts.get("path", ""), str):
             return facts
     raise BeamtreeError(f"{file} does not say what was learnt from")
 

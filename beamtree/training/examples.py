@@ -26,6 +26,7 @@ class LearningData:
     train: Sequence[Example]
     dev: Sequence[Example]
     words: Words | None = None
+    path: Path | None = None  # of a user's own files
 
     def facts(self, settings: TaskSettings) -> dict[str, Any]:
         """What a report should say about them, as JSON."""
@@ -33,6 +34,7 @@ class LearningData:
             "train": {"split": settings.train, "examples": len(self.train)},
             "dev": {"split": settings.dev, "examples": len(self.dev)},
             "words": None if self.words is None else self.words.facts(),
+            **({} if self.path is None else {"path": str(self.path)}),
         }
 
 
@@ -67,7 +69,7 @@ def load_learning_data(
         say(words.describe())
     for sentence in bad_rows.report():
         say(sentence)
-    return LearningData(task, train, dev, words)
+    return LearningData(task, train, dev, words, None if task.own is None else data_folder(task.name, given))
 
 
 def _choose_vectors(choice: str, given: Path | None) -> Path | None:
