@@ -55,6 +55,15 @@ class Task:
     published: Mapping[str, int] = field(default_factory=dict)  # split -> examples, in the paper's corpora
     own: Mapping[str, Any] | None = None  # of a user's own data: what a model's config says of their rows
 
+    def __reduce__(self) -> Any:
+        """By name, or from a model's config: so that a model can go to another process, though functions that
+        have no name cannot."""
+        if self.name in TASKS and find_task(self.name) is self:
+            return find_task, (self.name,)
+        if self.own is not None:
+            return importlib.import_module(TASKS["own"]).restore, (list(self.labels), dict(self.own))
+        return super().__reduce__()
+
 
 TASKS = {
     "listops": "beamtree.data.listops",
