@@ -1,10 +1,13 @@
 """Measuring: the original algorithm is the same model, and steps take turns."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from beamtree import BeamtreeError
-from beamtree.benchmark import measure
+from beamtree.benchmark import measure, workload
 from beamtree.benchmark.measure import Measurement, Plan, measure_groups
 from beamtree.benchmark.models import NaiveEncoder, create_measured, find_variant, measurable_names, takes
 from beamtree.benchmark.process import OUT_OF_MEMORY
@@ -59,14 +62,14 @@ def test_every_encoder_and_the_original_algorithm_can_be_measured():
 
 @pytest.mark.parametrize("name", measurable_names())
 def test_every_model_takes_a_training_step_and_a_forward_pass(name):
-    workload = Workload(Case(name, B=2, n=4, d=16, K=2), CPU)
-    before = [parameter.clone() for parameter in workload.encoder.parameters()]
-    timing = workload.timed_step()
+    training = Workload(Case(name, B=2, n=4, d=16, K=2), CPU)
+    before = [parameter.clone() for parameter in training.encoder.parameters()]
+    timing = training.timed_step()
     assert timing.seconds > 0
     assert timing.processor_seconds >= 0
-    after = list(workload.encoder.parameters())
+    after = list(training.encoder.parameters())
     assert not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert workload.x.grad is not None
+    assert training.x.grad is not None
 
     forward = Workload(Case(name, B=2, n=4, d=16, K=2, inference=True), CPU)
     before = [parameter.clone() for parameter in forward.encoder.parameters()]
@@ -80,22 +83,33 @@ def test_a_training_step_has_noise_dropout_and_a_mask():
     assert encoder.training
     assert encoder.stochastic
     assert encoder.cell.dropout == 0.1
-    workload = Workload(TINY, CPU)
+    step = Workload(TINY, CPU)
     seen = {}
-    workload.encoder.register_forward_pre_hook(lambda _, __, named: seen.update(named), with_kwargs=True)
-    workload.step()
+    step.encoder.register_forward_pre_hook(lambda _, __, named: seen.update(named), with_kwargs=True)
+    step.step()
     assert torch.equal(seen["key_padding_mask"], torch.zeros(2, 5, dtype=torch.bool))
 
 
 def test_the_two_paths_start_from_equal_weights_and_inputs_and_leave_the_seed_alone():
+    fast = Workload(TINY, CPU)
+    torch.rand(1)
     state = torch.get_rng_state()
-    fast, naive = Workload(TINY, CPU), Workload(Case("naive", B=2, n=5, d=16, K=2), CPU)
+    naive = Workload(Case("naive", B=2, n=5, d=16, K=2), CPU)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(fast.x, naive.x)
     assert torch.equal(fast.encoder.cell.w1.weight, naive.encoder.encoder.cell.w1.weight)
 
 
+def test_a_timing_is_what_both_clocks_went_on(monkeypatch):
+    step = Workload(TINY, CPU)
+    clocks = SimpleNamespace(perf_counter=iter([10.0, 12.5]).__next__, process_time=iter([3.0, 4.0]).__next__)
+    monkeypatch.setattr(workload, "time", clocks)
+    assert step.timed_step() == (2.5, 1.0)
+
+
 def test_options_reach_the_models_that_have_them():
+    measured = Workload(replace(TINY, slice_size=8), CPU).encoder
+    assert (measured.d_model, measured.beam_size, measured.scorer.slice_size) == (16, 2, 8)
     assert create_measured("ebt-grc", 32, beam_size=3, slice_size=16).scorer.slice_size == 16
     assert create_measured("ebt-grc-noslice", 32, slice_size=16).scorer.slice_size == 32
     assert create_measured("naive", 32, beam_size=3).encoder.beam_size == 3

@@ -170,6 +170,9 @@ def test_both_sentences_of_a_pair_are_compared_and_the_longer_one_decides_the_le
     lengths = {lengths: tally.examples for lengths, tally in result.by_length.items()}
     assert lengths == {(1, 10): 2, (11, 20): 1}
     assert {depth: tally.examples for depth, tally in result.by_depth.items()} == {1: 1, 2: 1, 3: 1}
+    for pair in PAIRS:
+        trees = result.by_depth[max(map(nesting, pair.sentences))].trees
+        assert trees.spans == sum(max(0, len(sentence) - 2) for sentence in pair.sentences)
 
 
 def test_trees_of_a_pair_are_compared_with_those_of_the_same_sentence() -> None:

@@ -165,6 +165,12 @@ def test_a_command_repeats_the_recipe_whatever_was_changed(tmp_path: Path) -> No
     assert "beam_size left at its default" in row_of(read_run(path)).label
 
 
+def test_an_evaluation_without_its_command_leaves_that_of_the_training(tmp_path: Path) -> None:
+    file = make_run(tmp_path, accuracy={"near-iid": 0.9}) / "eval.json"
+    file.write_text(file.read_text().replace(f'"beamtree eval {tmp_path}"', "null"))
+    assert table_of([tmp_path], "runs").lines[0].cells[3].text == "beamtree train listops"
+
+
 def test_a_sweep_of_the_slice_is_a_table_by_width(tmp_path: Path) -> None:
     for width, share in ((16, 0.7), (32, 0.8), (200, 0.85)):
         make_run(
