@@ -93,6 +93,15 @@ def test_every_parameter_gets_a_gradient_from_the_shortest_input_on(name, length
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_TREE])
+def test_no_sequence_is_a_batch_too(name):
+    encoder = make(name, dropout=0.2).train()
+    vector = encode(encoder, torch.randn(0, 4, D, dtype=torch.float64))
+    assert vector.shape == (0, D)
+    vector.sum().backward()
+    assert all(parameter.grad.eq(0).all() for parameter in encoder.parameters())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_TREE])
 def test_trees_are_whole_binary_trees_and_do_not_change_the_vector(name):
     encoder = make(name).eval()
     x, is_padding = zero_padded_tokens(LENGTHS, D)

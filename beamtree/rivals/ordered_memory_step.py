@@ -245,7 +245,7 @@ def _first_open_slot(cp: Tensor) -> int:
     """Slots before it are closed in the whole batch and hold x, exactly; a GPU need not wait to know."""
     if type(cp) is not Tensor or cp.device.type != "cpu":
         return 0
-    return min(int((cp.amax(1) == 0).sum()), len(cp) - 1)
+    return min(int((cp == 0).all(1).sum()), len(cp) - 1)
 
 
 def sum_over_slots(p: Tensor) -> Tensor:
