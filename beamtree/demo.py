@@ -35,7 +35,7 @@ def run_demo(*, examples: int = 300) -> None:
         _call("eval", SHIPPED, *(str(folder / f"{name}.tsv") for name in LENGTHS))
         _call("parse", SHIPPED, *EXPRESSIONS)
         generate_logic(folder / "logic", seed=SEED, pairs=PAIRS)
-        _say("Pairs of formulas. The answers are right, but by other trees than the written ones: F1 is low.")
+        _say("Pairs of formulas. Nearly all answers are right, by other trees than those written: low F1.")
         _call("eval", LOGIC, "--data", str(folder / "logic"), "--split", "test7", "--split", "test10")
         _call("parse", LOGIC, *FORMULAS)
 

@@ -54,6 +54,10 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     shown = attempt("eval", folder, path, "--json")
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["splits"][0]["examples"] == 20
+    assert f"the model learnt from rows of {path}" in shown.stderr
+    other = path.rename(tmp_path / "other.tsv")
+    assert "learnt from" not in attempt("eval", folder, other).stderr
+    other.rename(path)
     assert "F1" not in attempt("eval", folder, path).output  # there are no gold trees to compare with
     assert "unknown to the model" not in attempt("parse", folder, *text).output
     strange = attempt("parse", folder, " ".join(f"w{i} w0" for i in range(11)), *text[1:]).output

@@ -122,6 +122,10 @@ def evaluate(
                 )
             )
             bar.remove_task(row)
+    for path in _learnt_from(Path(model), paths):
+        typer.echo(
+            f"beamtree: the model learnt from rows of {path}: these figures are no test of it", err=True
+        )
     for sentence in rows.report():
         typer.echo(f"beamtree: {sentence}", err=True)
 
@@ -150,6 +154,18 @@ def evaluate(
     if plot is not None:
         for path in _draw(results, plot, f"{classifier.settings.encoder} on {task.name}"):
             typer.echo(f"wrote {path}", err=True)
+
+
+def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:
+    """Which of these are the one file of the user's own that the run was trained on."""
+    from beamtree.reading import read_json
+    from beamtree.training.run_folder import RunFolder
+
+    file = RunFolder(run).data_file
+    match read_json(file) if file.is_file() else None:
+        case {"path": str(own)}:
+            return [path for path in paths if path.is_file() and path.resolve() == Path(own).resolve()]
+    return []
 
 
 def _command(
