@@ -178,7 +178,7 @@ def test_a_row_that_runs_out_of_memory_is_marked_and_the_rest_goes_on(small_rang
 
 def test_unknown_rows_and_ranges_are_named_before_anything_is_measured():
     def measure(models: tuple[str, ...], ranges: tuple[str, ...]) -> None:
-        run_paper(models, ranges, CPU, samples=1, max_seconds=1, progress=lambda share, doing: None)
+        run_paper(models, ranges, CPU, samples=1, max_seconds=1, progress=lambda *_: pytest.fail("measured"))
 
     with pytest.raises(BeamtreeError, match="did you mean 'bt-grc-os'"):
         measure(("bt-grc-so",), ())

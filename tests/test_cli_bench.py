@@ -45,6 +45,7 @@ def test_the_fast_path_is_measured_beside_the_original_one(tmp_path):
     assert content["environment"]["threads"] == 1
     assert content["environment"]["matmul_precision"] == "high"
     assert content["interrupted"] is False
+    assert content["settings"]["dropout"] == 0.1
     assert "| 3 | 4 | ebt-grc |" in files["b.md"].read_text()
     assert "tokens n" in files["b.svg"].read_text()
 

@@ -160,6 +160,16 @@ def test_the_same_numbers_come_whatever_the_size_of_a_block(
     assert Draws(Randomness(SEED, True, 0.0, width), timeline.order, K, n, torch.float64).keep(0, 3) is None
 
 
+def test_the_few_numbers_of_many_steps_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, words = [], noise._words
+    monkeypatch.setattr(noise, "_words", lambda *wanted: drawn.append(wanted) or words(*wanted))
+    draws = Draws(Randomness(SEED, True, 0.3, 10), torch.arange(3), 2, 9, torch.float64)
+    for t in range(8):
+        draws.gumbel(t, 3, 8 - t)
+        draws.keep(t, 3)
+    assert len(drawn) == 3  # both levels and the masks
+
+
 def test_a_seed_comes_from_pytorchs_generator() -> None:
     torch.manual_seed(3)
     one, other = draw_seed(torch.device("cpu")), draw_seed(torch.device("cpu"))

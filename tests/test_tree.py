@@ -180,6 +180,8 @@ def test_nltk_reads_labels_and_escaped_brackets() -> None:
 def test_json_brings_back_the_same_trees() -> None:
     trees = mixed_batch()
     again = BeamTrees.from_json(trees.to_json())
+    assert "\n" not in trees.to_json()
+    assert trees.to_json(indent=1).startswith('{\n "')
     for name in ("merges", "relative_scores", "offset", "lengths", "log_scores", "weights", "spans"):
         assert getattr(again, name).dtype == getattr(trees, name).dtype
         assert torch.equal(getattr(again, name), getattr(trees, name)), name
