@@ -37,9 +37,7 @@ class Tape(NamedTuple):
     """The search's record. A row of `links` and `energies` is a merge, and a merge is the node it made."""
 
     nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero
-    links: (
-        Tensor  # (B·K·(n−1), 6) the beam's merge before, the children between their neighbours, the position
-    )
+    links: Tensor  # (B·K·(n−1), 6) the beam's merge before, the children between neighbours, the position
     energies: Tensor  # (B·K·(n−1), 4) scores of the pairs it ended: left, chosen, right; log Z
     roots: Tensor  # (B, K) ids, best beam first, NONE for dead beams
     relative: Tensor  # (B, K) accumulated scores less `offset`, −inf for dead beams

@@ -123,9 +123,8 @@ def read_run(path: Path) -> TrainedRun:
         _check_record(folder.metrics_file, number, record)
     digest = hash_weights(folder.best) if is_file(folder.best / WEIGHTS) else None
     evaluations = [_read_evaluation(file, recipe, digest) for file in sorted(path.glob("eval*.json"))]
-    evaluations.sort(
-        key=lambda one: one.device == "cpu"
-    )  # a check on the CPU does not replace the first figure
+    # A check on the CPU does not replace the first figure.
+    evaluations.sort(key=lambda one: one.device == "cpu")
     _refuse_contradictions(evaluations)
     diverged, data = folder.failure_file.exists(), _read_data_facts(folder.data_file)
     return TrainedRun(path, recipe, history, evaluations, diverged, data)

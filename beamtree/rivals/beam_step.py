@@ -44,9 +44,8 @@ class Step:
     """What is the same for all beams at step t: which pairs there are, and which sequences still merge."""
 
     def __init__(self, t: int, lengths: Tensor, n: int) -> None:
-        self.is_pair = (
-            torch.arange(n - 1 - t, device=lengths.device) < (lengths - 1 - t)[:, None]
-        )  # (B, pairs)
+        pair = torch.arange(n - 1 - t, device=lengths.device)
+        self.is_pair = pair < (lengths - 1 - t)[:, None]  # (B, pairs)
         self.running = self.is_pair[:, 0]  # (B,)
 
 
