@@ -64,9 +64,7 @@ class Prediction:
     label: str  # the most probable one
     probability: float
     probabilities: dict[str, float] = field(default_factory=dict, repr=False, compare=False)  # of every label
-    trees: tuple[BeamTrees, ...] = field(
-        default=(), compare=False
-    )  # one a sentence, its tokens at the leaves
+    trees: tuple[BeamTrees, ...] = field(default=(), compare=False)  # one a sentence, with its tokens
 
 
 class TreeClassifier(HubMixin, nn.Module):
