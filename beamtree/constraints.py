@@ -91,7 +91,7 @@ def _pad_pins(pinned_spans: Sequence[Sequence[Sequence[int]]], B: int) -> Tensor
                 raise ValueError(f"pinned_spans of sequence {b} goes beyond any sequence: {shown(span)}")
     P = max((len(spans) for spans in pinned_spans), default=0)
     padded = [[*map(list, spans), *[[-1, -1]] * (P - len(spans))] for spans in pinned_spans]
-    return torch.tensor(padded, dtype=torch.int64).reshape(B, P, 2)
+    return torch.tensor(padded, dtype=torch.int64, device="cpu").reshape(B, P, 2)
 
 
 def _check_range(pins: Tensor, lengths: Tensor) -> None:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beamtree import BeamTreeEncoder, create_encoder
 from beamtree.constraints import check_merges, check_pins
 from beamtree.tree import BeamTrees
 
@@ -133,3 +134,12 @@ def test_the_spans_of_a_tree_never_cross() -> None:
 def test_spans_that_are_none_are_refused_by_name(pins: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"pinned_spans .*{message}"):
         check_pins(pins, LENGTHS)
+
+
+def test_where_new_tensors_go_by_default_does_not_matter() -> None:
+    x = torch.randn(2, 4, 6)
+    encoder, memory = BeamTreeEncoder(6).eval(), create_encoder("om", 6).eval()
+    pinned, trees = encoder(x, pinned_spans=[[(1, 3)], []]), memory(x, need_trees=True)[1]
+    with torch.device("meta"):
+        torch.testing.assert_close(encoder(x, pinned_spans=[[(1, 3)], []]), pinned)
+        assert torch.equal(memory(x, need_trees=True)[1].merges, trees.merges)
