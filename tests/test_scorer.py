@@ -97,3 +97,11 @@ def test_the_written_out_derivative_is_autograds_summed_over_calls() -> None:
     torch.testing.assert_close(torch.cat(parts), expected[0], rtol=1e-10, atol=1e-12)
     for one, other in zip(function.parameter_gradients(), expected[1:], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_an_entangled_scorer_begins_as_a_linear_layer_does() -> None:
+    torch.manual_seed(0)
+    mine = EntangledScorer(9)
+    torch.manual_seed(0)
+    theirs = torch.nn.Linear(9, 1)
+    torch.testing.assert_close((mine.weight, mine.bias), (theirs.weight, theirs.bias))
