@@ -92,6 +92,14 @@ def test_every_parameter_gets_a_gradient_from_the_shortest_input_on(name, length
     assert missing == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_leaves_the_random_numbers_of_training_alone(name):
+    encoder, (x, is_padding) = make(name, dropout=0.2).eval(), zero_padded_tokens(LENGTHS, D)
+    before = torch.get_rng_state()
+    encode(encoder, x, is_padding)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_TREE])
 def test_no_sequence_is_a_batch_too(name):
     encoder = make(name, dropout=0.2).train()

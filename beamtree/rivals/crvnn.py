@@ -83,7 +83,7 @@ class CRvNN(TreeEncoder):
         settings = _Settings(
             iterations=n,
             looks_every=_looks_every(leaves) if self.halt else 0,
-            dropout=self.cell.dropout if self.training else 0.0,
+            dropout=self.cell.dropout if self.cell.training else 0.0,
             graphs=self._graphs,
             replay=replay,
             differentiable=torch.is_grad_enabled(),
@@ -113,7 +113,8 @@ class _Merging(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         exists = constants[COUNT].to(h.dtype)
         halted, lifetime = torch.zeros_like(lengths, dtype=torch.bool), torch.zeros_like(exists)
-        seed, times = draw_seed(h.device), torch.arange(settings.iterations, device=h.device)
+        seed = draw_seed(h.device) if settings.dropout > 0.0 else lengths.new_zeros(())
+        times = torch.arange(settings.iterations, device=h.device)
         iterations_left, states = lengths, []
         run = settings.graphs.run(advance, constants, replay=settings.replay, dropout=settings.dropout)
         with run as step:

@@ -148,7 +148,8 @@ class _Reading(torch.autograd.Function):
         outputs, attention = leaves.new_empty(n, B, d), leaves.new_empty(n, slots, B)
         outputs[0], attention[0] = leaves[0], p
         states = [(memory, candidates, p)]
-        seed, times = draw_seed(leaves.device), torch.arange(n, device=leaves.device)
+        times = torch.arange(n, device=leaves.device)
+        seed = draw_seed(leaves.device) if any(rates.values()) else times.new_zeros(())
         replay = memory.numel() <= REPLAYED_MEMORY
         with graphs.run(advance, weights, replay=replay, **rates) as step:
             for t in range(1, n):
