@@ -18,7 +18,12 @@ def read_part(part: nn.Module) -> tuple[Tensor, Tensor]:
     for hook in part._forward_pre_hooks.values():
         if type(hook).__module__.startswith("torch.nn.utils."):
             hook(part, ())
-    return cast(tuple[Tensor, Tensor], (part.weight, part.bias))
+    weight, bias = part.weight, part.bias
+    if weight is None or bias is None:
+        raise ValueError(
+            f"{type(part).__name__} must have a weight and a bias where they are read, got {part}"
+        )
+    return cast(Tensor, weight), cast(Tensor, bias)
 
 
 class DirectlyRead(nn.Module):

@@ -107,3 +107,15 @@ def test_weight_norm_by_hooks_trains_as_the_parametrization_does() -> None:
             encoder(x).square().sum().backward()
             optimizer.step()
     torch.testing.assert_close(by_hook(x), by_parametrization(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("w1", nn.Linear(2 * D, 4 * D, False)), ("norm", nn.LayerNorm(D, bias=False))]
+)
+def test_a_part_without_a_bias_is_named(name: str, part: nn.Module) -> None:
+    encoder = BeamTreeEncoder(D)
+    setattr(encoder.cell, name, part)
+    with pytest.raises(
+        ValueError, match=f"{type(part).__name__} must have a weight and a bias where they are read"
+    ):
+        encoder(torch.randn(1, 3, D))
