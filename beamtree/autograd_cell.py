@@ -49,7 +49,10 @@ class AutogradCell:
         with torch.enable_grad():
             children = self.children[rows].detach().requires_grad_()
             parents = self(children, None if self.keep is None else self.keep[rows])
-            return torch.autograd.grad(parents, children, grad.to(parents.dtype))[0]
+            if not parents.requires_grad:
+                return torch.zeros_like(children)
+            grad = grad.to(parents.dtype)
+            return torch.autograd.grad(parents, children, grad, materialize_grads=True)[0]
 
     def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
         total = [torch.zeros_like(p) for p in self.parameters]
@@ -79,11 +82,10 @@ class AutogradScore:
         return self.gradients
 
 
-def _of_shape(found: Tensor, wanted: torch.Size, role: str, what: str) -> Tensor:
-    if found.shape != wanted:
-        raise ValueError(
-            f"{role} must return {what} for each row, shape {tuple(wanted)} here, got {tuple(found.shape)}"
-        )
+def _of_shape(found: object, wanted: torch.Size, role: str, what: str) -> Tensor:
+    if not isinstance(found, Tensor) or found.shape != wanted:
+        came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"{role} must return {what} for each row, shape {tuple(wanted)} here, got {came}")
     return found
 
 

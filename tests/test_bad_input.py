@@ -196,14 +196,24 @@ class Sum(torch.nn.Module):
         return (left + right).sum(-1, keepdim=True)
 
 
+class Both(torch.nn.Module):
+    """As a Tree-LSTM, whose nodes are two vectors."""
+
+    def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return left, right
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"cell": Sum()}, r"cell must return a parent for each row, shape \(10, 4\) here, got \(10, 1\)"),
+        ({"cell": Both()}, r"cell must return a parent for each row, shape \(10, 4\) here, got tuple"),
         ({"scorer": Sum()}, r"scorer must return a number for each row, shape \(8,\) here, got \(8, 1\)"),
     ],
 )
-def test_a_users_part_of_the_wrong_shape_is_refused_by_name(options: dict[str, Sum], message: str) -> None:
+def test_a_users_part_of_the_wrong_shape_is_refused_by_name(
+    options: dict[str, torch.nn.Module], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         BeamTreeEncoder(D, **options)(tokens())
 

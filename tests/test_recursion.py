@@ -197,6 +197,24 @@ def test_a_cell_and_scorer_without_parameters_work() -> None:
     torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_cell_that_passes_no_gradient_to_its_children_passes_none(detached: bool) -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parent = nn.Parameter(torch.ones(10, dtype=torch.float64))
+
+        def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+            return (left + right).detach() if detached else self.parent.expand_as(left)
+
+    (_, scorer), cell = parts(), Fixed()
+    leaves = torch.randn(2, 4, 10, dtype=torch.float64, requires_grad=True)
+    beam_tree_recursion(leaves, torch.tensor([4, 1]), cell, scorer, beam_size=1).root().sum().backward()
+    assert leaves.grad[0].eq(0).all()
+    assert leaves.grad[1, 0].eq(1).all()  # one token is its own root
+    assert cell.parent.grad.eq(0 if detached else 1).all()
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["built-in", "own cell"])
 def test_inner_nodes_are_those_of_each_surviving_tree_and_carry_gradient(own: bool) -> None:
     cell, scorer = parts()
