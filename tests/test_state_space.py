@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from on_gpu import needs_gpu
 from torch import Tensor
 
-from beamtree.state_space import DiagonalStateSpace, StateSpaceLayer
+from beamtree.state_space import STEPS, DiagonalStateSpace, StateSpaceLayer
 
 D = 5
 
@@ -27,6 +27,20 @@ def recur(space: DiagonalStateSpace, direction: int, x: Tensor) -> Tensor:
 def make_space(bidirectional: bool) -> DiagonalStateSpace:
     torch.manual_seed(0)
     return DiagonalStateSpace(D, state_size=3, bidirectional=bidirectional, dtype=torch.float64)
+
+
+def test_a_token_is_held_for_a_step_and_states_decay_by_half_of_it():
+    space = make_space(True)
+    transition, added = space.discretize()
+    step = space.log_step.exp().unsqueeze(-1)
+    assert step.min() >= STEPS[0]
+    assert step.max() <= STEPS[1]
+    rate = transition / step
+    torch.testing.assert_close(rate.real, torch.full_like(rate.real, -0.5))
+    torch.testing.assert_close(rate.imag[0, 0], torch.pi * torch.arange(3, dtype=torch.float64))
+    times = torch.linspace(0, 1, 2001, dtype=torch.float64) * step.unsqueeze(-1)
+    held = torch.trapezoid((rate.unsqueeze(-1) * times).exp(), times)
+    torch.testing.assert_close(added, torch.view_as_complex(space.readout) * held, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -99,6 +113,7 @@ def test_autocast_keeps_the_parameters_type():
 def test_a_bad_state_size_is_refused():
     with pytest.raises(ValueError, match="state_size must be at least 1, got 0"):
         DiagonalStateSpace(4, state_size=0)
+    assert DiagonalStateSpace(4, state_size=1)(torch.randn(2, 3, 4)).shape == (2, 3, 4)
     assert "state_size=16" in repr(StateSpaceLayer(4))
 
 
