@@ -238,10 +238,12 @@ def test_the_meta_device_gives_shapes(training: bool) -> None:
     assert trees.merges.shape == (2, 5, 6)
     root.sum().backward()
     assert x.grad.shape == x.shape
-    merges = torch.empty(2, 6, dtype=torch.int64, device="meta")
-    assert model(x, merges=merges, need_trees=True)[1].merges.shape == (2, 1, 6)
     own = BeamTreeEncoder(D, cell=OwnCell(D, device="meta"), device="meta")
-    assert own(x).shape == (2, D)
+    for block in (model, own):
+        for K, merges in ((5, None), (1, torch.empty(2, 6, dtype=torch.int64, device="meta"))):
+            forest = block.forest(x, is_padding, merges=merges)
+            assert (forest.roots.shape, forest.nodes.shape) == ((2, K, D), (2, K, 6, D))
+            assert (forest.trees.merges.shape, forest.trees.weights.shape) == ((2, K, 6), (2, K))
 
 
 def operator_arguments() -> Iterator[tuple[Callable[..., object], tuple[object, ...]]]:
