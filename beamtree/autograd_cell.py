@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.func import functional_call
+from torch.nn.utils import parametrize
 
 from beamtree.search import ROWS_AT_ONCE
 
@@ -103,10 +104,9 @@ def _add_gradients(
         _refuse_other_tensors(outputs, inputs)
     if not outputs.requires_grad or not inputs:
         return torch.zeros_like(rows) if rows is not None else grad
-    # What lies below a parameter's cached value serves the next rows too.
-    gradients = torch.autograd.grad(
-        outputs, inputs, grad.to(outputs.dtype), retain_graph=True, allow_unused=True
-    )
+    # What lies below a cached weight serves the next rows too.
+    again = bool(parametrize._cache_enabled)
+    gradients = torch.autograd.grad(outputs, inputs, grad.to(outputs.dtype), again, allow_unused=True)
     for (t, _), g in zip(trained, gradients, strict=False):
         if g is not None:
             t += g

@@ -94,6 +94,15 @@ def test_a_norm_that_changes_at_every_call_is_refused_in_a_users_cell(
     encoder.eval()(x, is_padding).sum().backward()
 
 
+def test_a_users_cell_may_be_compiled() -> None:
+    encoder, (x, is_padding) = make_encoder(), make_input(LENGTHS)
+    expected = gradients(encoder(x, is_padding), x, encoder)
+    encoder.cell.compile(backend="aot_eager")
+    assert_same(gradients(encoder(x, is_padding), x, encoder), expected)
+    encoder.cell = torch.compile(encoder.cell, backend="aot_eager")
+    assert_same(gradients(encoder(x, is_padding), x, encoder), expected)
+
+
 class ShiftedCell(MeanCell):
     """Reads a tensor that is no parameter."""
 
