@@ -173,6 +173,7 @@ def test_random_layers_inside_a_users_cell_or_scorer_are_refused_by_name(layer: 
     with pytest.raises(ValueError, match=rf"cell contains {type(layer).__name__} \(extra\) in training mode"):
         beam_tree_recursion(leaves, torch.tensor([5]), own, scorer)
     own.extra.eval()
+    own.idle = nn.Dropout(0.0)  # in training, but it draws nothing
     beam_tree_recursion(leaves, torch.tensor([5]), own, scorer)
 
 
