@@ -142,7 +142,7 @@ def search(
         border = near[:, ::3] == NONE  # (rows, 2)
         near[:, 1:3] = new_ids
         new_pairs = near.view(2 * rows, 2)
-        new_scores = score_pairs(new_pairs).view(rows, 2).masked_fill_(border, -torch.inf)
+        new_scores = score_pairs(new_pairs).view(rows, 2).masked_fill(border, -torch.inf)
         for spans in (fence, equal_trees):
             if spans is not None:
                 spans.enclose(new_ids.squeeze(1), *links[made : made + rows, LEFT : RIGHT + 1].unbind(1))

@@ -216,6 +216,28 @@ def test_a_cell_that_passes_no_gradient_to_its_children_passes_none(detached: bo
     assert cell.parent.grad.eq(0 if detached else 1).all()
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_scorer_that_passes_no_gradient_to_its_pairs_passes_none(detached: bool) -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.level, self.idle = (nn.Parameter(torch.ones((), dtype=torch.float64)) for _ in range(2))
+
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return (left - right).detach().sum(-1) if detached else self.level.expand(left.shape[:-1])
+
+    (cell, _), scorer = parts(), Flat()
+    leaves = torch.randn(2, 5, 10, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([5, 3])
+    root = beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=3).root()
+    roots, scores, _ = naive_beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=3)
+    expected = (scores.detach().softmax(1).unsqueeze(-1) * roots).sum(1)
+    mine, *of_scorer = torch.autograd.grad(root.square().sum(), [leaves, *scorer.parameters()])
+    (theirs,) = torch.autograd.grad(expected.square().sum(), leaves)
+    torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(of_scorer, [torch.zeros_like(leaves[0, 0, 0])] * 2)
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["built-in", "own cell"])
 def test_inner_nodes_are_those_of_each_surviving_tree_and_carry_gradient(own: bool) -> None:
     cell, scorer = parts()
