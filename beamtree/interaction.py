@@ -30,6 +30,8 @@ class PairEncoder(nn.Module):
     `random_segments` draws the segment vectors from N(0, 1), as the paper says; the published code has zeros.
     """
 
+    input_size: int
+
     def __init__(
         self,
         d_model: int,
@@ -71,6 +73,35 @@ class PairEncoder(nn.Module):
             (self.pool, *dict.fromkeys(units)),
         )
         return pair
+
+    def _checked(
+        self, x1: Tensor, x2: Tensor, mask1: Tensor | None, mask2: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Both sentences with their masks."""
+        for name, x in (("x1", x1), ("x2", x2)):
+            if not isinstance(x, Tensor) or x.dim() != 3:
+                kind = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+                raise ValueError(f"{name} must be a tensor of shape (B, n, d), got {kind}")
+        if x1.shape[0] != x2.shape[0] or x1.shape[2] != x2.shape[2]:
+            raise ValueError(
+                f"x1 and x2 must hold as many sentences of the same width, got {tuple(x1.shape)} and "
+                f"{tuple(x2.shape)}"
+            )
+        masks = []
+        for number, (x, mask) in enumerate(((x1, mask1), (x2, mask2)), 1):
+            if mask is None:
+                mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+            is_tensor = isinstance(mask, Tensor)
+            if not is_tensor or mask.shape != x.shape[:2] or mask.dtype != torch.bool:
+                came = f"{mask.dtype} of shape {tuple(mask.shape)}" if is_tensor else type(mask).__name__
+                wanted = f"bool of shape {tuple(x.shape[:2])}, True at padding"
+                raise ValueError(f"key_padding_mask{number} must be {wanted}, got {came}")
+            try:
+                lengths_from(x, mask, input_size=self.input_size, weight=self.sep)
+            except ValueError as error:
+                raise ValueError(f"of x{number} and its key_padding_mask{number}: {error}") from error
+            masks.append(mask)
+        return (x1, masks[0]), (x2, masks[1])
 
     def _meet(
         self,
@@ -137,8 +168,7 @@ class GatedAttentionPairEncoder(PairEncoder):
         key_padding_mask2: Tensor | None = None,
     ) -> Tensor:
         tokens, masks = [], []
-        for x, mask in _checked(x1, x2, key_padding_mask1, key_padding_mask2):
-            lengths_from(x, mask, input_size=self.input_size, weight=self.sep)
+        for x, mask in self._checked(x1, x2, key_padding_mask1, key_padding_mask2):
             masks.append(mask)
             tokens.append(self.leaf(x.masked_fill(mask.unsqueeze(-1), 0.0)))
         cls = self.cls.expand(x1.shape[0], -1)
@@ -214,7 +244,7 @@ class TreePairEncoder(PairEncoder):
         need_trees: bool = False,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         """The pairs' vectors; with `need_trees` the trees too, of all first sentences, then of all second."""
-        first, second = _checked(x1, x2, key_padding_mask1, key_padding_mask2)
+        first, second = self._checked(x1, x2, key_padding_mask1, key_padding_mask2)
         B, n = x1.shape[0], max(x1.shape[1], x2.shape[1])
         # Both sentences in one batch: the search is one.
         x = torch.cat([F.pad(x, (0, 0, 0, n - x.shape[1])) for x, _ in (first, second)])
@@ -224,32 +254,6 @@ class TreePairEncoder(PairEncoder):
         cls = self.cls_mlp(found.root)
         pair = self.interact(tokens, (cls[:B], cls[B:]), (first[1], second[1]), [self.gau] * self.repeats)
         return (pair, found.trees) if need_trees else pair
-
-
-def _checked(
-    x1: Tensor, x2: Tensor, mask1: Tensor | None, mask2: Tensor | None
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Both sentences with their masks, which their own checks see one by one later."""
-    for name, x in (("x1", x1), ("x2", x2)):
-        if not isinstance(x, Tensor) or x.dim() != 3:
-            kind = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"{name} must be a tensor of shape (B, n, d), got {kind}")
-    if x1.shape[0] != x2.shape[0] or x1.shape[2] != x2.shape[2]:
-        raise ValueError(
-            f"x1 and x2 must hold as many sentences of the same width, got {tuple(x1.shape)} and "
-            f"{tuple(x2.shape)}"
-        )
-    masks = []
-    for number, (x, mask) in enumerate(((x1, mask1), (x2, mask2)), 1):
-        if mask is None:
-            mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-        is_tensor = isinstance(mask, Tensor)
-        if not is_tensor or mask.shape != x.shape[:2] or mask.dtype != torch.bool:
-            came = f"{mask.dtype} of shape {tuple(mask.shape)}" if is_tensor else type(mask).__name__
-            wanted = f"bool of shape {tuple(x.shape[:2])}, True at padding"
-            raise ValueError(f"key_padding_mask{number} must be {wanted}, got {came}")
-        masks.append(mask)
-    return (x1, masks[0]), (x2, masks[1])
 
 
 def _accept_flat_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -214,6 +214,12 @@ def test_wrong_arguments_are_named():
         encoder(x1, x2, mask1, mask1)
     with pytest.raises(ValueError, match=r"key_padding_mask1 must be bool of shape .* got list"):
         encoder(x1, x2, mask1.tolist())
+    x2[1, 2] = torch.nan
+    for name in NAMES:
+        with pytest.raises(
+            ValueError, match="of x2 and its key_padding_mask2: x is not finite at sequence 1"
+        ):
+            make(name)(x1, x2, mask1)
     with pytest.raises(BeamtreeError, match="has no option 'beam_size'"):
         make("egt-gau", beam_size=3)
     with pytest.raises(ValueError, match="input_size, beam_size and stochastic are of a named source"):
