@@ -133,16 +133,20 @@ def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiv
     return Forest(leaves, nodes.unsqueeze(1), roots.unsqueeze(1), trees)
 
 
-# Traced, the loop over tokens would be unrolled.
-@torch.compiler.disable
 def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
     B, n, d = leaves.shape
     if has_levels(leaves, cell):
         merges = torch.where(torch.arange(n, device=leaves.device) < lengths[:, None], 0, -1)
         leaves = torch.cat((initial.expand(B, 1, d), leaves), 1)
         return follow(leaves, merges, cell).root_vectors()
-    state, states = initial.expand(B, d), []
-    keep = cell.draw_keep(n, B)
+    return _read_in_turn(cell, initial.expand(B, d), leaves, lengths)
+
+
+# Traced, the loop over tokens would be unrolled.
+@torch.compiler.disable
+def _read_in_turn(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
+    B, n, _ = leaves.shape
+    states, keep = [], cell.draw_keep(n, B)
     for t, leaf in enumerate(leaves.unbind(1)):
         state = cell(state, leaf, None if keep is None else keep[t])
         states.append(state)

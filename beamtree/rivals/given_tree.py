@@ -28,8 +28,6 @@ class Followed(NamedTuple):
         return self.nodes.index_select(0, self.roots)
 
 
-# Traced, the loop over levels would be unrolled.
-@torch.compiler.disable
 def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
     """Compose leaves (B, n, d) as merges (B, n−1) say, −1 where there is none; every merge has a dropout mask
     of its own."""
@@ -38,6 +36,12 @@ def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed
         keep = cell.draw_keep(len(levels.children))
         nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), _weights(cell))
         return Followed(nodes, levels.made, levels.roots)
+    return _follow_plan(leaves, merges, cell)
+
+
+# Traced, the loop over levels would be unrolled.
+@torch.compiler.disable
+def _follow_plan(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
     plan = Plan.of(merges)
     nodes = compose_nodes(leaves, plan, cell, cell.draw_keep(len(plan.children)))
     return Followed(nodes, plan.made, plan.roots)
