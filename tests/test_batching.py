@@ -297,6 +297,8 @@ def test_examples_that_cannot_be_encoded_are_refused_by_number() -> None:
         encode([good, replace(good, label="maybe")])
     with pytest.raises(BeamtreeError, match="example 3 has a sentence without tokens"):
         encode([good, good, replace(good, sentences=((),))])
+    with pytest.raises(BeamtreeError, match="example 1 has a sentence without tokens"):
+        encode([replace(good, sentences=(("a",), ()))])
     with pytest.raises(BeamtreeError, match="there are no examples"):
         encode([])
 

@@ -117,6 +117,11 @@ def test_a_tagger_gives_every_token_classes_and_counts_only_what_it_should():
     assert tag_loss(logits, tags, torch.zeros_like(counted)) == 0
     best = logits.argmax(-1)
     assert tag_accuracy(logits, best, counted) == 1.0
+    alone = torch.zeros_like(counted)
+    alone[0, 0] = True
+    torch.testing.assert_close(tag_loss(logits, tags, alone), expected[0])
+    assert tag_loss(logits.bfloat16(), tags, alone).dtype == torch.float32
+    assert tag_accuracy(logits, best, alone) == 1.0
     best[0, 0] = (best[0, 0] + 1) % 3
     best[1, 3] = (best[1, 3] + 1) % 3
     assert tag_accuracy(logits, best, counted) == pytest.approx(2 / 3)
