@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_runs import run_in, small_recipe
 
+from beamtree import tensorfile
 from beamtree.errors import BeamtreeError
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.training.run_folder import RunFolder
@@ -73,3 +74,14 @@ def test_notes_that_are_no_table_are_refused(tmp_path: Path, notes: Any) -> None
     save_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(2)}, notes)
     with pytest.raises(BeamtreeError, match=r"x\.safetensors carries no checksum"):
         load_tensors(tmp_path / "x.safetensors")
+
+
+def test_a_file_of_more_bytes_than_its_tensors_may_have_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorfile, "_LARGEST_HEADER", 1000)
+    path = tmp_path / "x.safetensors"
+    save_tensors(path, {"a": torch.zeros(1000)}, {})
+    assert load_tensors(path, largest=4000)[0]["a"].numel() == 1000
+    with pytest.raises(BeamtreeError, match="more than the 1,400 that it may have"):
+        load_tensors(path, largest=400)

@@ -102,8 +102,10 @@ def test_a_run_cut_off_at_any_byte_resumes_to_the_same_file(source: Path, expect
             chunks.append(first)
             return shout(first, lines)
 
-        assert job(source).run(counted, resume=True)
+        heard: list[int] = []
+        assert job(source).run(counted, resume=True, advance=heard.append)
         assert out.read_text() == expected
+        assert sum(heard) == 23
         done = expected[:size].count("\n")
         assert chunks == list(range(done // 4 * 4 + 1, 24, 4)), "finished chunks are not computed again"
 
