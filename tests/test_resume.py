@@ -91,6 +91,32 @@ def test_a_finished_run_resumed_stays_as_it_is_and_a_longer_one_goes_on(
     assert [record["epoch"] for record in history] == [1, 2, 3, 4]
 
 
+def test_the_time_of_an_epoch_is_that_of_its_parts_together(tmp_path: Path) -> None:
+    run_in(tmp_path, NOISY, steps=2)
+    path = RunFolder(tmp_path).checkpoint_file
+    tensors, notes = load_tensors(path)
+    notes["position"]["epoch_seconds"] = 1000.0  # as if the two steps had taken so long
+    save_tensors(path, tensors, notes)
+    first, second, _ = run_in(tmp_path, NOISY).history
+    assert 1000 < first["seconds"] < 1100
+    assert second["seconds"] < 100
+
+
+def test_the_loss_shown_within_an_epoch_is_the_mean_over_its_examples_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, float, float]] = []
+    monkeypatch.setattr(
+        "beamtree.training.progress.Display.show",
+        lambda self, step, loss, accuracy, speed: shown.append((step, loss, accuracy)),
+    )
+    recipe = small_recipe(task={"sampled": {"train": 24}}, training={"max_epochs": 1})
+    (record,) = run_in(tmp_path, recipe).history
+    assert [step for step, _, _ in shown] == [1, 2, 3]
+    assert all(1.8 < loss < 3 for _, loss, _ in shown)  # about log 10: it knows nothing yet
+    assert shown[-1][1:] == pytest.approx((record["train_loss"], record["train_accuracy"]))
+
+
 def test_checkpoints_inside_an_epoch_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from beamtree.training.run import Run
 
