@@ -150,10 +150,14 @@ def test_other_precisions_train_and_stay_close(tmp_path: Path, precision: str) -
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_a_deterministic_run_leaves_the_process_as_it_was(tmp_path: Path) -> None:
-    outcome = run_in(tmp_path, small_recipe(training={"deterministic": True, "max_epochs": 1}))
-    assert outcome.finished
-    assert not torch.are_deterministic_algorithms_enabled()
+@pytest.mark.parametrize("before", [False, True])
+def test_a_deterministic_run_leaves_the_process_as_it_was(tmp_path: Path, before: bool) -> None:
+    torch.use_deterministic_algorithms(before)
+    try:
+        assert run_in(tmp_path, small_recipe(training={"deterministic": True, "max_epochs": 1})).finished
+        assert torch.are_deterministic_algorithms_enabled() == before
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("encoder", ["ebt-grc", "balanced-grc", "gold-grc"])
