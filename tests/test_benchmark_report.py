@@ -154,13 +154,16 @@ def test_batch_sizes_are_told_apart_only_where_there_are_several():
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_a_plot_is_drawn_for_every_size_that_varied(tmp_path, suffix):
-    groups = [*GROUPS, [measured("ebt-grc", [0.1], varied="K", K=2)]]
+    groups = [*GROUPS, [measured("ebt-grc", [0.1], varied="K", K=7)]]
     path = tmp_path / f"bench{suffix}"
     draw(lines_of(make(groups=groups)), path, "a title")
     if suffix == ".svg":
         text = path.read_text()
-        for word in ("a title", "tokens n", "beams K", "peak memory (MB)", "naive"):
+        for word in ("a title", "tokens n", "beams K", "peak memory (MB)", "naive", ">7<"):
             assert word in text
+    drawn = path.read_bytes()
+    draw(lines_of(make(groups=groups)), path, "a title")
+    assert path.read_bytes() == drawn
     assert path.stat().st_size > 1000
 
 

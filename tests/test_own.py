@@ -120,6 +120,7 @@ def test_columns_and_tokens_may_be_named(tmp_path: Path) -> None:
     assert restore(list(task.labels), task.own).tokenize("A.b C") == ("A.b", "C")
     task = look_at(path, label="stars", text="left", tokenizer="characters")
     assert next(task.read_file(path)) == Example((("A", ".", "b", "C"),), "1")
+    assert next(look_at(path, label="STARS", text="LEFT").read_file(path)).sentences == (("a.b", "c"),)
 
 
 def test_a_label_with_control_characters_is_a_bad_row_and_never_shown(tmp_path: Path) -> None:
@@ -195,6 +196,16 @@ def test_a_label_that_training_does_not_have_and_an_empty_one_are_bad_rows(table
     assert skipped.found[table.parent / "test.tsv"][3].startswith("the label is 'maybe', not one of neg, pos")
     with pytest.raises(BeamtreeError, match="line 4: the label is empty"):
         list(find_task("own").read_file(write_table(table, "label\ttext", [*ROWS[:2], ("", "x")])))
+
+
+@pytest.mark.parametrize(("count", "end"), [(2, "10, 11"), (20, "28, 29"), (21, "28, 29, …")])
+def test_of_many_labels_the_first_twenty_are_named(count: int, end: str, tmp_path: Path) -> None:
+    rows = [(str(10 + i), "x") for i in range(count)]
+    task = look_at(write_table(tmp_path / "train.tsv", "label\ttext", rows))
+    path = write_table(tmp_path / "test.tsv", "label\ttext", [("9", "x")])
+    skipped = BadRows(skip=True)
+    assert not list(task.read_file(path, skipped))
+    assert skipped.found[path][2].endswith(f" {end}")
 
 
 @pytest.mark.parametrize(

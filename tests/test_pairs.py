@@ -72,8 +72,10 @@ def test_stress_tests_are_rebuilt_by_the_published_rule_unless_they_are_there(tm
         assert longer == [f"a man sleeps{truth} .", f"a man{truth}"]
     json_pairs(tmp_path / "Negation" / "multinli_0.9_negation_matched.jsonl")
     assert len(list(mnli.read(tmp_path, "negation-matched"))) == 3
-    json_pairs(tmp_path / "Stress Tests" / "Length_Mismatch" / "multinli_0.9_length_mismatch_matched.jsonl")
-    assert len(list(mnli.read(tmp_path, "length-matched"))) == 3
+    json_pairs(
+        tmp_path / "Stress Tests" / "Length_Mismatch" / "multinli_0.9_length_mismatch_matched.jsonl", 2
+    )
+    assert len(list(mnli.read(tmp_path, "length-matched"))) == 2
     with pytest.raises(MissingFileError, match=r"has no dev_conjnli\.tsv or conj_dev\.tsv"):
         list(mnli.read(tmp_path, "conjnli"))
 
@@ -98,6 +100,11 @@ def test_quoras_file_is_split_with_dev_and_test_balanced_and_nothing_lost(tmp_pa
     assert labels["dev"] == labels["test"] == {"duplicate": 4, "different": 6}
     numbers = [int(example.sentences[0][2]) for examples in found.values() for example in examples]
     assert sorted(numbers) == list(range(100))
+    quora(tmp_path / "quora_duplicate_questions.tsv", 0, 2)
+    with (tmp_path / "quora_duplicate_questions.tsv").open("a") as file:
+        file.write('"2"\t"1"\t"2"\t"What?"\t"Who?"\t"maybe"\n')
+    with pytest.raises(BeamtreeError, match="line 4: the label is 'maybe', not one of 0, 1 "):
+        list(qqp.read(tmp_path, "train"))
 
 
 def test_qqp_is_read_from_tables_and_paws_from_its_release(tmp_path: Path) -> None:

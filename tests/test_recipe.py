@@ -24,6 +24,7 @@ def test_there_are_recipes_for_both_tasks_and_for_a_quick_look() -> None:
         "listops-quick-recurrent",
         "listops-minute",
     } <= set(shipped_recipes())
+    assert list(shipped_recipes()) == sorted(shipped_recipes())
 
 
 @pytest.mark.parametrize("name", shipped_recipes())

@@ -73,21 +73,27 @@ def test_the_treebank_has_as_many_phrases_as_published() -> None:
 
 @pytest.fixture
 def reviews(tmp_path: Path) -> Path:
-    """Two reviews of every length around the limits."""
+    """Two reviews of every length around the limits, the part they are of their only word."""
     lengths = (1, 199, 200, 201, 300, 301)
-    rows = [f"{label}\t{'word ' * length}" for length in lengths for label in (0, 1)]
     for part in ("train", "test"):
+        rows = [f"{label}\t{f'{part} ' * length}" for length in lengths for label in (0, 1)]
         (tmp_path / f"{part}.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
     return tmp_path
 
 
 def test_reviews_go_to_splits_by_their_length(reviews: Path) -> None:
-    def lengths(split: str) -> list[int]:
-        return sorted({len(example.sentences[0]) for example in imdb.read(reviews, split)})
+    def lengths(split: str, part: str) -> list[int]:
+        sentences = [example.sentences[0] for example in imdb.read(reviews, split)]
+        assert all(set(words) == {part} for words in sentences)
+        return sorted({len(words) for words in sentences})
 
-    assert lengths("train") == lengths("test") == [1, 199, 200]
-    assert lengths("dev") == [201, 300]
-    assert lengths("test-long") == [1, 199, 200, 201, 300, 301]
+    assert lengths("train", "train") == lengths("test", "test") == [1, 199, 200]
+    assert lengths("dev", "train") == [201, 300]
+    assert lengths("test-long", "test") == [1, 199, 200, 201, 300, 301]
+    assert len(list(imdb.read_file(reviews / "test.tsv"))) == 12
+    (reviews / "test.tsv").write_text("label\ttext\n2\tgood\n")
+    with pytest.raises(BeamtreeError, match="line 2: the label is '2', not one of 0, 1, Negative, Positive"):
+        list(imdb.read_file(reviews / "test.tsv"))
 
 
 def test_dev_has_the_contrast_pairs_where_they_are_there(reviews: Path) -> None:

@@ -69,7 +69,7 @@ def test_an_array_may_be_packed_by_gzip_and_a_name_keeps_its_points(tmp_path: Pa
 
 def test_lines_of_another_width_and_repetitions_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "glove.txt"
-    path.write_text("3 2\nthe 1 2\n. . . 5 6\ncat 3 4 5\nthe 7 8\ncat 3 4\n", encoding="utf-8")
+    path.write_text("3 2\nthe 1 2 \n. . . 5 6\ncat 3 4 5\nthe 7 8\ncat 3 4\n", encoding="utf-8")
     found = read_vectors(path, {"the", "cat", "."})
     assert dict(zip(found.words, found.table.tolist(), strict=True)) == {"the": [1, 2], "cat": [3, 4]}
 
@@ -102,6 +102,10 @@ def test_unsound_files_say_what_is_wrong(tmp_path: Path) -> None:
         archive.writestr("b.txt", "the 1 2\n")
     with pytest.raises(BeamtreeError, match=r"must hold one \.txt file of vectors, it holds 2"):
         read_vectors(tmp_path / "two.zip", {"the"})
+    with zipfile.ZipFile(tmp_path / "wrong.zip", "w") as archive:
+        archive.writestr("a.txt", "cat 1 2\nthe 1 x\n")
+    with pytest.raises(BeamtreeError, match=r"wrong\.zip, line 2: the vector of 'the' is not all numbers"):
+        read_vectors(tmp_path / "wrong.zip", {"the"})
     with zipfile.ZipFile(tmp_path / "one.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.txt", "the 1 2\n" * 1000)
     damaged = bytearray((tmp_path / "one.zip").read_bytes())

@@ -96,6 +96,31 @@ def test_a_share_of_unknown_words_is_that_of_running_words(tmp_path: Path) -> No
         find_words(find_task("listops"), tmp_path, [], [], None)
 
 
+def test_words_of_data_without_files_are_those_of_the_examples_and_learn_as_often_as_chosen(
+    vectors: Path, tmp_path: Path
+) -> None:
+    train = [Example((("film", "a", "a"),), "neutral"), Example((("film", "i"),), "neutral")]
+    for least, learnt in ((None, ()), (2, ("a",)), (1, ("a", "i"))):
+        words = find_words(find_task("sst5"), tmp_path, train, train, vectors, learn_missing=least)
+        assert words.vocabulary.tokens == ("film", *learnt)
+
+
+@pytest.mark.parametrize(
+    ("task", "least", "counted"),
+    [
+        ("sst5", 1, "train dev test"),
+        ("imdb", 5, "train test"),
+        ("snli", 2, "train dev test hard"),
+        ("mnli", 4, "train matched mismatched conjnli"),
+        ("qqp", 6, "train dev test paws-qqp paws-wiki"),
+    ],
+)
+def test_words_are_counted_as_the_paper_counted_them(task: str, least: int, counted: str) -> None:
+    assert find_task(task).words == CountRule(
+        least, tuple(counted.split()), 50_000, "train-sentences" if task == "sst5" else None
+    )
+
+
 def small_words(learnt: int = 2) -> Words:
     tokens = ("film", "dull", "man", *(f"learnt{i}" for i in range(learnt)))
     return Words(Vocabulary(tokens), torch.arange(12.0).reshape(3, 4).half() + 1, "small")
@@ -136,6 +161,7 @@ def test_a_config_that_does_not_fit_its_vocabulary_is_refused() -> None:
     assert kept.vectors is not None
     assert (kept.vectors.shape, kept.vectors.dtype) == ((3, 4), torch.float16)
     sound = {"words": 3, "width": 4, "dtype": "float16"}
-    for wrong in (sound | {"words": 9}, sound | {"words": True}, sound | {"dtype": "int8"}, 5):
+    changes = ({"words": 9}, {"words": 0}, {"words": True}, {"width": 0}, {"dtype": "int8"})
+    for wrong in (*(sound | change for change in changes), 5):
         with pytest.raises(BeamtreeError, match=r"^vectors must have words, width and dtype"):
             saved_words(vocabulary, wrong)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.files import MissingFileError, find_file, read_lines
-from beamtree.data.rows import MAX_WORDS, RowFormat, words_of
+from beamtree.data.rows import RowFormat, words_of
 from beamtree.data.split_files import SplitFile, read_split, require_split
 from beamtree.data.task import CountRule, Example, Task
 from beamtree.errors import BeamtreeError
@@ -106,7 +106,7 @@ def _reviews(folder: Path, part: str, bad_rows: BadRows, shortest: int, longest:
 
 def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
     """A table with the columns `label` (or `Sentiment`) and `text`."""
-    return FORMAT.read(path, bad_rows or BadRows(), longest=MAX_WORDS)
+    return FORMAT.read(path, bad_rows or BadRows())
 
 
 TASK = Task(

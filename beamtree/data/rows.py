@@ -89,7 +89,7 @@ class RowFormat:
 
 def refuse_strange_characters(text: str) -> None:
     """Text from a file may hold no byte that is not UTF-8 and no control character but white space."""
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return
     if found := _WRONG_BYTE.search(text):
         raise BeamtreeError(f"the byte 0x{ord(found[0]) - 0xDC00:02x} is not UTF-8 text")

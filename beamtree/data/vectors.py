@@ -102,7 +102,7 @@ def _zipped_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _from_array(path: Path, wanted: frozenset[str]) -> tuple[list[str], NDArray[Any]]:
-    lists = [beside for beside in sorted(path.parent.iterdir()) if _is_word_list(beside)]
+    lists = [beside for beside in path.parent.iterdir() if _is_word_list(beside)]
     if len(lists) != 1:
         raise BeamtreeError(f"{path} needs one list of its words beside it (…words.txt), found {len(lists)}")
     try:
