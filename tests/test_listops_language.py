@@ -16,7 +16,7 @@ from beamtree.data.listops_language import (
     gold_merges,
     tokenize,
 )
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, UnreadableTextError
 
 Nested = str | tuple[str, tuple["Nested", ...]]
 EXAMPLE = "[MAX 2 9 [MIN 4 7 ] 0 ]"
@@ -165,3 +165,28 @@ def test_nesting_counts_operators_not_brackets() -> None:
 def test_unsound_expressions_are_refused_with_the_place(text: str, message: str) -> None:
     with pytest.raises(BeamtreeError, match=message):
         tokenize(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ("[MAX 2 [AVG 3 4 ] ]", 2),
+        ("[MAX 2 [MIN 3 4 ]", 0),
+        ("[MAX 2 [MIN 3 [SM 4 ]", 2),
+        ("[MAX 2 9 ] ]", 4),
+        ("[MAX 2 [MIN ] ]", 3),
+        ("[MAX 2 9 ] [MIN 3 4 ] 5", 4),
+        ("", None),
+    ],
+)
+def test_the_token_that_is_out_of_place_is_told(text: str, token: int | None) -> None:
+    with pytest.raises(UnreadableTextError) as caught:
+        tokenize(text)
+    assert caught.value.token == token
+
+
+@pytest.mark.parametrize(("count", "named"), [(8, "[SM" + " [SM" * 7), (9, "[SM" + " [SM" * 7 + " … (9)")])
+def test_of_many_open_operators_the_first_eight_are_named(count: int, named: str) -> None:
+    with pytest.raises(BeamtreeError) as caught:
+        evaluate(["[SM"] * count)
+    assert f": {named} not closed" in str(caught.value)

@@ -15,7 +15,7 @@ from beamtree.data.logic import TASK, read
 from beamtree.data.logic_language import RELATIONS, gold_merges, relation_between, tokenize, worlds_of
 from beamtree.data.task import Example, Tokens
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, UnreadableTextError
 
 World = dict[str, bool]
 Formula = tuple[str, Callable[[World], bool]]
@@ -152,13 +152,23 @@ def test_a_malformed_formula_is_refused_at_its_place(formula: str, message: str)
 
 
 @pytest.mark.parametrize(
+    ("formula", "token"),
+    [("( a ( xor b ) )", 3), ("( ( not a ) ( and b )", 0), ("( not a ) )", 4), ("( a )", 2), ("a b", None)],
+)
+def test_the_token_that_is_out_of_place_is_told(formula: str, token: int | None) -> None:
+    with pytest.raises(UnreadableTextError) as caught:
+        tokenize(formula)
+    assert caught.value.token == token
+
+
+@pytest.mark.parametrize(
     ("tokens", "message"),
     [
         ("a b", "no '\\(' is open for 'b' at position 2"),
         (") (", "no '\\(' is open for '\\)' at position 1"),
         ("( a ) )", "no '\\(' is open for '\\)' at position 4"),
-        ("( ( a )", "1 '\\(' never closed"),
-        ("( (", "2 '\\(' never closed"),
+        ("( ( a )", "brackets: 1 '\\(' never closed"),
+        ("( (", "brackets: 2 '\\(' never closed"),
     ],
 )
 def test_no_tree_is_made_of_unbalanced_brackets(tokens: str, message: str) -> None:

@@ -152,6 +152,10 @@ def test_runs_that_were_cut_off_are_listed_and_count_nowhere(tmp_path: Path) -> 
         ("costs = [3]", r"remarks\.toml, entry 1 of costs must be a table, got 3"),
         ('targets = [{task = "listops", row = "ebt-grc"}]', r"entry 1 of targets: accuracy is missing"),
         ('cut_off = [{task = "listops", row = "om", seeds = "0", epochs = "1"}]', r"why is missing"),
+        (
+            'costs = [{task = "logic", row = "om", milliseconds = 1, steps = 0, epochs = 1, measured = "a"}]',
+            r"entry 1 of costs: steps must be at least 1, got 0",
+        ),
         ('options = [{name = "a", found = "b", c = 1}]', r"there is no setting 'c'"),
         (
             'targets = [{task = "nli", row = "om", accuracy = {}}]',

@@ -123,6 +123,12 @@ def test_what_changes_no_figure_changes_no_row(tmp_path: Path) -> None:
     assert row_of(read_run(tmp_path)).label == "EBT-GRC"  # it stopped by itself before either limit
     make_run(tmp_path / "short", "listops", ["training.max_epochs=6"], epochs=6, best=6)
     assert row_of(read_run(tmp_path / "short")).label == "EBT-GRC, max_epochs 6"
+    limit = load_recipe("listops").training.max_epochs
+    for epochs, label in ((limit, "EBT-GRC"), (limit + 1, "EBT-GRC, max_epochs 999")):
+        path = make_run(
+            tmp_path / label, "listops", ["training.max_epochs=999"], epochs=epochs, best=epochs - 5
+        )
+        assert row_of(read_run(path)).label == label
 
 
 def test_products_in_tf32_change_no_row_but_are_told(tmp_path: Path) -> None:

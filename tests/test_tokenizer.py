@@ -18,6 +18,8 @@ from beamtree.data.tokenizer import tokenize
         ("You cannot; I'm gonna, gotta, wanna.", "you can not ; i 'm gon na , got ta , wan na ."),
         ('"Good," he said', '" good , " he said'),
         ("``Good,'' he said, `well'", "\" good , \" he said , ' well '"),
+        ("a `word", "a ' word"),
+        ("inches'' wide", 'inches " wide'),
         ("“Good” – it’s…", '" good " – it \'s ...'),
         ("The end.The next....And", "the end . the next ... and"),
         (
