@@ -33,6 +33,15 @@ def test_a_part_of_the_corpus_is_called_a_subset() -> None:
     assert "subset" not in note(None)
 
 
+@pytest.mark.parametrize(
+    ("task", "published"), [("snli", "549,367"), ("mnli", "382,702"), ("qqp", "384,290")]
+)
+def test_a_subset_is_one_of_the_papers_training_examples(task: str, published: str) -> None:
+    facts = {"train": {"split": "train", "examples": 1000}, "words": None}
+    told = data_note(task, [TrainedRun(Path("run"), load_recipe(task), [], [], data=facts)])
+    assert f"a subset: 1,000 of {published} training examples" in told
+
+
 def test_formal_tasks_and_runs_without_facts_need_no_note() -> None:
     assert data_note("sst5", [TrainedRun(Path("run"), load_recipe("sst5"), [], [])]) == ""
     assert data_note("listops", [TrainedRun(Path("run"), load_recipe("listops"), [], [])]) == ""
