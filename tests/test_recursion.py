@@ -193,6 +193,7 @@ def test_a_cell_and_scorer_without_parameters_work() -> None:
     )
     root = (scores.softmax(1).unsqueeze(-1) * roots).sum(1)
     torch.testing.assert_close(beams.root(), root)
+    assert beam_tree_recursion(leaves, torch.tensor([6, 4]), Mean(), Closeness()).merges.shape == (2, 5, 5)
     (mine,) = torch.autograd.grad(beams.root().square().sum(), leaves)
     (theirs,) = torch.autograd.grad(root.square().sum(), leaves)
     torch.testing.assert_close(mine, theirs)
