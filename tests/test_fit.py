@@ -24,13 +24,13 @@ QUIET = {"input_dropout": 0.0, "dropout": 0.0, "output_dropout": 0.0}
 
 
 def test_training_does_what_a_plain_loop_over_the_same_batches_does(tmp_path: Path) -> None:
-    recipe = small_recipe(model=QUIET, training={"max_epochs": 2, "clip": 0.5})
+    recipe = small_recipe(model=QUIET, training={"max_epochs": 2, "clip": 0.5, "weight_decay": 0.3})
     outcome = run_in(tmp_path, recipe)
 
     train, _ = small_examples(recipe)
     torch.manual_seed(recipe.training.seed)
     model = create_model(recipe.model, find_task("listops"))
-    optimizer = Ranger(model.parameters(), lr=0.01, weight_decay=0.01)
+    optimizer = Ranger(model.parameters(), lr=0.01, weight_decay=0.3)
     batches = BucketedBatches(model.encode(train), batch_size=8, shuffle=True, seed=0)
     for epoch in range(2):
         total = 0.0
@@ -258,6 +258,16 @@ def test_the_rate_is_halved_at_the_third_epoch_in_a_row_without_improvement() ->
     assert rates == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.4, 0.2]
 
 
+@pytest.mark.parametrize(("grown", "rate"), [(50.004, 0.4), (50.006, 0.8)])
+def test_for_the_rate_an_improvement_is_more_than_a_ten_thousandth_of_the_best(
+    grown: float, rate: float
+) -> None:
+    plan, _ = schedule()
+    for score in (50.0, grown, 50.0, 50.0):
+        plan.judge(score)
+    assert plan.learning_rate == rate
+
+
 def test_an_epoch_is_better_only_by_more_than_a_ten_thousandth() -> None:
     plan, _ = schedule()
     assert plan.judge(1.0)
@@ -292,7 +302,7 @@ def test_a_restored_schedule_goes_on_as_the_first_would_have() -> None:
         for score in scores[:cut]:
             first.judge(score)
         second, other = schedule()
-        second.restore(json.loads(json.dumps(first.state())))
+        second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
         other.load_state_dict(optimizer.state_dict())
         rest = [(second.judge(score), second.learning_rate, second.exhausted) for score in scores[cut:]]
         assert rest == outcomes[cut:]

@@ -15,10 +15,10 @@ from beamtree.errors import BeamtreeError
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-def json_pairs(path: Path, count: int = 3, words: int = 0) -> None:
+def json_pairs(path: Path, count: int = 3) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [
-        {"gold_label": label, "sentence1": premise + " word" * words, "sentence2": hypothesis}
+        {"gold_label": label, "sentence1": premise, "sentence2": hypothesis}
         for label, premise, hypothesis in (PAIRS * count)[:count]
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -41,10 +41,17 @@ def test_snli_is_read_from_its_release(folder: str, tmp_path: Path) -> None:
 
 
 def test_long_sentences_are_tested_and_not_learnt_from(tmp_path: Path) -> None:
+    rows = [f"neutral\tdog\t{'dog ' * length}" for length in (149, 150)]
     for part in ("train", "test"):
-        json_pairs(tmp_path / f"snli_1.0_{part}.jsonl", words=150)
-    assert list(snli.read(tmp_path, "train")) == []
-    assert len(list(snli.read(tmp_path, "test"))) == 3
+        (tmp_path / f"{part}.tsv").write_text("\n".join(["label\tpremise\thypothesis", *rows]) + "\n")
+    assert [len(example.sentences[1]) for example in snli.read(tmp_path, "train")] == [149]
+    assert [len(example.sentences[1]) for example in snli.read(tmp_path, "test")] == [149, 150]
+    rows = [f"0\tdog\t{'dog ' * length}" for length in (150, 151)]
+    for part in ("train", "test", "test_paws_wiki"):
+        (tmp_path / f"{part}.tsv").write_text("\n".join(["label\tquestion1\tquestion2", *rows]) + "\n")
+    for split in ("train", "test"):
+        assert [len(example.sentences[1]) for example in qqp.read(tmp_path, split)] == [150]
+    assert len(list(qqp.read(tmp_path, "paws-wiki"))) == 2
 
 
 def test_mnli_holds_out_a_tenth_of_a_small_file_and_loses_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import run_in, small_recipe, without_times
+from small_runs import run_in, small_examples, small_recipe, without_times
 
 from beamtree.errors import BeamtreeError
 from beamtree.model import load_model
@@ -99,6 +99,8 @@ def test_the_time_of_an_epoch_is_that_of_its_parts_together(tmp_path: Path) -> N
     save_tensors(path, tensors, notes)
     first, second, _ = run_in(tmp_path, NOISY).history
     assert 1000 < first["seconds"] < 1100
+    tokens = sum(len(example.sentences[0]) for example in small_examples(NOISY)[0])
+    assert tokens / 1100 < first["tokens_per_second"] < tokens / 1000
     assert second["seconds"] < 100
 
 
@@ -315,9 +317,14 @@ def test_a_signal_stops_after_the_step_and_a_second_one_at_once(number: signal.S
     assert signal.getsignal(number) is before
 
 
-def test_minutes_are_counted_from_the_beginning() -> None:
-    assert Stopping(minutes=0).reason == "stopped after 0 minutes, as asked"
-    assert Stopping(minutes=1).reason is None
+def test_minutes_are_counted_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("beamtree.training.stopping.time.monotonic", lambda: now)
+    stopping = Stopping(minutes=2)
+    now += 119
+    assert stopping.reason is None
+    now += 1
+    assert stopping.reason == "stopped after 2 minutes, as asked"
 
 
 def test_signals_keep_their_meaning_outside_the_main_thread() -> None:
