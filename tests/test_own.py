@@ -109,6 +109,10 @@ def test_labels_are_sorted_numbers_by_their_size(tmp_path: Path) -> None:
     lines = [json.dumps({"label": label, "text": "a"}) for label in (10, 9, 1, 9, 10, 1)]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
     assert look_at(tmp_path / "rows.jsonl").labels == ("1", "9", "10")
+    (tmp_path / "rows.jsonl").write_text(
+        "\n".join([*lines, "no JSON", json.dumps({"label": " 9 ", "text": "a"})])
+    )
+    assert look_at(tmp_path / "rows.jsonl").labels == ("1", "9", "10")
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("b", "x"), ("2", "x"), ("a", "x"), ("b", "x")])
     assert look_at(path).labels == ("2", "a", "b")
 

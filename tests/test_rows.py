@@ -120,6 +120,13 @@ def test_a_quoted_row_that_cannot_be_read_is_skipped_and_the_next_one_read(tmp_p
     assert list(skipped.found[path]) == [2]
 
 
+def test_names_of_columns_may_stand_in_quotation_marks_where_texts_do_not(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text('"Label"\t"premise"\t"hypothesis"\nneutral\tA man.\t"A dog."\n')
+    (example,) = read_snli(path)
+    assert example.sentences[1] == ('"', "a", "dog", ".", '"')
+
+
 def test_the_longest_sentence_allowed_is_read(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text("label\tpremise\thypothesis\nneutral\t" + "word " * MAX_WORDS + "\tA dog.\n")
