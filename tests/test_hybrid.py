@@ -125,6 +125,9 @@ def test_a_tagger_gives_every_token_classes_and_counts_only_what_it_should():
     best[0, 0] = (best[0, 0] + 1) % 3
     best[1, 3] = (best[1, 3] + 1) % 3
     assert tag_accuracy(logits, best, counted) == pytest.approx(2 / 3)
+    dropped = TaggerHead(D, 3, dropout=1.0)
+    torch.testing.assert_close(dropped(tokens), dropped.out.bias.expand(2, 4, 3))
+    assert not torch.equal(dropped.eval()(tokens), dropped.out.bias.expand(2, 4, 3))
     with pytest.raises(ValueError, match="classes must be at least 2"):
         TaggerHead(D, 1)
 
