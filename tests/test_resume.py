@@ -18,7 +18,6 @@ from beamtree.model import load_model
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.training.recipe import Recipe
 from beamtree.training.run_folder import RunFolder
-from beamtree.training.stopping import Stopping
 
 # Dropout and Gumbel noise on, two micro-batches a step, a rate that falls: everything a checkpoint must hold.
 NOISY = small_recipe(
@@ -221,124 +220,6 @@ def test_other_data_than_the_run_began_with_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(BeamtreeError, match="its data have changed since it began"):
         run_in(tmp_path, other)
-
-
-def test_a_standing_run_is_refused_replaced_or_continued_as_the_user_says(tmp_path: Path) -> None:
-    run_in(tmp_path, NOISY, steps=6)
-    run = RunFolder(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(BeamtreeError) as caught:
-        run.refuse_if_taken(overwrite=False)
-    assert str(caught.value) == (
-        f"{tmp_path} already holds a run: --resume {tmp_path} continues it, --overwrite replaces it, "
-        "--out names another folder"
-    )
-    assert sorted(tmp_path.rglob("*")) == before
-    run.refuse_if_taken(overwrite=True)
-    run.begin(NOISY)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["recipe.toml"]
-
-
-def test_a_folder_that_holds_something_else_is_never_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    for overwrite in (False, True):
-        with pytest.raises(
-            BeamtreeError, match="exists and is not a run folder: name another one with --out"
-        ):
-            RunFolder(tmp_path).refuse_if_taken(overwrite)
-    with pytest.raises(BeamtreeError, match="exists and is not a run folder"):
-        RunFolder(tmp_path / "thesis.txt").refuse_if_taken(overwrite=True)
-    assert (tmp_path / "thesis.txt").read_text() == "years of work"
-
-
-def test_a_new_or_empty_folder_is_free(tmp_path: Path) -> None:
-    RunFolder(tmp_path).refuse_if_taken(overwrite=False)
-    RunFolder(tmp_path / "new").refuse_if_taken(overwrite=False)
-
-
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_a_folder_that_cannot_be_written_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def refused(self: Path, *args: Any, **options: Any) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(Path, "mkdir", refused)
-    with pytest.raises(BeamtreeError, match=rf"cannot make the folder .*run: {os.strerror(number)}"):
-        RunFolder(tmp_path / "run").begin(NOISY)
-
-
-def test_a_run_that_cannot_be_emptied_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_in(tmp_path, NOISY, steps=2)
-
-    def refused(path: Path) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(shutil, "rmtree", refused)
-    with pytest.raises(BeamtreeError, match=r"cannot empty .*: Read-only file system"):
-        RunFolder(tmp_path).begin(NOISY)
-
-
-def test_resuming_refuses_other_settings_and_a_folder_without_a_run(tmp_path: Path) -> None:
-    run_in(tmp_path, NOISY, steps=2)
-    run = RunFolder(tmp_path)
-    with pytest.raises(BeamtreeError) as caught:
-        run.continue_with(None, ["training.learning_rate=1"])
-    assert str(caught.value) == (
-        f"{tmp_path} was begun with other settings; a resumed run may only change training.max_epochs, "
-        "training.patience, training.checkpoint_minutes"
-    )
-    with pytest.raises(
-        BeamtreeError, match=r"there is no run to resume in .*nowhere: it has no recipe\.toml"
-    ):
-        RunFolder(tmp_path / "nowhere").continue_with(None, ())
-
-
-def test_metrics_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    with pytest.raises(BeamtreeError, match=r"cannot read .*metrics\.jsonl: No such file"):
-        run.read_metrics()
-    run.metrics_file.write_text("{}\nnot json\n")
-    with pytest.raises(BeamtreeError, match=r"metrics\.jsonl is not one JSON record a line"):
-        run.read_metrics()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_after_the_step_and_a_second_one_at_once(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with Stopping() as stopping:
-        assert stopping.reason is None
-        os.kill(os.getpid(), number)
-        assert stopping.reason == f"stopped by {number.name}"
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), number)
-    assert signal.getsignal(number) is before
-
-
-def test_minutes_are_counted_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("beamtree.training.stopping.time.monotonic", lambda: now)
-    stopping = Stopping(minutes=2)
-    now += 119
-    assert stopping.reason is None
-    now += 1
-    assert stopping.reason == "stopped after 2 minutes, as asked"
-
-
-def test_signals_keep_their_meaning_outside_the_main_thread() -> None:
-    import threading
-
-    def enter() -> None:
-        with Stopping() as stopping:
-            found.append(stopping.reason)
-
-    found: list[str | None] = []
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert found == [None]
 
 
 def write_recipe(path: Path, recipe: Recipe) -> Path:

@@ -1,0 +1,97 @@
+"""A run's folder: what stands in it is refused, replaced or continued as the user says, and never lost."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import run_in, small_recipe
+
+from beamtree.errors import BeamtreeError
+from beamtree.training.run_folder import RunFolder
+
+SMALL = small_recipe()
+
+
+def test_a_standing_run_is_refused_replaced_or_continued_as_the_user_says(tmp_path: Path) -> None:
+    run_in(tmp_path, SMALL, steps=6)
+    run = RunFolder(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BeamtreeError) as caught:
+        run.refuse_if_taken(overwrite=False)
+    assert str(caught.value) == (
+        f"{tmp_path} already holds a run: --resume {tmp_path} continues it, --overwrite replaces it, "
+        "--out names another folder"
+    )
+    assert sorted(tmp_path.rglob("*")) == before
+    run.refuse_if_taken(overwrite=True)
+    run.begin(SMALL)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["recipe.toml"]
+
+
+def test_a_folder_that_holds_something_else_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(
+            BeamtreeError, match="exists and is not a run folder: name another one with --out"
+        ):
+            RunFolder(tmp_path).refuse_if_taken(overwrite)
+    with pytest.raises(BeamtreeError, match="exists and is not a run folder"):
+        RunFolder(tmp_path / "thesis.txt").refuse_if_taken(overwrite=True)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_new_or_empty_folder_is_free(tmp_path: Path) -> None:
+    RunFolder(tmp_path).refuse_if_taken(overwrite=False)
+    RunFolder(tmp_path / "new").refuse_if_taken(overwrite=False)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(self: Path, *args: Any, **options: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(BeamtreeError, match=rf"cannot make the folder .*run: {os.strerror(number)}"):
+        RunFolder(tmp_path / "run").begin(SMALL)
+
+
+def test_a_run_that_cannot_be_emptied_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_in(tmp_path, SMALL, steps=2)
+
+    def refused(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(shutil, "rmtree", refused)
+    with pytest.raises(BeamtreeError, match=r"cannot empty .*: Read-only file system"):
+        RunFolder(tmp_path).begin(SMALL)
+
+
+def test_resuming_refuses_other_settings_and_a_folder_without_a_run(tmp_path: Path) -> None:
+    run_in(tmp_path, SMALL, steps=2)
+    run = RunFolder(tmp_path)
+    with pytest.raises(BeamtreeError) as caught:
+        run.continue_with(None, ["training.learning_rate=1"])
+    assert str(caught.value) == (
+        f"{tmp_path} was begun with other settings; a resumed run may only change training.max_epochs, "
+        "training.patience, training.checkpoint_minutes"
+    )
+    with pytest.raises(
+        BeamtreeError, match=r"there is no run to resume in .*nowhere: it has no recipe\.toml"
+    ):
+        RunFolder(tmp_path / "nowhere").continue_with(None, ())
+
+
+def test_metrics_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    with pytest.raises(BeamtreeError, match=r"cannot read .*metrics\.jsonl: No such file"):
+        run.read_metrics()
+    run.metrics_file.write_text("{}\nnot json\n")
+    with pytest.raises(BeamtreeError, match=r"metrics\.jsonl is not one JSON record a line"):
+        run.read_metrics()
