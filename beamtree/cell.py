@@ -51,6 +51,10 @@ class GatedRecursiveCell(DirectlyRead):
         gates = F.linear(hidden, *read_part(self.w2))  # (…, 4d)
         return layer_norm_wide(gate(gates, left, right), self.norm)
 
+    def weights(self) -> list[Tensor]:
+        """W₁, b₁, W₂, b₂ and the norm's two, for those who take them instead of calling the cell."""
+        return [*read_part(self.w1), *read_part(self.w2), *read_part(self.norm)]
+
     def draw_keep(self, *shape: int, generator: torch.Generator | None = None) -> Tensor | None:
         """A fresh dropout mask (*shape, hidden), or None where there is nothing to drop."""
         if not self.training or self.dropout == 0.0:

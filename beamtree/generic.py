@@ -19,6 +19,7 @@ from beamtree.lineage import find_lineages, inner_nodes, merge_positions
 from beamtree.noise import Randomness
 from beamtree.replay import replay
 from beamtree.search import Tape, search
+from beamtree.untraced import untraced
 
 NO_SECOND_DERIVATIVE = (
     "beamtree: tree recursion has no second derivative; call backward or autograd.grad without "
@@ -58,6 +59,7 @@ def refuse_random_layers(module: nn.Module, role: str) -> None:
                 )
 
 
+@untraced
 def generic_recursion(
     leaves: Tensor,
     lengths: Tensor,
@@ -67,19 +69,6 @@ def generic_recursion(
     merge_equal_trees: bool = False,
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
-    # A compiler leaves this as it is; its decorator is slow to import, so it is asked for only then.
-    run = torch.compiler.disable(_recurse) if torch.compiler.is_compiling() else _recurse
-    return run(leaves, lengths, cell, scorer, options, merge_equal_trees)
-
-
-def _recurse(
-    leaves: Tensor,
-    lengths: Tensor,
-    cell: nn.Module,
-    scorer: nn.Module,
-    options: Options,
-    merge_equal_trees: bool,
-) -> tuple[Tensor, ...]:
     refuse_random_layers(cell, "cell")
     refuse_random_layers(scorer, "scorer")
     if leaves.is_meta:

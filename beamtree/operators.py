@@ -63,7 +63,7 @@ def search_parts(
 
 def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer) -> list[Tensor]:
     """The cell's six, then the scorer's; by name, as a parametrization changes the order of parameters."""
-    weights = [*read_part(cell.w1), *read_part(cell.w2), *read_part(cell.norm)]
+    weights = cell.weights()
     if isinstance(scorer, EntangledScorer):
         return [*weights, *read_part(scorer)]
     return [*weights, *read_part(scorer.hidden), *read_part(scorer.out)]

@@ -94,3 +94,14 @@ def test_a_users_type_checker_is_told_to_read_our_hints() -> None:
     import importlib.resources
 
     assert importlib.resources.files("beamtree").joinpath("py.typed").is_file()
+
+
+def test_making_an_encoder_starts_no_compiler() -> None:
+    program = """
+        import sys
+        from beamtree.zoo import create_encoder, encoder_names, pair_encoder_names
+        for name in (*encoder_names(), *pair_encoder_names()):
+            create_encoder(name, 16)
+        print("torch._dynamo" in sys.modules)
+    """
+    assert run(program).strip() == "False"  # it takes a second

@@ -17,6 +17,7 @@ from beamtree.rivals.crvnn_step import COUNT, advance, retreat
 from beamtree.rivals.step_graphs import StepGraphs
 from beamtree.rivals.tree_encoder import TreeEncoder, row
 from beamtree.tree import BeamTrees
+from beamtree.untraced import untraced
 
 # Beyond these sizes an iteration's kernels are long enough to hide their launches.
 REPLAYED_TOKENS, REPLAYED_PAIRS = 2**14, 2**22
@@ -66,8 +67,7 @@ class CRvNN(TreeEncoder):
             return sentence
         return sentence, _absorption_trees(lifetime[:, 1 : x.shape[1] + 1], lengths)
 
-    # Traced, the loop over iterations would be unrolled.
-    @torch.compiler.disable
+    @untraced
     def _merge(self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
         """What has become of START, the tokens and END, (B, T, d), and how long each existed, (B, T)."""
         B, n, d = leaves.shape

@@ -17,6 +17,7 @@ from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gr
 from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
 from beamtree.scorer import EntangledScorer
 from beamtree.tree import BeamTrees
+from beamtree.untraced import untraced
 
 
 class BeamTreeGRC(TreeEncoder):
@@ -104,8 +105,7 @@ class BeamTreeGRC(TreeEncoder):
             need_nodes=need_nodes,
         )
 
-    # Traced, the loop over merges would be unrolled.
-    @torch.compiler.disable
+    @untraced
     def search(self, leaves: Tensor, lengths: Tensor, made: list[Made] | None = None) -> Beams:
         """From the leaves (B, n, d) to the beams that are left, every pair's parent made at every step.
 

@@ -12,6 +12,7 @@ from beamtree.forest import Forest, refuse_merges
 from beamtree.rivals.given_tree import follow, has_levels
 from beamtree.rivals.tree_encoder import TreeEncoder, row, with_zero_gradients
 from beamtree.tree import BeamTrees
+from beamtree.untraced import untraced
 
 
 class GoldTreeGRC(TreeEncoder):
@@ -54,8 +55,7 @@ class BalancedTreeGRC(TreeEncoder):
             return root
         return root, BeamTrees.from_merges(_balanced_merges(lengths, x.shape[1]), lengths)
 
-    # Traced, the loop over levels would be unrolled.
-    @torch.compiler.disable
+    @untraced
     def _meet(self, nodes: Tensor, width: Tensor) -> Tensor:
         n = nodes.shape[1]
         while nodes.shape[1] > 1:
@@ -142,8 +142,7 @@ def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengt
     return _read_in_turn(cell, initial.expand(B, d), leaves, lengths)
 
 
-# Traced, the loop over tokens would be unrolled.
-@torch.compiler.disable
+@untraced
 def _read_in_turn(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
     B, n, _ = leaves.shape
     states, keep = [], cell.draw_keep(n, B)

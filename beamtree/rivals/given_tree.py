@@ -14,7 +14,7 @@ from beamtree.levels import Levels
 from beamtree.ops.fused import supports
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.given_tree import compose_levels
-from beamtree.parts import read_part
+from beamtree.untraced import untraced
 
 
 class Followed(NamedTuple):
@@ -34,13 +34,12 @@ def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed
     if has_levels(leaves, cell):
         levels = Levels.of(merges)
         keep = cell.draw_keep(len(levels.children))
-        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), _weights(cell))
+        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), cell.weights())
         return Followed(nodes, levels.made, levels.roots)
     return _follow_plan(leaves, merges, cell)
 
 
-# Traced, the loop over levels would be unrolled.
-@torch.compiler.disable
+@untraced
 def _follow_plan(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
     plan = Plan.of(merges)
     nodes = compose_nodes(leaves, plan, cell, cell.draw_keep(len(plan.children)))
@@ -49,11 +48,7 @@ def _follow_plan(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Fo
 
 def has_levels(leaves: Tensor, cell: GatedRecursiveCell) -> bool:
     """Whether kernels take all levels in one launch, so that any tree is best followed so."""
-    return type(cell) is GatedRecursiveCell and supports(leaves, _weights(cell), beam_size=1)
-
-
-def _weights(cell: GatedRecursiveCell) -> list[Tensor]:
-    return [*read_part(cell.w1), *read_part(cell.w2), *read_part(cell.norm)]
+    return type(cell) is GatedRecursiveCell and supports(leaves, cell.weights(), beam_size=1)
 
 
 class Plan(NamedTuple):
@@ -80,7 +75,7 @@ def compose_nodes(leaves: Tensor, plan: Plan, cell: GatedRecursiveCell, keep: Te
     """All nodes of the planned trees, by the rows of the plan; `keep`: a dropout mask for every merge."""
     product = product_dtype(leaves)
     with without_autocast(leaves):
-        nodes: Tensor = _GivenTree.apply(leaves, plan, keep, product, *_weights(cell))
+        nodes: Tensor = _GivenTree.apply(leaves, plan, keep, product, *cell.weights())
     return nodes
 
 

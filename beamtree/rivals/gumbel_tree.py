@@ -18,6 +18,7 @@ from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gr
 from beamtree.rivals.whole_graphs import Outputs, WholeGraphs, lengthen
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.tree import BeamTrees
+from beamtree.untraced import untraced
 
 DRAWS_AT_ONCE = 1 << 16
 
@@ -138,8 +139,7 @@ def _forest(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, l
     return Forest(leaves, nodes[:, None, :steps], root.unsqueeze(1), trees)
 
 
-# Traced, the loop over merges would be unrolled.
-@torch.compiler.disable
+@untraced
 def _grow(
     encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC",
     leaves: Tensor,

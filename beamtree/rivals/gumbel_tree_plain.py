@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from beamtree.ops.reference import up_to_rounding
 from beamtree.rivals.running_sum import running_sum
+from beamtree.untraced import untraced
 
 Draw = Callable[[int, int], Tensor | None]  # step, pairs -> (B, pairs, …)
 
 
-# Traced, the loop over merges would be unrolled.
-@torch.compiler.disable
+@untraced
 def gumbel_tree(
     leaves: Tensor,  # (B, n, d)
     lengths: Tensor,  # (B,)

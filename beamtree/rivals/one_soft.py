@@ -16,6 +16,7 @@ from beamtree.rivals.beam_step import Beams, Candidates, Made, Step, splice, tak
 from beamtree.rivals.entangled import BeamTreeGRC
 from beamtree.rivals.running_sum import running_sum
 from beamtree.rivals.tree_encoder import gumbel_noise
+from beamtree.untraced import untraced
 
 
 class OneSoftBeamTreeGRC(BeamTreeGRC):
@@ -30,8 +31,7 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
     def plain(self) -> bool:
         return self.training
 
-    # Traced, the loop over merges would be unrolled.
-    @torch.compiler.disable
+    @untraced
     def search(self, leaves: Tensor, lengths: Tensor, made: list[Made] | None = None) -> Beams:
         if made is not None:
             raise ValueError("in training the soft beam of BT-GRC OS is no tree and has no inner nodes")

@@ -21,6 +21,7 @@ from beamtree.rivals.ordered_memory_step import Weights, advance, retreat
 from beamtree.rivals.step_graphs import StepGraphs
 from beamtree.rivals.tree_encoder import row
 from beamtree.tree import BeamTrees
+from beamtree.untraced import untraced
 
 # Beyond this many numbers in the memory, a step's kernels are long enough to hide their launches.
 REPLAYED_MEMORY = 2**21
@@ -90,7 +91,7 @@ class OrderedMemory(nn.Module):
         return (sentence, _parse(p, lengths)) if need_trees else sentence
 
     # Traced, the loop over tokens and slots would be unrolled.
-    @torch.compiler.disable
+    @untraced
     def _read(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
         """The last slot (n, B, d) and the attention (n, S, B) after every token."""
         wide = torch.promote_types(self.memory_norm.weight.dtype, torch.float32)
