@@ -62,14 +62,8 @@ class Pulled(NamedTuple):
 
 def pull(made: Made, grads: Tensor, weights: EntangledWeights, precision: str) -> Pulled:
     """Gradients of scores (m,) → gradients of the pairs and of the weights; `made` is used up."""
-    pairs, hidden, activated, gates, opened, normed, scales = made
-    m, d = normed.shape
-    launch(entangled_pairs.pull_scores_kernel, (triton.cdiv(m, _row_block(d)),),
-        grads, normed, scales, weights.gamma, weights.scorer_w2, gates, opened, m,
-        D=d, BLOCK_M=_row_block(d), ALL_D=triton.next_power_of_2(d), num_warps=4,
-    )  # fmt: skip
-    hidden *= product(gates, weights.w2, precision)
-    opened += product(hidden, weights.w1, precision)
+    pairs, hidden, activated, gates, _, normed, _ = made
+    children = pull_to_children(made, grads, weights, precision)
     along, total = grads @ normed, grads.sum(0, keepdim=True)
     w = weights.scorer_w2[0]
     to_weights = [
@@ -82,7 +76,20 @@ def pull(made: Made, grads: Tensor, weights: EntangledWeights, precision: str) -
         torch.addcmul(weights.beta * total, weights.gamma, along).unsqueeze(0),
         total,
     ]
-    return Pulled(opened.view(m, 2, d), to_weights)
+    return Pulled(children, to_weights)
+
+
+def pull_to_children(made: Made, grads: Tensor, weights: EntangledWeights, precision: str) -> Tensor:
+    """The gradients of the pairs alone, (m, 2, d)."""
+    _, hidden, _, gates, opened, normed, scales = made
+    m, d = normed.shape
+    launch(entangled_pairs.pull_scores_kernel, (triton.cdiv(m, _row_block(d)),),
+        grads, normed, scales, weights.gamma, weights.scorer_w2, gates, opened, m,
+        D=d, BLOCK_M=_row_block(d), ALL_D=triton.next_power_of_2(d), num_warps=4,
+    )  # fmt: skip
+    hidden *= product(gates, weights.w2, precision)
+    opened += product(hidden, weights.w1, precision)
+    return opened.view(m, 2, d)
 
 
 def _row_block(d: int) -> int:

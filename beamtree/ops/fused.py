@@ -53,11 +53,11 @@ def fused_recursion(
     if torch.compiler.is_compiling():
         return torch.ops.beamtree.fused_search(leaves, lengths, seed, *options, weights)[:5]
     if not torch.is_grad_enabled():
-        return _run(leaves, lengths, seed, *options, weights, record=False)[:5]
+        return run_search(leaves, lengths, seed, *options, weights, record=False)[:5]
     return _Recursion.apply(leaves, lengths, seed, *options, *weights)
 
 
-def _precision(product_dtype: torch.dtype) -> str:
+def precision_of(product_dtype: torch.dtype) -> str:
     """How products are rounded: as autocast says, else as PyTorch's setting for float32 does."""
     if product_dtype == torch.float32:
         return float32_precision()
@@ -84,10 +84,10 @@ def _search(
     weights: list[Tensor],
 ) -> Outputs:
     options = (beam_size, noisy, dropout, product_dtype, need_nodes)
-    return _run(leaves, lengths, seed, *options, weights, record=True)
+    return run_search(leaves, lengths, seed, *options, weights, record=True)
 
 
-def _run(
+def run_search(
     leaves: Tensor,
     lengths: Tensor,
     seed: Tensor,
@@ -111,12 +111,12 @@ def _run(
         found, tape = search(
             leaves.contiguous(),
             lengths.contiguous(),
-            named(*(_aligned(w) for w in weights)),
+            named(*(aligned(w) for w in weights)),
             seed,
             beam_size=beam_size,
             dropout=dropout,
             noisy=noisy,
-            precision=_precision(product_dtype),
+            precision=precision_of(product_dtype),
             record=record,
         )
         inner = fused_search.inner_nodes(tape, beam_size, need_nodes)
@@ -150,16 +150,16 @@ def _replay(
             relative,
             lengths.contiguous(),
             fused_search.Tape(*tape),
-            named(*(_aligned(w) for w in weights)),
+            named(*(aligned(w) for w in weights)),
             seed,
             n=n,
             dropout=dropout,
-            precision=_precision(product_dtype),
+            precision=precision_of(product_dtype),
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
 
 
-def _aligned(weight: Tensor) -> Tensor:
+def aligned(weight: Tensor) -> Tensor:
     """The kernels read 16 bytes at a time."""
     weight = weight.contiguous()
     return weight.clone() if weight.data_ptr() % 16 else weight
