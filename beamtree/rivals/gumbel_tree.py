@@ -2,14 +2,18 @@
 
 At each step one pair is chosen, the best by e + Gumbel noise in training and by e otherwise, and its parent
 takes its place. GT-GRC reads e off the parents of all pairs; EGT-GRC reads it off slices of the children and
-makes one parent only.
+makes one parent only. On a GPU the commonest case has kernels of its own, the others are CUDA graphs.
 """
 
 import torch
 from torch import Tensor
 
+from beamtree.cell import product_dtype
 from beamtree.exporting import exported_root
 from beamtree.forest import Forest, refuse_merges
+from beamtree.noise import draw_seed
+from beamtree.operators import weights_of
+from beamtree.ops.straight_through import straight_through, supports
 from beamtree.rivals.gumbel_static import StaticSchedule
 from beamtree.rivals.gumbel_sweep import Noise, Schedule
 from beamtree.rivals.gumbel_tree_plain import gumbel_tree
@@ -51,7 +55,7 @@ class EfficientGumbelTreeGRC(TreeEncoder):
         if torch.compiler.is_exporting():
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
-        root, merges, _ = _grow(self, leaves, lengths, replay=self.training and not need_trees)
+        root, merges, _ = _grown(self, leaves, lengths)
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
     def tree(self, leaves: Tensor, schedule: Schedule, *, need_nodes: bool = False) -> Outputs:
@@ -100,7 +104,7 @@ class GumbelTreeGRC(TreeEncoder):
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
         if self.mode == "cached" or not self.training:
-            root, merges, _ = _grow(self, leaves, lengths, replay=self.training and not need_trees)
+            root, merges, _ = _grown(self, leaves, lengths)
         else:
             B = x.shape[0]
             noise = _noise_for(leaves) if self.stochastic else None
@@ -133,27 +137,39 @@ class GumbelTreeGRC(TreeEncoder):
 
 
 def _forest(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, lengths: Tensor) -> Forest:
-    root, merges, nodes = _grow(encoder, leaves, lengths, replay=encoder.training, need_nodes=True)
-    steps = leaves.shape[1] - 1
-    trees = BeamTrees.from_merges(merges[:, :steps], lengths)
-    return Forest(leaves, nodes[:, None, :steps], root.unsqueeze(1), trees)
+    root, merges, nodes = _grown(encoder, leaves, lengths, need_nodes=True)
+    return Forest(leaves, nodes[:, None], root.unsqueeze(1), BeamTrees.from_merges(merges, lengths))
 
 
-@untraced
-def _grow(
+def _grown(
     encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC",
     leaves: Tensor,
     lengths: Tensor,
     *,
-    replay: bool,
     need_nodes: bool = False,
 ) -> Outputs:
-    """The tree; to `replay`, by CUDA graphs where they can hold it, its leaves padded for them."""
+    """Roots, merges and nodes: by kernels where they cover the case; in training else by CUDA graphs where
+    they can hold it, the leaves padded for them."""
+    weights = weights_of(encoder.cell, encoder.scorer)
+    if supports(leaves, weights):
+        noisy = encoder.training and encoder.stochastic
+        dropout = encoder.cell.dropout if encoder.cell.training else 0.0
+        seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
+        product = product_dtype(leaves)
+        return straight_through(leaves, lengths, weights, seed, noisy, dropout, product, need_nodes)
+    steps = leaves.shape[1] - 1
+    root, merges, nodes = _grow(encoder, leaves, lengths, need_nodes)
+    return root, merges[:, :steps], nodes[:, :steps]
 
+
+@untraced
+def _grow(
+    encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, lengths: Tensor, need_nodes: bool
+) -> Outputs:
     def grow(leaves: Tensor, lengths: Tensor) -> Outputs:
         return encoder.tree(leaves, _schedule(leaves, lengths), need_nodes=need_nodes)
 
-    if not replay:
+    if not encoder.training:
         return grow(leaves, lengths)
     return encoder.graphs.run(
         grow,
