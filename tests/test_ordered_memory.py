@@ -94,7 +94,8 @@ def test_dropout_acts_where_the_equations_have_it(monkeypatch: pytest.MonkeyPatc
     torch.manual_seed(3)
     query_mask = F.dropout(torch.ones(n, B, d, dtype=x.dtype), 0.2)
     like = x.new_zeros(encoder.memory_slots, B, d)
-    masks = [draw_masks(seed, torch.tensor(t), like, dropout=0.3, memory_dropout=0.2) for t in range(n)]
+    rates = {"dropout": 0.3, "memory_dropout": 0.2}
+    masks = [Masks.of(*draw_masks(seed, torch.tensor(t), like, **rates), d) for t in range(n)]
     torch.manual_seed(3)
     ours = encoder(x, is_padding)
     theirs = torch.stack(
@@ -106,14 +107,14 @@ def test_dropout_acts_where_the_equations_have_it(monkeypatch: pytest.MonkeyPatc
 
 def test_masks_are_scaled_and_independent() -> None:
     like = torch.zeros(40, 30, 8)
-    masks = draw_masks(torch.tensor(1), torch.tensor(2), like, dropout=0.3, memory_dropout=0.3)
+    masks = Masks.of(*draw_masks(torch.tensor(1), torch.tensor(2), like, dropout=0.3, memory_dropout=0.3), 8)
     for mask in masks:
         assert mask is not None
         assert abs(mask.mean().item() - 1) < 0.05
         assert set(mask.unique().tolist()) == {0.0, masks.key.max().item()}
     both = (masks.key > 0) & (masks.left > 0)
     assert abs(both.float().mean().item() - 0.49) < 0.03
-    again = draw_masks(torch.tensor(1), torch.tensor(3), like, dropout=0.3, memory_dropout=0.0)
+    again = Masks.of(*draw_masks(torch.tensor(1), torch.tensor(3), like, dropout=0.3, memory_dropout=0.0), 8)
     assert again.key is None
     assert not torch.equal(again.left, masks.left)
 

@@ -10,15 +10,21 @@ the activations of all cells from two products, and walks back over the slots wi
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from beamtree.noise import draw_keep
+from beamtree.ops.registry import has_kernels
+
+if TYPE_CHECKING:
+    from beamtree.ops.slot_attention import Attention
+    from beamtree.ops.slots import Slots
 
 EPS = 1e-5  # of the layer norms
+WIDEST = 512  # features of a row, which a program of our kernels has all at once
 UNREACHED = 1e-5  # a slot that less of the previous attention leads to is closed
 
 
@@ -50,20 +56,30 @@ class Masks(NamedTuple):
     right: Tensor | None = None
     hidden: Tensor | None = None
 
+    @classmethod
+    def of(cls, attention: Tensor | None, cell: Tensor | None, d: int) -> "Masks":
+        masks = cls()
+        if attention is not None:
+            masks = masks._replace(key=attention[..., :d], score=attention[..., d:])
+        if cell is not None:
+            masks = masks._replace(left=cell[..., :d], right=cell[..., d : 2 * d], hidden=cell[..., 2 * d :])
+        return masks
 
-def draw_masks(seed: Tensor, time: Tensor, like: Tensor, *, dropout: float, memory_dropout: float) -> Masks:
+
+def draw_masks(
+    seed: Tensor, time: Tensor, like: Tensor, *, dropout: float, memory_dropout: float
+) -> tuple[Tensor | None, Tensor | None]:
+    """Those of the attention, (S, B, 2d), and of the cell, (S, B, 6d), where anything is dropped."""
     S, B, d = like.shape
     sequence = torch.arange(B, device=like.device)
-    slot = torch.arange(S, device=like.device).unsqueeze(1)
-    masks = Masks()
+    slot = torch.arange(2 * S, device=like.device).unsqueeze(1)
+    attention, cell = None, None
     if memory_dropout:
         # Slots beyond S, so that these bits are not the cell's.
-        keep = draw_keep(seed, time, sequence, S + slot, 2 * d, memory_dropout, like.dtype)
-        masks = masks._replace(key=keep[..., :d], score=keep[..., d:])
+        attention = draw_keep(seed, time, sequence, slot[S:], 2 * d, memory_dropout, like.dtype)
     if dropout:
-        keep = draw_keep(seed, time, sequence, slot, 6 * d, dropout, like.dtype)
-        masks = masks._replace(left=keep[..., :d], right=keep[..., d : 2 * d], hidden=keep[..., 2 * d :])
-    return masks
+        cell = draw_keep(seed, time, sequence, slot[:S], 6 * d, dropout, like.dtype)
+    return attention, cell
 
 
 def attend(
@@ -106,7 +122,12 @@ def advance(
     """(memory, candidates, p) after reading one more token x (B, d)."""
     w = Weights(*constants)
     d = x.shape[-1]
-    masks = draw_masks(seed, time, memory, dropout=dropout, memory_dropout=memory_dropout)
+    keeps = draw_masks(seed, time, memory, dropout=dropout, memory_dropout=memory_dropout)
+    if _has_kernels(x):
+        with torch.cuda.device_of(x):
+            attention, cells = _by_kernels(w, x, query, memory, candidates, p, keeps)
+            return attention.written, cells.compose(), attention.p
+    masks = Masks.of(*keeps, d)
     p, cp, memory = attend(w[:ATTENTION], query, memory, candidates, p, masks)
     first, share = _first_open_slot(cp), cp.unsqueeze(-1)
     from_memory = F.linear(_drop(memory, masks.right), w.w1_right, w.b1)  # (S, B, 4d)
@@ -144,7 +165,16 @@ def retreat(
     The constants are the weights and then the sums of their gradients, which this adds to.
     """
     w, sums = Weights(*constants[: len(Weights._fields)]), Weights(*constants[len(Weights._fields) :])
-    masks = draw_masks(seed, time, memory, dropout=dropout, memory_dropout=memory_dropout)
+    keeps = draw_masks(seed, time, memory, dropout=dropout, memory_dropout=memory_dropout)
+    if _has_kernels(x):
+        with torch.cuda.device_of(x):
+            after = (candidates_after, d_candidates, d_memory, d_p)
+            candidates_after, d_candidates, d_memory, d_p = (tensor.contiguous() for tensor in after)
+            written, chain = _by_kernels(w, x, query, memory, candidates, p, keeps)
+            d_x, d_cp, *into_memory = chain.differentiate(candidates_after, d_candidates, sums)
+            d_written = (d_memory, *into_memory)
+            return d_x, *written.differentiate(d_p, d_cp, d_written, keeps[1], sums[:ATTENTION])
+    masks = Masks.of(*keeps, x.shape[-1])
     with torch.enable_grad():
         attended = [t.detach().requires_grad_() for t in (query, memory, candidates, p, *w[:ATTENTION])]
         query, memory, candidates, p, *attention = attended
@@ -165,6 +195,27 @@ def retreat(
     )
     torch._foreach_add_(list(sums[:ATTENTION]), list(d_attended[4:]))
     return d_x, *d_attended[:4]
+
+
+def _has_kernels(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.shape[-1] <= WIDEST and has_kernels(x.device)
+
+
+def _by_kernels(
+    w: Weights,
+    x: Tensor,
+    query: Tensor,
+    memory: Tensor,
+    candidates: Tensor,
+    p: Tensor,
+    keeps: tuple[Tensor | None, Tensor | None],
+) -> tuple["Attention", "Slots"]:
+    from beamtree.ops.slot_attention import Attention
+    from beamtree.ops.slots import Slots
+
+    query, memory, candidates, p = (tensor.contiguous() for tensor in (query, memory, candidates, p))
+    attention = Attention(w[:ATTENTION], query, memory, candidates, p, keeps[0], eps=EPS, unreached=UNREACHED)
+    return attention, Slots(w, x.contiguous(), attention.written, attention.cp, keeps[1], EPS)
 
 
 class _Cells:
