@@ -8,7 +8,7 @@ who its neighbours are, given that tokens may exist in part.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,14 @@ from torch import Tensor
 
 from beamtree.cell import gate
 from beamtree.noise import draw_keep
+from beamtree.ops.registry import has_kernels
+
+if TYPE_CHECKING:
+    from beamtree.ops.soft_merge import SoftMerge
 
 EPS = 1e-5  # of the layer norm
 STILL_EXISTS = 0.1
+WIDEST = 512  # tokens of a row of neighbours, which a program of our kernels has all at once
 
 
 class Weights(NamedTuple):
@@ -95,6 +100,11 @@ def advance(
 ) -> tuple[Tensor, ...]:
     """The state (the five after the constants) after one iteration; halted sequences stay as they are."""
     *weights, present, absorbable = constants
+    if _has_kernels(h):
+        with torch.cuda.device_of(h):
+            merge = _by_kernels(constants, h, exists, seed, time, dropout, slopes=False)
+            grows, *after = merge.absorb(halted, iterations_left, lifetime, STILL_EXISTS)
+            return merge.grow(grows, halted), *after
     keep = _draw_keep(seed, time, h, dropout)
     h_after, exists_after = merge_softly(weights, h, exists, present, absorbable, keep)
     frozen = halted.unsqueeze(1)
@@ -123,6 +133,11 @@ def retreat(
     The constants are those of `advance` and then the sums of the weights' gradients, which this adds to.
     """
     *weights, present, absorbable = constants[: COUNT + 2]
+    if _has_kernels(h):
+        with torch.cuda.device_of(h):
+            merge = _by_kernels(constants, h, exists, seed, time, dropout, slopes=True)
+            sums = Weights(*constants[COUNT + 2 :])
+            return merge.differentiate(halted, d_h.contiguous(), d_exists.contiguous(), sums)
     keep = _draw_keep(seed, time, h, dropout)
     frozen = halted.unsqueeze(1)
     with torch.enable_grad():
@@ -132,6 +147,29 @@ def retreat(
         gradients = torch.autograd.grad(after, sources, active)
     torch._foreach_add_(list(constants[COUNT + 2 :]), list(gradients[2:]))
     return torch.where(frozen.unsqueeze(2), d_h, gradients[0]), torch.where(frozen, d_exists, gradients[1])
+
+
+def _has_kernels(h: Tensor) -> bool:
+    return h.dtype == torch.float32 and h.shape[1] <= WIDEST and has_kernels(h.device)
+
+
+def _by_kernels(
+    constants: Sequence[Tensor],
+    h: Tensor,
+    exists: Tensor,
+    seed: Tensor,
+    time: Tensor,
+    dropout: float,
+    *,
+    slopes: bool,
+) -> "SoftMerge":
+    from beamtree.ops.soft_merge import SoftMerge
+
+    *weights, present, absorbable = (tensor.contiguous() for tensor in constants[: COUNT + 2])
+    options = {"dropout": dropout, "eps": EPS}
+    return SoftMerge(
+        Weights(*weights), h.contiguous(), exists, present, absorbable, seed, time, slopes=slopes, **options
+    )
 
 
 def _draw_keep(seed: Tensor, time: Tensor, h: Tensor, dropout: float) -> Tensor | None:

@@ -1,0 +1,63 @@
+"""CRvNN by kernels is CRvNN: outputs and all gradients against the plain path in float64.
+
+Without a GPU the kernels run in Triton's interpreter.
+"""
+
+import copy
+import os
+
+import pytest
+import torch
+from small_encoders import gradients, random_tokens
+
+from beamtree.rivals import crvnn, crvnn_step
+from beamtree.rivals.crvnn import CRvNN
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def unwritten_memory_is_nan():
+    """An element that no kernel writes fails a comparison."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "d", "dropout", "halt"),
+    [
+        ((7, 1, 2, 3, 9, 4), 6, 0.0, True),
+        ((5, 2), 20, 0.3, False),
+        ((18, 3), 16, 0.3, True),
+        ((1, 1), 5, 0.0, True),
+    ],
+)
+def test_outputs_and_gradients_are_the_plain_ones(
+    lengths: tuple[int, ...], d: int, dropout: float, halt: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_float32_matmul_precision("highest")
+    monkeypatch.setattr(crvnn, "draw_seed", lambda device: torch.tensor(7, device=device))
+    torch.manual_seed(1)
+    plain = CRvNN(d, dropout=dropout, halt=halt, dtype=torch.float64)
+    with torch.no_grad():
+        plain.scorer.weight.mul_(3.0)
+        plain.scorer.bias.fill_(6.0)  # so that sequences halt before the cap
+        plain.cell.norm.weight.uniform_(0.5, 1.5)
+        plain.cell.norm.bias.uniform_(-0.5, 0.5)
+    by_kernels = copy.deepcopy(plain).float().to(DEVICE)
+    x, is_padding = random_tokens(lengths, d)
+    x.requires_grad_()
+    expected, trees = plain(x, is_padding, need_trees=True)
+    monkeypatch.setattr(crvnn_step, "has_kernels", lambda device: True)
+    there = x.detach().float().to(DEVICE).requires_grad_()
+    found, found_trees = by_kernels(there, is_padding.to(DEVICE), need_trees=True)
+    close = {"atol": 5e-5, "rtol": 5e-4, "check_dtype": False}
+    torch.testing.assert_close(found.cpu(), expected, **close)
+    assert torch.equal(found_trees.merges.cpu(), trees.merges)
+    for ours, theirs in zip(gradients(found, there, by_kernels), gradients(expected, x, plain), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, **close)
