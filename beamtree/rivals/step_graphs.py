@@ -108,14 +108,22 @@ class _ReplayedStep:
             ((self._replay, self._outputs),) = capture([call], inputs[0].device)
 
     def load(self, constants: Sequence[Tensor]) -> None:
-        torch._foreach_copy_(self.constants, list(constants))
+        _copy(self.constants, constants)
 
     def __call__(self, *inputs: Tensor) -> Outputs:
-        torch._foreach_copy_(self._inputs, list(inputs))
+        _copy(self._inputs, inputs)
         self._replay()
         fresh = [torch.empty_like(output) for output in self._outputs]
-        torch._foreach_copy_(fresh, list(self._outputs))
+        _copy(fresh, self._outputs)
         return tuple(fresh)
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """One kernel a type; together, different types would be copied one by one."""
+    pairs = list(zip(targets, sources, strict=True))
+    for dtype in {target.dtype: None for target in targets}:
+        alike = [pair for pair in pairs if pair[0].dtype == dtype]
+        torch._foreach_copy_([target for target, _ in alike], [source for _, source in alike])
 
 
 def _buffer_like(tensor: Tensor) -> Tensor:
