@@ -5,13 +5,17 @@
 Every candidate parent of a surviving lineage is in some softmax, so all get gradient.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from beamtree import recursion
+from beamtree.cell import GatedRecursiveCell, autocasts
 from beamtree.checks import warn_if_greedy
 from beamtree.exporting import exported_root
 from beamtree.forest import Forest, refuse_merges
+from beamtree.ops.registry import has_kernels
 from beamtree.rivals.beam_step import Beams, Made, Step, splice, take
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
 from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
@@ -112,10 +116,10 @@ class BeamTreeGRC(TreeEncoder):
         `made`, where given, takes what each step makes.
         """
         n, K = leaves.shape[1], self.beam_size
-        beams = Beams(leaves, lengths)
+        beams, propose = Beams(leaves, lengths), self.proposer(leaves)
         for t in range(n - 1):
             step = Step(t, lengths, n)
-            parents, logits = self.propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
+            parents, logits = propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
             noise = gumbel_noise(*logits.shape, like=logits) if self.stochastic else None
             candidates = beams.candidates(logits, step, K, noise)
             noise = gumbel_noise(*candidates.score.shape, like=logits) if self.stochastic else None
@@ -130,3 +134,25 @@ class BeamTreeGRC(TreeEncoder):
         """The parents of pairs (B, beams, pairs, d), under fresh dropout masks, and their scores."""
         parents = self.cell(left, right, self.cell.draw_keep(*left.shape[:-1]))
         return parents, self.scorer(parents)
+
+    def proposer(self, leaves: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """`propose` for one search from these leaves, by kernels where there are any."""
+        cell, scorer = self.cell, self.scorer
+        if (
+            type(cell) is not GatedRecursiveCell
+            or {leaves.dtype, cell.w1.weight.dtype} != {torch.float32}
+            or autocasts(leaves)
+            or torch.compiler.is_compiling()
+            or not has_kernels(leaves.device)
+        ):
+            return self.propose
+        from beamtree.ops.parents import flatten, propose
+
+        parts = (cell.w1, cell.w2, cell.norm, scorer)
+        weights = flatten([weight for part in parts for weight in (part.weight, part.bias)])
+
+        def by_kernels(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+            keep = cell.draw_keep(*left.shape[:-1])
+            return propose(left, right, keep, weights, cell.hidden_size, cell.norm.eps)
+
+        return by_kernels
