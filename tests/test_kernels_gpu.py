@@ -26,10 +26,18 @@ def highest_precision() -> None:
 class Recursion(torch.nn.Module):
     """Cell and scorer with sharp choices, as a function of leaves and lengths."""
 
-    def __init__(self, d: int = 128, K: int = 5, *, s: int | None = 64, sharpness: float = 8.0) -> None:
+    def __init__(
+        self,
+        d: int = 128,
+        K: int = 5,
+        *,
+        s: int | None = 64,
+        hidden: int | None = None,
+        sharpness: float = 8.0,
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.cell, self.scorer = GatedRecursiveCell(d), SlicedScorer(d, slice_size=s)
+        self.cell, self.scorer = GatedRecursiveCell(d), SlicedScorer(d, slice_size=s, hidden_size=hidden)
         with torch.no_grad():
             self.scorer.out.weight *= sharpness
         self.d, self.K, self.dropout = d, K, 0.1
@@ -102,6 +110,27 @@ def test_training_agrees_with_the_plain_engine(lengths: list[int], d: int, K: in
     expected = torch.autograd.grad(loss, inputs)
     for mine, theirs in zip(got[:-1], expected[:-1], strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm() + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("d", "K", "s", "hidden"), [(16, 1, 16, 16), (16, 2, 12, 20), (128, 1, 12, 20), (64, 4, 16, 8)]
+)
+def test_scorers_narrower_than_a_program_choose_as_the_plain_engine_in_float64(
+    d: int, K: int, s: int, hidden: int
+) -> None:
+    model = Recursion(d, K, s=s, hidden=hidden)
+    lengths = [30, 1, *torch.randint(1, 31, (138,), generator=torch.Generator().manual_seed(0)).tolist()]
+    exact = copy.deepcopy(model).double()
+    other = 0
+    for seed in range(5):
+        leaves, sizes = draw(lengths, d, seed)
+        with torch.no_grad():
+            roots, *_, merges = model(leaves, sizes, seed)
+            expected, _, expected_merges = exact.plain(leaves.double(), sizes, seed)
+        same = (merges == expected_merges).all(-1)[:, 0]
+        torch.testing.assert_close(roots[same, 0].double(), expected[same, 0], atol=1e-3, rtol=1e-3)
+        other += int((~same).sum())
+    assert other <= 0.01 * 5 * len(lengths)  # near-ties
 
 
 def test_a_thousand_random_padded_batches_give_the_cpus_trees() -> None:

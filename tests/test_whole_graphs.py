@@ -182,10 +182,9 @@ def test_no_graph_where_none_is_possible(captures: list[Recording], monkeypatch:
 
 @needs_gpu
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["bt-grc-os", "egt-grc", "gt-grc"])
-def test_on_a_gpu_replays_agree_with_the_recursion(name: str) -> None:
+def test_on_a_gpu_replays_agree_with_the_recursion() -> None:
     torch.manual_seed(0)
-    encoder = create_encoder(name, 32, device="cuda", **QUIET).train()
+    encoder = create_encoder("bt-grc-os", 32, device="cuda", **QUIET).train()
     for n in (9, 17, 12):
         x = torch.randn(4, n, 32, device="cuda", requires_grad=True)
         replayed = torch.autograd.grad(encoder(x).square().sum(), [x, *encoder.parameters()])

@@ -96,7 +96,9 @@ class Plan:
 
     @cached_property
     def block_h(self) -> int:
-        return min(128, triton.next_power_of_2(self.H))
+        # A row of pairs' scores never has fewer elements than a program has threads: with fewer, the choice
+        # on a GPU read wrong scores (tests/test_kernels_gpu.py).
+        return max(128 // self.beams, min(128, triton.next_power_of_2(self.H)))
 
     def more_words(self, n: int) -> dict[str, int]:
         """Scratch memory that this kind of plan needs besides, or more of."""
