@@ -44,7 +44,7 @@ def registered_recursion(
             return fused_recursion(
                 leaves, lengths, weights, beam_size, seed, noisy, dropout, products, need_nodes
             )
-        if has_kernels and merges is not None and given_search.enabled and isinstance(scorer, SlicedScorer):
+        if has_kernels and merges is not None and isinstance(scorer, SlicedScorer):
             return given_search.follow_merges(
                 leaves, lengths, weights, seed, dropout, merges, products, need_nodes
             )

@@ -73,10 +73,7 @@ def test_lists_longer_than_a_block_are_followed(monkeypatch: pytest.MonkeyPatch)
 @needs_gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize(("d", "n"), [(128, 100), (300, 20)])
-def test_an_encoder_on_a_gpu_follows_trees_as_on_the_host(
-    monkeypatch: pytest.MonkeyPatch, d: int, n: int
-) -> None:
-    monkeypatch.setattr(given_search, "enabled", True)
+def test_an_encoder_on_a_gpu_follows_trees_as_on_the_host(d: int, n: int) -> None:
     torch.set_float32_matmul_precision("highest")
     torch.manual_seed(0)
     encoder = BeamTreeEncoder(d, device="cuda").train()

@@ -18,7 +18,6 @@ from beamtree.ops.launch import launch, power_of_two
 from beamtree.ops.products import float32_precision, product
 from beamtree.ops.registry import register
 
-enabled = False  # no GPU has run these kernels yet; the tests marked `gpu` turn them on
 WIDEST = 1024  # places of a list that a program moves at once
 
 
