@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -230,6 +231,9 @@ def test_two_hundred_lengths_compile_nothing_new_and_hold_little_memory() -> Non
     for n in range(130, 330):
         gradients(model, *draw([n]))
     assert compiled() == before
+    patience = time.monotonic() + 5.0  # autograd's thread lets go of the last step in its own time
+    while torch.cuda.memory_allocated() - held >= 2**20 and time.monotonic() < patience:
+        time.sleep(0.01)
     assert torch.cuda.memory_allocated() - held < 2**20
     assert len(fused_search._graphs) <= fused_search.GRAPHS_AT_MOST
 
