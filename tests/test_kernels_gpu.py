@@ -114,7 +114,8 @@ def test_training_agrees_with_the_plain_engine(lengths: list[int], d: int, K: in
 
 
 @pytest.mark.parametrize(
-    ("d", "K", "s", "hidden"), [(16, 1, 16, 16), (16, 2, 12, 20), (128, 1, 12, 20), (64, 4, 16, 8)]
+    ("d", "K", "s", "hidden"),
+    [(16, 1, 16, 16), (16, 2, 8, 8), (16, 2, 12, 20), (128, 1, 12, 20), (64, 4, 32, 32), (64, 5, 16, 16)],
 )
 def test_scorers_narrower_than_a_program_choose_as_the_plain_engine_in_float64(
     d: int, K: int, s: int, hidden: int

@@ -96,8 +96,8 @@ class Plan:
 
     @cached_property
     def block_h(self) -> int:
-        # A row of pairs' scores never has fewer elements than a program has threads: with fewer, the choice
-        # on a GPU read wrong scores (tests/test_kernels_gpu.py).
+        # Of a tile with fewer elements than a program's 128 threads Triton may work out the choice in several
+        # layouts, each from its own copies of the scores, which must then agree to the last bit (pair_score).
         return max(128 // self.beams, min(128, triton.next_power_of_2(self.H)))
 
     def more_words(self, n: int) -> dict[str, int]:
