@@ -10,6 +10,8 @@ import torch
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from played_graphs import Recording
 
 if not torch.cuda.is_available():
@@ -34,3 +36,12 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     if not torch.cuda.is_available():
         monkeypatch.setattr(plan, "PROGRAMS", 1)
+
+
+@pytest.fixture
+def unwritten_memory_is_nan() -> "Iterator[None]":
+    """An element that no kernel writes fails a comparison."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)

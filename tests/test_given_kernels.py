@@ -17,14 +17,7 @@ from beamtree.ops import given_tree as operators
 from beamtree.rivals import fixed_trees, given_tree
 from beamtree.rivals.given_tree import Plan, compose_nodes
 
-
-@pytest.fixture(autouse=True)
-def unwritten_memory_is_nan():
-    """An element that no kernel writes fails a comparison."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
 
 
 def make_cell(d: int, units: int = 24, dropout: float = 0.0) -> GatedRecursiveCell:

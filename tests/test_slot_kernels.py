@@ -4,29 +4,17 @@ Without a GPU the kernels run in Triton's interpreter.
 """
 
 import copy
-import os
 
 import pytest
 import torch
 import torch.nn.functional as F
+from kernel_cases import DEVICE
 from small_encoders import gradients, random_tokens
 
 from beamtree.rivals import ordered_memory, ordered_memory_step
 from beamtree.rivals.ordered_memory import OrderedMemory
 
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
-
-
-@pytest.fixture(autouse=True)
-def unwritten_memory_is_nan():
-    """An element that no kernel writes fails a comparison."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
 
 
 @pytest.mark.parametrize(
@@ -71,3 +59,13 @@ def test_outputs_and_gradients_are_the_plain_ones(
     torch.testing.assert_close(found.cpu(), expected, **close)
     for ours, theirs in zip(gradients(found, there, by_kernels), gradients(expected, x, plain), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, **close)
+
+
+def test_weights_may_lie_in_memory_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, x, found = OrderedMemory(8, memory_slots=3).to(DEVICE), torch.randn(2, 3, 8, device=DEVICE), []
+    encoder.cell["w2"].weight.data = encoder.cell["w2"].weight.data.t().contiguous().t()
+    for by_kernels in (False, True):
+        monkeypatch.setattr(ordered_memory_step, "has_kernels", lambda _, by_kernels=by_kernels: by_kernels)
+        with torch.no_grad():
+            found.append(encoder(x))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)

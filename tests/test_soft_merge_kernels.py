@@ -4,28 +4,16 @@ Without a GPU the kernels run in Triton's interpreter.
 """
 
 import copy
-import os
 
 import pytest
 import torch
+from kernel_cases import DEVICE
 from small_encoders import gradients, random_tokens
 
 from beamtree.rivals import crvnn, crvnn_step
 from beamtree.rivals.crvnn import CRvNN
 
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
-
-
-@pytest.fixture(autouse=True)
-def unwritten_memory_is_nan():
-    """An element that no kernel writes fails a comparison."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
 
 
 @pytest.mark.parametrize(

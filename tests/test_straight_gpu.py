@@ -41,6 +41,7 @@ def test_trees_and_gradients_are_those_of_float64_and_always_the_same(
     entangled: bool, d: int, B: int, n: int, precision: str, rtol: float
 ) -> None:
     torch.set_float32_matmul_precision(precision)
+    torch.manual_seed(0)
     case = make([n, 1, *torch.randint(1, n + 1, (B - 2,)).tolist()], entangled, d, 4 * d)
     arguments = (case.lengths, case.weights, case.seed, True, 0.1, torch.float32)
     root, merges, _ = straight_through(case.leaves, *arguments)
@@ -75,6 +76,7 @@ def test_a_training_step_never_waits_for_the_device(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_autocast_differs_by_rounding_only(name: str) -> None:
+    torch.manual_seed(0)
     encoder = create_encoder(name, 64, stochastic=False).cuda().train()
     x = torch.randn(4, 3, 64, device="cuda")
     found = []
@@ -83,7 +85,9 @@ def test_autocast_differs_by_rounding_only(name: str) -> None:
             root, trees = encoder(x, need_trees=True)
         grads = torch.autograd.grad(root.square().sum(), list(encoder.parameters()))
         found.append((trees.merges, root.float(), *grads))
-    if torch.equal(found[0][0], found[1][0]):
+    same = (found[0][0] == found[1][0]).all(-1)
+    assert same.any()  # rounding may decide another tree, though not all
+    if same.all():
         for one, other in list(zip(*found, strict=True))[1:-1]:
             assert (one - other).norm() <= 0.1 * one.norm() + 1e-3
 

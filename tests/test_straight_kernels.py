@@ -2,56 +2,27 @@
 noise and masks; without a GPU in Triton's interpreter."""
 
 import copy
-import os
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
+from kernel_cases import DEVICE, Case
+from torch import Tensor
+from torch.nn.utils import parametrizations
 
 from beamtree import create_encoder
 from beamtree.cell import GatedRecursiveCell
 from beamtree.noise import FIRST_LEVEL, draw_keep, gumbel
+from beamtree.ops import entangled_cell, straight_replay
+from beamtree.ops import straight_through as operator
+from beamtree.ops.straight_through import straight_through, supports
 from beamtree.rivals import gumbel_tree, gumbel_tree_plain
 from beamtree.scorer import EntangledScorer, SlicedScorer
 
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("Triton's interpreter must be chosen before Triton is imported", allow_module_level=True)
-
-from beamtree.ops import entangled_cell, plan, straight_replay  # noqa: E402
-from beamtree.ops.straight_through import straight_through, supports  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)
+    pytest.mark.usefixtures("few_programs", "unwritten_memory_is_nan"),
+]
 MADE = 1 << 32
-
-
-@pytest.fixture(autouse=True)
-def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    if DEVICE == "cpu":
-        monkeypatch.setattr(plan, "PROGRAMS", 1)
-
-
-@pytest.fixture(autouse=True)
-def unwritten_memory_is_nan() -> Iterator[None]:
-    """An element that no kernel writes fails a comparison."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-class Case(NamedTuple):
-    leaves: Tensor
-    lengths: Tensor
-    cell: GatedRecursiveCell
-    scorer: nn.Module
-    seed: Tensor
-
-    @property
-    def weights(self) -> list[Tensor]:
-        return [*self.cell.parameters(), *self.scorer.parameters()]
 
 
 def make(lengths: list[int], entangled: bool, d: int = 16, units: int = 16) -> Case:
@@ -217,8 +188,28 @@ def test_a_second_derivative_and_changed_weights_are_refused() -> None:
         root.sum().backward()
 
 
-def test_the_plain_path_takes_what_the_kernels_do_not() -> None:
+def test_the_plain_path_takes_what_the_kernels_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     case = make([2], False)
-    assert not supports(case.leaves[:, :1], case.weights)
-    assert not supports(case.leaves.double(), case.weights)
     assert supports(case.leaves, case.weights) == case.leaves.is_cuda
+    monkeypatch.setattr(operator.fused, "supports", lambda leaves, *_: leaves.dtype == torch.float32)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert supports(case.leaves, case.weights)
+    assert not supports(case.leaves.double(), case.weights)
+    assert not supports(case.leaves[:, :1], case.weights)
+    assert not supports(case.leaves[:, :1].expand(-1, operator.LONGEST + 1, -1), case.weights)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert not supports(case.leaves, case.weights)
+
+
+@pytest.mark.parametrize("name", ["egt-grc", "gt-grc"])
+def test_a_parametrization_is_computed_once_a_forward(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = create_encoder(name, 16, stochastic=False).to(DEVICE).train()
+    parametrizations.spectral_norm(encoder.cell.w1)
+    calls = []
+    monkeypatch.setattr(
+        type(encoder.cell.w1.parametrizations.weight[0]),
+        "forward",
+        lambda _, weight: calls.append(1) or weight,
+    )
+    encoder(torch.randn(2, 4, 16, device=DEVICE))
+    assert calls == [1]

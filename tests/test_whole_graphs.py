@@ -182,11 +182,12 @@ def test_no_graph_where_none_is_possible(captures: list[Recording], monkeypatch:
 
 @needs_gpu
 @pytest.mark.gpu
-def test_on_a_gpu_replays_agree_with_the_recursion() -> None:
+@pytest.mark.parametrize(("name", "d"), [("bt-grc-os", 32), ("egt-grc", 8), ("gt-grc", 8)])  # 8: no kernels
+def test_on_a_gpu_replays_agree_with_the_recursion(name: str, d: int) -> None:
     torch.manual_seed(0)
-    encoder = create_encoder("bt-grc-os", 32, device="cuda", **QUIET).train()
+    encoder = create_encoder(name, d, device="cuda", **QUIET).train()
     for n in (9, 17, 12):
-        x = torch.randn(4, n, 32, device="cuda", requires_grad=True)
+        x = torch.randn(4, n, d, device="cuda", requires_grad=True)
         replayed = torch.autograd.grad(encoder(x).square().sum(), [x, *encoder.parameters()])
         root, _ = encoder(x, need_trees=True)
         plain = torch.autograd.grad(root.square().sum(), [x, *encoder.parameters()])

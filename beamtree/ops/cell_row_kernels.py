@@ -1,11 +1,35 @@
 # mypy: allow-untyped-defs
-"""The gated recursive cell after its products, row by row, and the score of the parent it makes.
+"""The gated recursive cell after each of its products, row by row, and the score of the parent it makes.
 
-parent = LayerNorm(σ(a)·l + σ(b)·r + σ(g)·c)        e = w·parent + b
+u = keep·GELU(h)        parent = LayerNorm(σ(a)·l + σ(b)·r + σ(g)·c)        e = w·parent + b
 """
 
 import triton
 import triton.language as tl
+
+from beamtree.ops.math_kernels import gelu, gelu_slope
+
+
+@triton.jit(do_not_specialize=["rows"])
+def activate_kernel(
+    before, keep, hidden, slope, rows,
+    UNITS: tl.constexpr, SLOPES: tl.constexpr,
+    DROPS: tl.constexpr, KEEP_STRIDE: tl.constexpr, KEEP_START: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h, a tile; either may take h's place."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = (row < rows)[:, None] & (unit < UNITS)[None, :]
+    place = row[:, None] * UNITS + unit[None, :]
+    h = tl.load(before + place, mask=mask, other=0.0)
+    u, rate = gelu(h), gelu_slope(h)
+    if DROPS:
+        bits = tl.load(keep + row[:, None] * KEEP_STRIDE + KEEP_START + unit[None, :], mask=mask, other=0.0)
+        u, rate = u * bits, rate * bits
+    tl.store(hidden + place, u, mask=mask)
+    if SLOPES:
+        tl.store(slope + place, rate, mask=mask)
 
 
 @triton.jit

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beamtree.cell import without_autocast
 from beamtree.generic import refuse_double_backward
-from beamtree.ops.cell_row_kernels import parent_back_kernel, parent_kernel
+from beamtree.ops.cell_row_kernels import activate_kernel, parent_back_kernel, parent_kernel
 from beamtree.ops.launch import blocks, launch, power_of_two
-from beamtree.ops.slot_row_kernels import activate_kernel
 
 
 def flatten(parameters: list[Tensor]) -> Tensor:
@@ -67,7 +67,7 @@ class _Propose(torch.autograd.Function):
         programs = blocks(rows, options["BLOCK_M"])
         d_gates, d_pairs = torch.empty_like(gates), torch.empty_like(pairs)
         partial = pairs.new_empty(programs, 3 * d + 1)
-        with torch.cuda.device_of(pairs):
+        with torch.cuda.device_of(pairs), without_autocast(pairs):
             hidden, slope = _activate(before, keep, slopes=True)
             launch(parent_back_kernel, (programs,),
                 gates, pairs, gamma, beta, weight, d_parents.contiguous(), d_scores.contiguous(),

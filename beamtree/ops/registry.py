@@ -13,7 +13,9 @@ HAS_TRITON = find_spec("triton") is not None
 @cache
 def has_kernels(device: torch.device) -> bool:
     """Whether our kernels can run there."""
-    return HAS_TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    if not HAS_TRITON or device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 _LIBRARY = torch.library.Library("beamtree", "FRAGMENT")

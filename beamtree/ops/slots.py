@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beamtree.ops.cell_row_kernels import activate_kernel
 from beamtree.ops.launch import blocks, launch, power_of_two
 from beamtree.ops.products import float32_precision
 from beamtree.ops.slot_kernels import (
@@ -14,7 +15,7 @@ from beamtree.ops.slot_kernels import (
     to_left_kernel,
     value_kernel,
 )
-from beamtree.ops.slot_row_kernels import activate_kernel, close_kernel, recall_kernel
+from beamtree.ops.slot_row_kernels import close_kernel, recall_kernel
 
 ROWS = 16  # of a tile: the fewest that a tensor core takes
 

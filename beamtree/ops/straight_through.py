@@ -16,7 +16,6 @@ def supports(leaves: Tensor, weights: list[Tensor]) -> bool:
     """Whether the kernels cover this case; gumbel_sweep.py covers every case."""
     return (
         1 < leaves.shape[1] <= LONGEST
-        and not torch.compiler.is_compiling()
         and fused.supports(leaves, weights, 1)
         and not torch.cuda.is_current_stream_capturing()
     )

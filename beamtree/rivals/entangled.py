@@ -15,6 +15,7 @@ from beamtree.cell import GatedRecursiveCell, autocasts
 from beamtree.checks import warn_if_greedy
 from beamtree.exporting import exported_root
 from beamtree.forest import Forest, refuse_merges
+from beamtree.operators import weights_of
 from beamtree.ops.registry import has_kernels
 from beamtree.rivals.beam_step import Beams, Made, Step, splice, take
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
@@ -140,16 +141,15 @@ class BeamTreeGRC(TreeEncoder):
         cell, scorer = self.cell, self.scorer
         if (
             type(cell) is not GatedRecursiveCell
-            or {leaves.dtype, cell.w1.weight.dtype} != {torch.float32}
+            or type(scorer) is not EntangledScorer
+            or any(x.dtype != torch.float32 for x in (leaves, *cell.parameters(), *scorer.parameters()))
             or autocasts(leaves)
-            or torch.compiler.is_compiling()
             or not has_kernels(leaves.device)
         ):
             return self.propose
         from beamtree.ops.parents import flatten, propose
 
-        parts = (cell.w1, cell.w2, cell.norm, scorer)
-        weights = flatten([weight for part in parts for weight in (part.weight, part.bias)])
+        weights = flatten(weights_of(cell, scorer))
 
         def by_kernels(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
             keep = cell.draw_keep(*left.shape[:-1])

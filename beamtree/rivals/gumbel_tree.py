@@ -141,6 +141,7 @@ def _forest(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, l
     return Forest(leaves, nodes[:, None], root.unsqueeze(1), BeamTrees.from_merges(merges, lengths))
 
 
+@untraced
 def _grown(
     encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC",
     leaves: Tensor,
@@ -150,8 +151,8 @@ def _grown(
 ) -> Outputs:
     """Roots, merges and nodes: by kernels where they cover the case; in training else by CUDA graphs where
     they can hold it, the leaves padded for them."""
-    weights = weights_of(encoder.cell, encoder.scorer)
-    if supports(leaves, weights):
+    if supports(leaves, [*encoder.cell.parameters(), *encoder.scorer.parameters()]):
+        weights = weights_of(encoder.cell, encoder.scorer)
         noisy = encoder.training and encoder.stochastic
         dropout = encoder.cell.dropout if encoder.cell.training else 0.0
         seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
@@ -162,7 +163,6 @@ def _grown(
     return root, merges[:, :steps], nodes[:, :steps]
 
 
-@untraced
 def _grow(
     encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, lengths: Tensor, need_nodes: bool
 ) -> Outputs:

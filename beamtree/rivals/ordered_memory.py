@@ -119,7 +119,7 @@ class OrderedMemory(nn.Module):
         modules = (self.key.linear, self.key.norm, self.beta, w1, w2, self.memory_norm)
         parts = [part.to(wide) for module in modules for part in read_part(module)]
         parts[6:7] = parts[6].chunk(2, 1)
-        return Weights(*parts)
+        return Weights(*(part.contiguous() for part in parts))  # as the kernels read them
 
     def extra_repr(self) -> str:
         return (
