@@ -82,7 +82,7 @@ def _follow(
             launch(trace_kernel, (B,),
                 merges.contiguous(), lengths.contiguous(), projections, scorer_b1, scorer_w2, scorer_b2,
                 live, scores, links, slots, energies, log_z, offset, n,
-                H=H, UNITS=power_of_two(H), BLOCK=min(WIDEST, max(128, power_of_two(n))),
+                H=H, UNITS=power_of_two(H), BLOCK=min(WIDEST, power_of_two(n)),
                 ROWS=max(1, min(16, 4096 // power_of_two(H))), num_warps=4,
             )  # fmt: skip
         inner = inner_nodes(tape, 1, need_nodes)
