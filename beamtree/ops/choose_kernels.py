@@ -106,7 +106,9 @@ def pair_score(board, left, right, valid, H: tl.constexpr, ROWS: tl.constexpr, B
         b = tl.load(projections + right[:, None] * (2 * H) + H + unit[None, :], mask=inside, other=0.0)
         w = tl.load(weight + unit, mask=unit < H, other=0.0)[None, :]
         bias = tl.load(at.floats(board, at.SCORER_B1) + unit, mask=unit < H, other=0.0)[None, :]
-        total += tl.sum(gelu(a + b + bias) * w, 1)
+        # A bare product is fused into the sum's first addition, which then rounds one of its two sides only:
+        # copies of a score would differ in the last bit between threads, and ranks by them contradict.
+        total += tl.sum(tl.fma(gelu(a + b + bias), w, 0.0), 1)
     total += tl.load(at.floats(board, at.SCORER_B2))
     return tl.where(valid, total, NONE)
 
