@@ -137,14 +137,39 @@ def test_an_interrupted_run_goes_on_to_the_same_end(corpora: Path) -> None:
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
 
 
+def test_a_run_goes_on_from_any_folder_with_the_data_and_vectors_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_corpora(tmp_path / "data")
+    (data / "vectors").rename(tmp_path / "vectors")  # beside what --data names
+    monkeypatch.chdir(tmp_path)
+    changes = [word for one in SMALL for word in ("--set", one)]
+    told = said("train", "snli-gau", "--data", "data", *changes, "--out", "run", "--max-steps", 1)
+    assert "continue with: beamtree train --resume run\n" in told
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert f"data: {data}, as before" in said("train", "--resume", "../run", "--max-steps", 1)
+    moved = data.rename(tmp_path / "moved")
+    (tmp_path / "vectors").rename(tmp_path / "moved" / "vectors")
+    refused = attempt("train", "--resume", "../run")
+    assert f"{data} is gone, where the data of this run were" in refused.output
+    assert "or name their folder with --data" in refused.output
+    said("train", "--resume", "../run", "--data", moved, "--max-steps", 1)
+    assert f"data: {moved}, as before" in said("train", "--resume", "../run")
+
+
 def test_a_run_that_cannot_go_on_with_other_data_keeps_its_facts(tmp_path: Path) -> None:
     data = write_corpora(tmp_path / "data")
     train("snli-gau", data)
     facts = Path("run/data.json").read_bytes()
     file = data / "snli" / "train.tsv"
     file.write_text(file.read_text() + "neutral\tA man.\tA dog.\n")
-    assert "its data have changed" in refusal("train", "--resume", "run", "--data", data)
+    recipe, changes = Path("run/recipe.toml").read_bytes(), ("--set", "training.max_epochs=99")
+    assert "its data have changed" in refusal("train", "--resume", "run", *changes)
+    file.write_text(file.read_text() + "neutral\tNew words.\tNew words.\n")  # whose weights do not fit
+    assert "its data have changed" in refusal("train", "--resume", "run", "--data", data, *changes)
     assert Path("run/data.json").read_bytes() == facts
+    assert Path("run/recipe.toml").read_bytes() == recipe
 
 
 def test_bad_rows_stop_a_run_with_file_and_line_or_are_skipped_and_told(tmp_path: Path) -> None:

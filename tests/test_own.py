@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,11 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     told = " ".join(begun.output.split())
     assert ("with 2 labels: neg, pos" if kind == "texts" else "pairs of texts with 2 labels: other") in told
     assert "18 training and 2 dev examples" in told
-    assert "--data" in begun.output.split("continue with:")[1]  # what it says can be typed as it stands
     assert json.loads((folder / "data.json").read_text())["path"] == str(path)
-    done = attempt("train", "--resume", folder, "--data", path, "--set", "training.max_epochs=2")
+    _, _, command = begun.output.strip().partition("continue with: beamtree ")  # can be typed as it stands
+    done = attempt(*shlex.split(command), "--set", "training.max_epochs=2")
     assert done.exit_code == 0, done.output
+    assert f"data: {path}, as before" in done.output
     shown = attempt("eval", folder, path, "--json")
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["splits"][0]["examples"] == 20

@@ -1,13 +1,17 @@
 """`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from beamtree.errors import BeamtreeError
+from beamtree.reading import is_file, is_folder
+
+if TYPE_CHECKING:
+    from beamtree.training.run_folder import RunFolder
 
 
 def train(
@@ -30,7 +34,7 @@ def train(
         Path | None,
         typer.Option(
             help="Folder with the task's files; for the recipe own a file will do.",
-            show_default="$BEAMTREE_DATA/TASK or data/TASK",
+            show_default="$BEAMTREE_DATA/TASK or data/TASK; with --resume, what the run was begun with",
         ),
     ] = None,
     resume: Annotated[
@@ -91,6 +95,7 @@ def train(
         if resume is not None and continued:
             folder = RunFolder(resume)
             settings = folder.continue_with(recipe, changes or ())
+            data = data or _begun_with(folder, display.say)
         elif recipe is not None:
             settings = load_recipe(recipe, changes or ())
             folder = RunFolder(
@@ -101,7 +106,8 @@ def train(
         found = load_learning_data(settings, data, display.say)
     with failing_together(accelerator.device):
         if accelerator.is_main_process:
-            folder.write_recipe(settings) if continued else folder.begin(settings)
+            if not continued:
+                folder.begin(settings)
             # A run that goes on is refused if its data are others, and must not have their facts by then.
             if not (folder.checkpoint_file.is_file() and folder.data_file.is_file()):
                 folder.write_data_facts(found.facts(settings.task))
@@ -125,13 +131,22 @@ def train(
             f"{best['dev_accuracy']:.2%}, in {folder.best}"
         )
     else:
-        where = [] if data is None else ["--data", str(data)]
-        command = shlex.join(["beamtree", "train", "--resume", str(folder.path), *where])
+        command = shlex.join(["beamtree", "train", "--resume", str(folder.path)])
         display.say(f"{outcome.reason}; continue with: {command}")
     accelerator.free_memory()  # the wrapped model, which holds on to the process group
     accelerator.end_training()
     if stopping.signal_number is not None:
         raise typer.Exit(128 + signal.Signals(stopping.signal_number))
+
+
+def _begun_with(folder: "RunFolder", say: Callable[[str], None]) -> Path | None:
+    """Where a run that goes on had its data; None where it does not say, or they are gone."""
+    place = folder.read_data_place()
+    if place is None:
+        return None
+    there = is_file(place) or is_folder(place)
+    say(f"data: {place}, as before" if there else f"{place} is gone, where the data of this run were")
+    return place if there else None
 
 
 def _in_full(recipe: str | None, changes: Sequence[str]) -> str:

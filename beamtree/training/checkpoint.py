@@ -70,14 +70,21 @@ def load_checkpoint(
     averaged: nn.Module | None = None,
     optimizer: Optimizer,
     schedule: Schedule,
+    data: str | None = None,
 ) -> tuple[Position, dict[str, Tensor]]:
-    """Put a run back where it was; the position and the tensors with one row for every process."""
+    """Put a run back where it was; the position and the tensors with one row for every process.
+
+    `data` is the checksum of the examples that are there now: a run may not go on with others.
+    """
     tensors, notes = load_tensors(path)
     if notes.get("format") != FORMAT:
         raise BeamtreeError(
             f"{path} has checkpoint format {shown(notes.get('format'))}; "
             f"this version of beamtree reads {FORMAT}"
         )
+    match notes:  # looked at first: the weights do not fit other words, which is no cause but an effect
+        case {"position": {"data": str(begun_with)}} if data not in (None, begun_with):
+            raise BeamtreeError(f"cannot resume {path.parent.parent}: its data have changed since it began")
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "averaged": {}, "optimizer": {}, "process": {}}
     try:
         for name, tensor in tensors.items():

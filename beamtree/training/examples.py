@@ -27,6 +27,7 @@ class LearningData:
     dev: Sequence[Example]
     words: Words | None = None
     path: Path | None = None  # of a user's own files
+    place: Path | None = None  # what --data names to find them again; None where they are drawn
 
     def facts(self, settings: TaskSettings) -> dict[str, Any]:
         """What a report should say about them, as JSON."""
@@ -69,7 +70,15 @@ def load_learning_data(
         say(words.describe())
     for sentence in bad_rows.report():
         say(sentence)
-    return LearningData(task, train, dev, words, None if task.own is None else data_folder(task.name, given))
+    folder = data_folder(task.name, given)
+    return LearningData(
+        task,
+        train,
+        dev,
+        words,
+        path=None if task.own is None else folder,
+        place=None if settings.sampled.train else given or folder,
+    )
 
 
 def _choose_vectors(choice: str, given: Path | None) -> Path | None:

@@ -74,7 +74,9 @@ def fit(
         main = accelerator.is_main_process
         with failing_together(accelerator.device):
             run = Run(recipe, folder, data, accelerator, display)
-            if main:
+            if main:  # only now: a run that cannot go on as asked stays as it was
+                folder.write_recipe(recipe)
+                folder.write_data_place(data.place)
                 folder.write_metrics(run.position.history)
                 folder.failure_file.unlink(missing_ok=True)
         with _event_writer(folder, run.position.total_steps) if main else nullcontext() as writer:

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from beamtree.data.batching import Batch, BucketedBatches
-from beamtree.errors import BeamtreeError
 from beamtree.heads import class_losses, predicted_classes
 from beamtree.model import TreeClassifier, create_model, save_model
 from beamtree.together import failing_together
@@ -160,9 +159,8 @@ class Run:
             averaged=self.averaged,
             optimizer=self.optimizer,
             schedule=self.schedule,
+            data=self.position.data,
         )
-        if position.data != self.position.data:
-            raise BeamtreeError(f"cannot resume {self.folder.path}: its data have changed since it began")
         self.position = position
         rank, sums, states = self.accelerator.process_index, by_process["sums"], by_process["random"]
         if len(sums) == self.processes:

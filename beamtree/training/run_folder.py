@@ -13,7 +13,7 @@ from typing import Any
 
 from beamtree.atomic import make_folder, replace_file
 from beamtree.errors import BeamtreeError
-from beamtree.reading import read_text
+from beamtree.reading import read_json, read_text
 from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
 
 
@@ -33,6 +33,11 @@ class RunFolder:
     def data_file(self) -> Path:
         """How much was learnt from, and which words had which vectors."""
         return self.path / "data.json"
+
+    @property
+    def data_place_file(self) -> Path:
+        """Where the data are on this machine, which nobody needs but who resumes the run."""
+        return self.checkpoint_file.parent / "data_place.json"
 
     @property
     def failure_file(self) -> Path:
@@ -89,6 +94,16 @@ class RunFolder:
 
     def write_data_facts(self, facts: Mapping[str, Any]) -> None:
         replace_file(self.data_file, json.dumps(facts, indent=2) + "\n")
+
+    def write_data_place(self, place: Path | None) -> None:
+        if place is not None:
+            make_folder(self.data_place_file.parent)
+            replace_file(self.data_place_file, json.dumps(str(place.absolute())) + "\n")
+
+    def read_data_place(self) -> Path | None:
+        """Where the data of this run were when it was last trained, if it says so."""
+        place = read_json(self.data_place_file) if self.data_place_file.is_file() else None
+        return Path(place) if isinstance(place, str) else None
 
     def continue_with(self, recipe: str | Path | None, changes: Sequence[str]) -> Recipe:
         """The recipe of this run, with changes that leave what was learnt so far valid."""
