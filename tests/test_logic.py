@@ -205,7 +205,7 @@ def test_files_are_found_and_read_under_every_published_name(tmp_path: Path, nam
         ),
         ("#\ta\tb\n?\ta\tb\n", r"test3, line 2: unknown relation '\?'; the relations are = < > \^ \| v #"),
         ("#\ta\n", r"test3, line 1: wanted relation, formula, formula between tabs, found 2 column\(s\)"),
-        ("#\ta\tb\n\n", r"test3, line 2: wanted .* found 1 column\(s\)"),
+        ("#\ta\tb\n\n#\ta\tb\n", r"test3, line 2: wanted .* found 1 column\(s\)"),
         ("#\ta\tb\t\n", r"test3, line 1: wanted .* found 4 column\(s\)"),
         ("#\ta\tg\n", "test3, line 1: unknown token 'g' at position 1"),
         ("#\t( not a\tb\n", r"test3, line 1: unbalanced brackets: 1 '\(' never closed"),

@@ -88,14 +88,15 @@ def test_csv_json_lines_and_tables_give_the_same_examples(table: Path, tmp_path:
     assert found[0][3] == Example((("dull", ",", "dull", "!"),), "neg")
 
 
-def test_a_file_without_dev_rows_holds_out_every_tenth_and_dev_files_hold_out_none(tmp_path: Path) -> None:
+def test_a_file_without_dev_rows_holds_out_one_of_ten_and_dev_files_hold_out_none(tmp_path: Path) -> None:
     rows = [(str(i % 3), f"w{i}") for i in range(25)]
     path = write_table(tmp_path / "data" / "train.tsv", "label\ttext", rows)
     for place in (path, path.parent):
         task = look_at(place)
         train, dev = (list(task.read(place, split)) for split in ("train", "dev"))
-        assert [example.sentences[0][0] for example in dev] == ["w9", "w19"]
-        assert len(train) == 23
+        assert [int(example.sentences[0][0][1:]) // 10 for example in dev][:2] == [0, 1]
+        assert len(train) + len(dev) == 25
+        assert {example.sentences for example in train}.isdisjoint(example.sentences for example in dev)
     write_table(tmp_path / "data" / "validation.tsv", "label\ttext", rows[:4])
     assert [len(list(task.read(path.parent, split))) for split in ("train", "dev")] == [25, 4]
     other = write_table(tmp_path / "other.tsv", "label\treview", rows)
@@ -105,6 +106,14 @@ def test_a_file_without_dev_rows_holds_out_every_tenth_and_dev_files_hold_out_no
         list(task.read(path, "test"))
     with pytest.raises(BeamtreeError, match="no split 'tset'; did you mean 'test'"):
         list(task.read(path, "tset"))
+
+
+@pytest.mark.parametrize("turns", [2, 5, 10])
+def test_held_out_rows_have_all_labels_where_labels_take_turns(turns: int, tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.tsv", "label\ttext", [(str(i % turns), f"w{i}") for i in range(1000)])
+    dev = [example.label for example in look_at(path).read(path, "dev")]
+    assert len(dev) == 100
+    assert min(map(dev.count, map(str, range(turns)))) >= 100 // turns // 2
 
 
 def test_labels_are_sorted_numbers_by_their_size(tmp_path: Path) -> None:
@@ -157,6 +166,8 @@ def test_longer_rows_are_left_out_of_training_and_not_of_a_test(tmp_path: Path) 
         ("label\ttext", {"text": "label"}, "one column or two besides that of the label, got 'label'"),
         ("label\ttext", {"label": "text", "text": "label"}, "1,001 different values in 1,001 rows"),
         ("text\tlabel", {}, "1,001 different values"),
+        ("label,text", {}, r"has \['label,text'\]: columns stand between tabs, in a .csv between commas"),
+        ("l\0a\0b\0e\0l\0\t\0", {}, "save it as UTF-8 text"),  # UTF-16, as spreadsheets write it
     ],
 )
 def test_a_table_that_is_not_understood_is_refused_with_what_to_do(
@@ -189,7 +200,7 @@ def test_too_few_rows_to_hold_any_out_are_told_as_that(tmp_path: Path) -> None:
     path = write_table(folder / "train.tsv", "label\ttext", [("a", "x"), ("b", "y")])
     for given in (path, folder):
         told = attempt("train", "own", "--data", given, "--out", tmp_path / "run").output
-        assert "has no examples: every tenth row is held out for dev, so ten are needed" in told
+        assert "has no examples: one row of ten is held out for dev, so ten are needed" in told
     write_table(folder / "dev.tsv", "label\ttext", [])
     assert "has no examples\n" in attempt("train", "own", "--data", folder, "--out", tmp_path / "run").output
 

@@ -22,6 +22,7 @@ BAD = {
     "latin-1": (b"neutral\tA caf\xe9.\tA dog.\n", "the byte 0xe9 is not UTF-8 text"),
     "no words": (b"neutral\tA man.\t  \n", "a sentence has no words"),
     "empty line": (b"\n", "the column 'premise' is missing"),
+    "stray tab": (b"neutral\tA man.\tA\tdog.\n", "there are 4 columns, but 3 in the first line"),
 }
 
 
@@ -53,6 +54,29 @@ def test_bad_rows_are_skipped_counted_and_told_if_the_user_chose_so(tmp_path: Pa
     assert told.endswith("; …)")
     read_snli(path, skipped)
     assert skipped.count == len(BAD)  # a file read twice has no more of them
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n\r\n", b"  \n\t\t\n"])
+@pytest.mark.parametrize(
+    ("task", "name", "rows"),
+    [
+        ("snli", "pairs.tsv", HEADER + GOOD),
+        ("snli", "pairs.tsv", HEADER + GOOD.rstrip() + b"\t \n"),
+        ("snli", "pairs.csv", b"label,premise,hypothesis\nneutral,A man.,A dog.\n"),
+        ("snli", "pairs.jsonl", b'{"label": "neutral", "premise": "A man.", "hypothesis": "A dog."}\n'),
+        ("sst5", "test.txt", b"(3 (2 It) (4 works))\n"),
+        ("listops", "test.tsv", b"3\t[SM 1 2 ]\n"),
+        ("logic", "test1", b"=\ta\ta\n"),
+    ],
+)
+def test_blank_columns_and_lines_at_the_end_are_no_rows(
+    task: str, name: str, rows: bytes, end: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(rows + end)
+    assert len(list(find_task(task).read_file(tmp_path / name))) == 1
+    (tmp_path / name).write_bytes(end)
+    with pytest.raises(BeamtreeError, match=f"{name} is empty"):
+        list(find_task(task).read_file(tmp_path / name))
 
 
 def test_any_other_choice_is_refused() -> None:

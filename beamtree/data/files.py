@@ -62,6 +62,18 @@ def read_lines(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int
         raise BeamtreeError(f"{path} is empty")
 
 
+def read_rows(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int, str]]:
+    """The lines but blank ones at the end of the file, which are no rows."""
+    held: list[tuple[int, str]] = []
+    for number, line in read_lines(path, wrong_bytes=wrong_bytes):
+        held.append((number, line))
+        if line.strip():
+            yield from held
+            held.clear()
+    if held and held[0][0] == 1:
+        raise BeamtreeError(f"{path} is empty")
+
+
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write `lines` beside `path` and rename at the end, so that `path` is never half a file.
 

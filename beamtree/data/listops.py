@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import find_file, read_lines
+from beamtree.data.files import find_file, read_rows
 from beamtree.data.listops_generate import generate_listops
 from beamtree.data.listops_language import (
     DIGITS,
@@ -28,7 +28,7 @@ def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
     """The examples of one file, `label⇥expression` or, after its header, LRA's `expression⇥label`."""
     number = 0
     label_first = True
-    for number, line in read_lines(path):
+    for number, line in read_rows(path):
         if number == 1 and line == LRA_HEADER:
             label_first = False
             continue

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import find_file, read_lines
+from beamtree.data.files import find_file, read_rows
 from beamtree.data.logic_generate import LAST_INDEX, generate_logic
 from beamtree.data.logic_language import (
     RELATIONS,
@@ -37,7 +37,7 @@ SPLITS = {
 
 def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
     """The pairs of one file; every relation is checked against the truth tables."""
-    for number, line in read_lines(path):
+    for number, line in read_rows(path):
         yield from _read_pair(path, number, line, bad_rows)
 
 
@@ -50,7 +50,7 @@ def read(folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[
         return
     count = 0
     for path in [_find(folder, f"train{index}") for index in _TRAINED_INDICES]:
-        for number, line in read_lines(path):
+        for number, line in read_rows(path):
             count += 1
             if (count % _DEV_EVERY == 0) == (split == "dev"):
                 yield from _read_pair(path, number, line, bad_rows)

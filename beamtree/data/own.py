@@ -1,10 +1,11 @@
 """Data of your own: tables or JSON lines with a label and one text or two; `docs/own.md` tells how to use it.
 
 A folder with a file for each of the splits train, dev and test, or one file of all. Labels are those of the
-training rows; where there is no dev file every tenth training row is held out.
+training rows; where there is no dev file one training row of every ten is held out.
 """
 
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ _KINDS = (".tsv", ".csv", ".jsonl")
 _FILES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 SPLITS = {
     "train": "train.tsv, .csv or .jsonl",
-    "dev": "dev.tsv likewise, or every tenth row of train",
+    "dev": "dev.tsv likewise, or one row of ten of train",
     "test": "test.tsv likewise",
 }
 
@@ -70,7 +71,7 @@ class OwnFormat:
         shared = _dev_file(folder) is None  # by train and dev
         examples = self.rows.read(path, bad_rows or BadRows(), longest=self.longest)
         for number, example in enumerate(examples, start=1):
-            if not shared or (number % _DEV_EVERY == 0) == (split == "dev"):
+            if not shared or _is_held_out(number) == (split == "dev"):
                 yield example
 
     def task(self) -> Task:
@@ -87,6 +88,12 @@ class OwnFormat:
             words=CountRule(2, ("train", "dev", "test")),
             own={"label": self.label, "texts": list(self.texts), "tokenizer": self.tokenizer},
         )
+
+
+def _is_held_out(number: int) -> bool:
+    """One row of every ten, here the first and there the last: labels may take turns in a table."""
+    ten, place = divmod(number - 1, _DEV_EVERY)
+    return zlib.crc32(b"%d" % ten) % _DEV_EVERY == place
 
 
 def find_split(folder: Path, split: str) -> Path:
@@ -161,9 +168,15 @@ def _find_texts(path: Path, present: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _refuse_columns(path: Path, wanted: str, present: tuple[str, ...], setting: str) -> NoReturn:
+    if any("\x00" in name for name in present):
+        remedy = "save it as UTF-8 text"
+    elif len(present) == 1:
+        remedy = "columns stand between tabs, in a .csv between commas"
+    else:
+        remedy = f"--set task.own.{setting}=NAME chooses another"
     raise BeamtreeError(
         f"{path}, line 1: no column of {wanted}; the first line names the columns, and has "
-        f"{shown(list(present))}: --set task.own.{setting}=NAME chooses another"
+        f"{shown(list(present))}: {remedy}"
     )
 
 

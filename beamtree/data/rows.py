@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import read_lines
+from beamtree.data.files import read_rows
 from beamtree.data.task import Example, Tokens
 from beamtree.data.tokenizer import tokenize
 from beamtree.errors import BeamtreeError
@@ -124,7 +124,7 @@ def _some(words: Tokens) -> Tokens:
 
 def column_names(path: Path) -> tuple[str, ...]:
     """The names in a table's first line, in lower case; of JSON lines the keys of the first row."""
-    lines = read_lines(path, wrong_bytes="surrogateescape")
+    lines = read_rows(path, wrong_bytes="surrogateescape")
     first = next(lines)[1]
     if not _is_json(path):
         return tuple(_names(_header(first, *_punctuation(path))))
@@ -160,7 +160,7 @@ def _names(header: list[str]) -> list[str]:
 
 
 def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) -> Iterator[Row]:
-    lines = read_lines(path, wrong_bytes="surrogateescape")
+    lines = read_rows(path, wrong_bytes="surrogateescape")
     delimiter, quoted = _punctuation(path, quoted)
     header = _header(next(lines)[1], delimiter, quoted)
     names = _names(header)
@@ -175,6 +175,8 @@ def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) ->
     for line, fields in rows:
         if isinstance(fields, str):
             yield line, fields
+        elif any(map(str.strip, fields[len(header) :])):
+            yield line, f"there are {len(fields)} columns, but {len(header)} in the first line"
         else:
             yield line, [fields[place] if place < len(fields) else None for place in places]
 
@@ -194,7 +196,7 @@ def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[
 
 
 def _json_rows(path: Path, columns: Sequence[tuple[str, ...]]) -> Iterator[Row]:
-    for line, text in read_lines(path, wrong_bytes="surrogateescape"):
+    for line, text in read_rows(path, wrong_bytes="surrogateescape"):
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as error:

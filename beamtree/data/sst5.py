@@ -9,7 +9,7 @@ from pathlib import Path
 from sys import intern
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import find_file, read_lines
+from beamtree.data.files import find_file, read_rows
 from beamtree.data.rows import MAX_WORDS, refuse_strange_characters, words_of
 from beamtree.data.split_files import SplitFile, require_split
 from beamtree.data.task import CountRule, Example, Task
@@ -81,7 +81,7 @@ def read(folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[
 
 
 def _trees(path: Path, bad_rows: BadRows) -> Iterator[list[Example]]:
-    for number, line in read_lines(path, wrong_bytes="surrogateescape"):
+    for number, line in read_rows(path, wrong_bytes="surrogateescape"):
         try:
             refuse_strange_characters(line)
             phrases = phrases_of(line)
