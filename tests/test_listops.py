@@ -301,7 +301,7 @@ def test_both_column_orders_are_read(tmp_path: Path) -> None:
         (SOUND + "8\t[MAX 2 9 ]\n", "line 2: the label is '8', but the expression evaluates to 9"),
         ("x\t[MAX 2 9 ]\n", "line 1: the label is 'x', but the expression evaluates to 9"),
         ("[MAX 2 9 ]\n", r"line 1: label and expression with a tab between are wanted, 1 column\(s\) found"),
-        (SOUND + "\n", "line 2: label and expression with a tab between are wanted"),
+        (SOUND + "\n" + SOUND, "line 2: label and expression with a tab between are wanted"),
         ("9\t9\t9\n", r"line 1: label and expression .*, 3 column\(s\) found"),
         ("Source\tTarget\n9\n", r"line 2: expression and label with a tab between are wanted, 1 column\(s\)"),
         ("Source\tTarget\n9\t8\n", "line 2: the label is '8', but the expression evaluates to 9"),
