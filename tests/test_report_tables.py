@@ -236,6 +236,16 @@ def test_a_task_that_is_not_the_papers_is_shown_run_by_run(tmp_path: Path) -> No
     assert cell_of(report.tables[0], "EBT-GRC", "test").text == "75.00 [74.0–76.0]"
 
 
+def test_a_model_without_a_recipe_of_the_task_is_called_by_its_name(tmp_path: Path) -> None:
+    changes = ["model.encoder=gt-grc", "training.seed=1", "model.d_model=48"]
+    run = make_run(tmp_path / "a", "own", changes, epochs=12)
+    assert row_of(read_run(run)).label == "GT-GRC, d_model 48"
+    words = shlex.split(training_command(read_run(run).recipe) or "")
+    assert load_recipe(words[2], words[4::2]) == load_recipe("own", changes)
+    odd = make_run(tmp_path / "b", "listops", ["model.encoder=crvnn-nohalt"])
+    assert row_of(read_run(odd)).label == "listops-crvnn-nohalt"
+
+
 def test_runs_of_ones_own_are_told_apart_by_the_files_they_learnt_from(tmp_path: Path) -> None:
     for name, file, seed in (("a", "spam.tsv", 0), ("b", "films.tsv", 0), ("c", "films.tsv", 1)):
         folder = make_run(

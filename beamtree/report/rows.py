@@ -72,14 +72,18 @@ class Member:
 
 def row_of(run: TrainedRun) -> RowKey:
     name, changes = _nearest(run.recipe)
+    task, encoder = run.recipe.task.name, run.recipe.model.encoder
+    row = "ebt-grc" if name == task else name.removeprefix(f"{task}-")
     dropped = {*_WITHOUT_EFFECT}
+    if _shipped(name)["model.encoder"] != encoder:  # no recipe of the task has this model
+        row = encoder
+        dropped |= {"model.encoder", *(key for key, value in changes if value is None)}
     if run.end == EARLY and run.epochs <= load_recipe(name).training.max_epochs:
         dropped.add("training.max_epochs")  # it ended by itself within either limit
     kept = tuple(change for change in changes if change[0] not in dropped and change != TF32)
     if run.own_data is not None:
         kept = (("data", run.own_data), *kept)  # files of one's own are no part of a recipe
-    task = run.recipe.task.name
-    return RowKey(task, "ebt-grc" if name == task else name.removeprefix(f"{task}-"), kept)
+    return RowKey(task, row, kept)
 
 
 def group_runs(
@@ -111,7 +115,9 @@ def group_runs(
 def training_command(recipe: Recipe) -> str | None:
     """The command that trains by exactly this recipe, or None if it cannot be had from a shipped one."""
     name, changes = _nearest(recipe)
-    settings = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes]
+    settings = [
+        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes if value is not None
+    ]
     try:
         if load_recipe(name, settings) != recipe:
             return None
