@@ -315,6 +315,13 @@ def test_a_folder_of_all_tasks_and_single_files_are_read(tmp_path: Path, express
     found = find_sources(listops.TASK, [tmp_path, path])
     assert [source.name for source in found] == ["near-iid", "test_d20s.tsv"]
     assert list(found[0].read()) == list(found[1].read()) == expressions[:2]
+    namesake = write_split(tmp_path, "test_d20s.tsv", expressions[:3])
+    assert [one.name for one in find_sources(listops.TASK, [path, namesake])] == [str(path), str(namesake)]
+
+
+def test_a_file_without_examples_is_named() -> None:
+    with pytest.raises(BeamtreeError, match=r"mine\.tsv has no example that can be read"):
+        evaluate(create_model(SMALL, listops.TASK), "mine.tsv", [])
 
 
 def test_a_missing_or_unknown_split_is_named(tmp_path: Path, expressions: list[Example]) -> None:

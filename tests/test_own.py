@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from command_line import attempt
+from command_line import attempt, call
 
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.own import MOST_LABELS, look_at, restore
@@ -72,6 +72,34 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     model.save_pretrained(tmp_path / "copy")
     again = load_model(tmp_path / "copy")
     assert (again.task.labels, again.task.sentences) == (model.task.labels, model.task.sentences)
+
+
+def test_figures_of_several_files_are_kept_side_by_side_and_told_from_those_learnt_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine/train.tsv", "mine/dev.tsv", "test.tsv", "hard.tsv"):
+        write_table(Path(name), "label\ttext", ROWS)
+    call("train", "own", "--data=mine", "--out=run", *SMALL, "--set=training.max_epochs=1")
+
+    def told(*words: str) -> str:
+        return call("eval", "run", *words).stderr
+
+    assert told("test.tsv", "--save") == "wrote run/eval.json: test.tsv\n"
+    for _ in range(2):
+        assert told("hard.tsv", "--save") == "wrote run/eval.json: test.tsv, hard.tsv\n"
+    assert told("test.tsv", "--beam=2", "--save") == "wrote run/eval-beam2.json: test.tsv\n"
+    shown = call("report", "run").output
+    assert "| model | seed | hard.tsv | test.tsv | run |" in shown
+    assert "; beamtree eval run --data test.tsv; beamtree eval run --data hard.tsv" in shown
+    for name in ("mine/train.tsv", "mine/dev.tsv"):
+        assert f"the model learnt from rows of {name}: these figures are no test" in told("test.tsv", name)
+    saved = Path("run/eval.json")
+    for spoilt in ("{", saved.read_text().replace('"weights": "', '"weights": "of others ')):
+        saved.write_text(spoilt)
+        assert told("hard.tsv", "--save") == "wrote run/eval.json: hard.tsv\n"
+    Path("mine").rename("gone")
+    assert "learnt from" not in told("gone/train.tsv")
 
 
 def test_csv_json_lines_and_tables_give_the_same_examples(table: Path, tmp_path: Path) -> None:

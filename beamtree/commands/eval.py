@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +44,7 @@ def evaluate(
         typer.Option(
             "--save",
             help="Keep the JSON in the run folder for `report`: eval.json; eval-beamK.json with --beam, "
-            "eval-merged.json with --merge-equal-trees.",
+            "eval-merged.json with --merge-equal-trees. Other splits that it has stay.",
         ),
     ] = False,
     plot: Annotated[
@@ -142,8 +143,11 @@ def evaluate(
     }
     if save:
         name = f"eval{'' if beam is None else f'-beam{beam}'}{'-merged' if merged else ''}.json"
-        replace_file(Path(model, name), json.dumps(content, indent=2) + "\n")
-        typer.echo(f"wrote {Path(model, name)}", err=True)
+        kept = _beside_what_stands(Path(model, name), content)
+        replace_file(Path(model, name), json.dumps(kept, indent=2) + "\n")
+        typer.echo(
+            f"wrote {Path(model, name)}: {', '.join(entry['split'] for entry in kept['splits'])}", err=True
+        )
     if as_json:
         typer.echo(json.dumps(content, indent=2))
     else:
@@ -157,15 +161,40 @@ def evaluate(
 
 
 def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:
-    """Which of these are the one file of the user's own that the run was trained on."""
+    """Which of these are files of the user's own that the run was trained on."""
+    from beamtree.data.own import find_split
     from beamtree.reading import read_json
     from beamtree.training.run_folder import RunFolder
 
     file = RunFolder(run).data_file
     match read_json(file) if file.is_file() else None:
         case {"path": str(own)}:
-            return [path for path in paths if path.is_file() and path.resolve() == Path(own).resolve()]
+            learnt = set()
+            with suppress(BeamtreeError):  # it is gone, and so is none of these
+                learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
+            return [path for path in paths if path.is_file() and path.resolve() in learnt]
     return []
+
+
+def _beside_what_stands(file: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """These figures, and those of other splits that the file has of the same weights, measured likewise."""
+    from beamtree.reading import read_json
+
+    before: Any = None
+    with suppress(BeamtreeError):  # what is spoilt is replaced
+        before = read_json(file) if file.is_file() else None
+    match before:
+        case {"splits": [*splits], "command": str(commands), **rest} if all(
+            rest.get(key) == content[key]
+            for key in ("encoder", "task", "beam", "merge_equal_trees", "weights", "device")
+        ):
+            new = {entry["split"] for entry in content["splits"]}
+            others = [entry for entry in splits if isinstance(entry, dict) and entry.get("split") not in new]
+            if others:
+                if content["command"] not in commands:
+                    commands = f"{commands}; {content['command']}"
+                return {**content, "command": commands, "splits": [*others, *content["splits"]]}
+    return content
 
 
 def _command(

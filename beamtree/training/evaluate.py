@@ -39,7 +39,9 @@ def find_sources(
         if path.is_file():
             if splits:
                 raise BeamtreeError(f"--split chooses from a folder, but {path} is a file")
-            sources.append(Source(path.name, partial(task.read_file, path, bad_rows)))
+            namesakes = sum(other.name == path.name for other in data)
+            name = path.name if namesakes == 1 else str(path)
+            sources.append(Source(name, partial(task.read_file, path, bad_rows)))
         else:
             sources += _splits_of(task, data_folder(task.name, path), splits, bad_rows)
     return sources
@@ -77,7 +79,7 @@ def evaluate(
     task = model.task
     depths: list[int] = []
     encoded = EncodedExamples.encode(
-        _note_depths(examples, depths), model.vocabulary, task.labels, gold_merges=task.gold_merges
+        _note_depths(name, examples, depths), model.vocabulary, task.labels, gold_merges=task.gold_merges
     )
     # An encoder that follows the gold tree has no tree of its own to compare.
     compare = task.gold_merges is not None and not model.needs_merges
@@ -105,7 +107,9 @@ def evaluate(
     return result
 
 
-def _note_depths(examples: Iterable[Example], depths: list[int]) -> Iterator[Example]:
+def _note_depths(name: str, examples: Iterable[Example], depths: list[int]) -> Iterator[Example]:
     for example in examples:
         depths.append(max(map(nesting, example.sentences)))
         yield example
+    if not depths:
+        raise BeamtreeError(f"{name} has no example that can be read")
