@@ -1,12 +1,16 @@
 """A run's folder: what stands in it is refused, replaced or continued as the user says, and never lost."""
 
 import errno
+import fcntl
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call
 from small_runs import run_in, small_recipe
 
 from beamtree.errors import BeamtreeError
@@ -46,6 +50,35 @@ def test_a_folder_that_holds_something_else_is_never_overwritten(tmp_path: Path)
 def test_a_new_or_empty_folder_is_free(tmp_path: Path) -> None:
     RunFolder(tmp_path).refuse_if_taken(overwrite=False)
     RunFolder(tmp_path / "new").refuse_if_taken(overwrite=False)
+
+
+def test_a_second_process_in_a_folder_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    script = f"""
+from pathlib import Path
+from beamtree.training.run_folder import RunFolder
+with RunFolder(Path({str(out)!r})).held():
+    print("held", flush=True)
+    input()
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        RunFolder(out).write_recipe(SMALL)
+        for words in (("--resume", out), (out / "recipe.toml", "--out", out, "--overwrite")):
+            refused = call("train", *words, rc=2).stderr
+            assert f"another process trains in {out}: let it end, or stop it" in refused
+        other.kill()
+    call("train", "--resume", out, "--max-steps", 1)
+
+
+def test_without_locks_a_folder_is_held_by_anyone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with RunFolder(tmp_path / "run").held(), RunFolder(tmp_path / "run").held():
+        assert (tmp_path / "run").is_dir()
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])

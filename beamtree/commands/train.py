@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,26 +105,28 @@ def train(
         if accelerator.is_main_process and not continued:
             folder.refuse_if_taken(overwrite)
         found = load_learning_data(settings, data, display.say)
-    with failing_together(accelerator.device):
-        if accelerator.is_main_process:
-            if not continued:
-                folder.begin(settings)
-            # A run that goes on is refused if its data are others, and must not have their facts by then.
-            if not (folder.checkpoint_file.is_file() and folder.data_file.is_file()):
-                folder.write_data_facts(found.facts(settings.task))
-    display.say(
-        f"{settings.model.encoder} on {found.task.name}: {len(found.train):,} training and "
-        f"{len(found.dev):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "
-        f"in {folder.path}"
-    )
-    outcome = fit(
-        settings,
-        folder,
-        found,
-        accelerator=accelerator,
-        stopping=stopping,
-        display=display,
-    )
+    with ExitStack() as held:
+        with failing_together(accelerator.device):
+            if accelerator.is_main_process:
+                held.enter_context(folder.held())
+                if not continued:
+                    folder.begin(settings)
+                # A run that goes on is refused if its data are others, and must not have their facts by then.
+                if not (folder.checkpoint_file.is_file() and folder.data_file.is_file()):
+                    folder.write_data_facts(found.facts(settings.task))
+        display.say(
+            f"{settings.model.encoder} on {found.task.name}: {len(found.train):,} training and "
+            f"{len(found.dev):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "
+            f"in {folder.path}"
+        )
+        outcome = fit(
+            settings,
+            folder,
+            found,
+            accelerator=accelerator,
+            stopping=stopping,
+            display=display,
+        )
     if outcome.finished:
         best = [record for record in outcome.history if record["best"]][-1]
         display.say(

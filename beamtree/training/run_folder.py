@@ -5,8 +5,10 @@ moment can be resumed; `metrics.jsonl` is written anew from the checkpoint's own
 """
 
 import json
+import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,28 @@ class RunFolder:
             )
         if self.path.exists() and not self.begun:
             raise BeamtreeError(f"{self.path} exists and is not a run folder: name another one with --out")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder and keep other processes from training in it meanwhile, where there are locks."""
+        make_folder(self.path)
+        if os.name != "posix":
+            yield
+            return
+        import fcntl
+
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                told = f"another process trains in {self.path}: let it end, or stop it"
+                raise BeamtreeError(told) from None
+            except OSError:
+                pass  # some network file systems have no locks
+            yield
+        finally:
+            os.close(handle)
 
     def begin(self, recipe: Recipe) -> None:
         """Make the folder empty but for the recipe."""
