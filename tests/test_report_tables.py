@@ -143,6 +143,20 @@ def test_products_in_tf32_change_no_row_but_are_told(tmp_path: Path) -> None:
     assert table.remarks[0] == "Trained with products in tf32 instead of float32: runs 2."
 
 
+def test_the_recipe_beyond_the_paper_is_an_option_and_no_base_of_others(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", accuracy={"near-iid": 0.9})
+    make_run(tmp_path / "b", "listops-crvnn", accuracy={"near-iid": 0.8})
+    make_run(tmp_path / "c", "listops-beyond", ["training.precision=tf32"], accuracy={"near-iid": 1})
+    near = ["model.options.slice_size=64", "training.seed=1"]
+    make_run(tmp_path / "d", "listops-beyond", near, accuracy={"near-iid": 0.95})
+    table = table_of([tmp_path], "listops")
+    sources = {line.cells[0].text: line.cells[1].text for line in table.lines}
+    assert sources["EBT-GRC, beyond the paper"].startswith("ours, option")
+    assert sources["EBT-GRC, learning_rate 0.002, patience 7, averaging 0.999"].startswith("ours, option")
+    assert cell_of(table, "EBT-GRC", "near-IID").best
+    assert not cell_of(table, "EBT-GRC, beyond the paper", "near-IID").best
+
+
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_shipped_recipe_is_a_row_of_its_own_and_its_command_repeats_it(
     name: str, tmp_path: Path

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from beamtree.errors import BeamtreeError
-from beamtree.report.paper import LABELS
+from beamtree.report.paper import LABELS, OPTIONAL
 from beamtree.report.runs import EARLY, Evaluation, TrainedRun
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
 
@@ -52,6 +52,11 @@ class RowKey:
         return not self.changes and self.beam is None and not self.merged
 
     @property
+    def optional(self) -> bool:
+        """Whether it has settings other than the paper's."""
+        return not self.plain or self.name in OPTIONAL
+
+    @property
     def place(self) -> tuple[int, str, int, str]:
         order = list(LABELS)
         place = order.index(self.name) if self.name in order else len(order)
@@ -73,7 +78,7 @@ class Member:
 def row_of(run: TrainedRun) -> RowKey:
     name, changes = _nearest(run.recipe)
     task, encoder = run.recipe.task.name, run.recipe.model.encoder
-    row = "ebt-grc" if name == task else name.removeprefix(f"{task}-")
+    row = _row_name(name, task)
     dropped = {*_WITHOUT_EFFECT}
     if _shipped(name)["model.encoder"] != encoder:  # no recipe of the task has this model
         row = encoder
@@ -127,7 +132,7 @@ def training_command(recipe: Recipe) -> str | None:
 
 
 def _nearest(recipe: Recipe) -> tuple[str, Changes]:
-    """The shipped recipe of the same encoder with the fewest differences, and those."""
+    """The shipped recipe of the same encoder with the fewest differences (an option's: none), and those."""
     mine = _flat(recipe)
 
     def differences(name: str) -> Changes:
@@ -140,12 +145,21 @@ def _nearest(recipe: Recipe) -> tuple[str, Changes]:
         return (
             theirs["task.name"] != mine["task.name"],
             theirs["model.encoder"] != mine["model.encoder"],
+            _row_name(name, theirs["task.name"]) in OPTIONAL and not _alike(differences(name)),
             len(differences(name)),
             len(name),
         )
 
     best = min(shipped_recipes(), key=distance)
     return best, differences(best)
+
+
+def _row_name(recipe: str, task: str) -> str:
+    return "ebt-grc" if recipe == task else recipe.removeprefix(f"{task}-")
+
+
+def _alike(changes: Changes) -> bool:
+    return all(change[0] in _WITHOUT_EFFECT or change == TF32 for change in changes)
 
 
 @cache

@@ -35,7 +35,7 @@ def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     for key in sorted(keys, key=lambda key: key.place):
         cells = [_ours(key, column) for column in columns]
         members = ours.get(key, [])
-        marks = ["ours", *([] if key.plain else ["option"])]
+        marks = ["ours", *(["option"] if key.optional else [])]
         marks += ["unfinished"] if unfinished(members) else []
         lines.append(Line([Cell(key.label), Cell(", ".join(marks)), *cells, *about(members)]))
         if key.plain and key.name in table.rows:
