@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from beamtree.data.task import find_task
 from beamtree.report.data_notes import data_marks
 from beamtree.report.layout import NOTHING, Cell, Line, Table
-from beamtree.report.paper import LABELS, TABLES
+from beamtree.report.paper import LABELS, OPTIONAL, TABLES
 from beamtree.report.remarks import Remarks, Target
 from beamtree.report.rows import RowKey
 from beamtree.report.runs import EARLY
@@ -20,7 +20,7 @@ def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
         members = rows.get(RowKey(target.task, target.row), [])
         for split, least in target.accuracy.items():
             ours = summarise(members, split, table.median)
-            published = table.rows.get(target.row, {}).get(split)
+            published = table.rows.get(OPTIONAL.get(target.row, target.row), {}).get(split)
             verdict = "not measured"
             if ours is not None:
                 verdict = "met" if ours.rounded >= least else f"short by {least - ours.rounded:.2f}"
