@@ -19,7 +19,7 @@ from beamtree.data.task import Example, Task, find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words, saved_words
 from beamtree.embedding import create_embedding
-from beamtree.errors import BeamtreeError, nearest
+from beamtree.errors import BeamtreeError, UnreadableTextError, nearest
 from beamtree.folder import (
     CONFIG,
     VOCABULARY,
@@ -203,7 +203,10 @@ class TreeClassifier(HubMixin, nn.Module):
             or not all(isinstance(part, str) for part in parts)
         ):
             raise BeamtreeError(f"texts[{i}] must be {wanted} for task {self.task.name!r}, got {shown(text)}")
-        return tuple(self.task.tokenize(part) for part in parts)
+        try:
+            return tuple(self.task.tokenize(part) for part in parts)
+        except BeamtreeError as error:
+            raise UnreadableTextError(f"texts[{i}]: {error}", getattr(error, "token", None)) from error
 
 
 def create_model(settings: ModelSettings, task: Task, words: Words | None = None) -> TreeClassifier:

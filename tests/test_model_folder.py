@@ -74,6 +74,8 @@ def test_predicting_nothing_gives_nothing_and_leaves_the_mode_alone() -> None:
         ("listops", "[MAX 1 2 ]", r"texts must be a list of texts, got one text: '\[MAX"),
         ("logic", ["a"], r"texts\[0\] must be a pair of texts for task 'logic', got 'a'"),
         ("logic", [("a",)], r"texts\[0\] must be a pair of texts"),
+        ("listops", ["1", "[MAX 1 2"], r"texts\[1\]: unbalanced brackets"),
+        ("logic", [("a", "b"), ("a", "")], r"texts\[1\]: not a formula"),
         ("listops", ["[MAX 1 x ]"], "x"),
         ("listops", ["[MAX 1 2"], "unbalanced|closed"),
     ],
