@@ -205,6 +205,8 @@ def test_bad_input_is_refused_by_the_argument_s_name(name):
 
 
 def test_an_unknown_encoder_is_refused_with_the_nearest_name():
+    with pytest.raises(BeamtreeError, match=r"no encoder 'EBT-GRC'; did you mean 'ebt-grc'\?"):
+        create_encoder("EBT-GRC", 8)
     with pytest.raises(BeamtreeError, match=r"no encoder 'ebtgrc'; did you mean 'ebt-grc'\?"):
         create_encoder("ebtgrc", 8)
     with pytest.raises(
