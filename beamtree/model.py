@@ -278,6 +278,10 @@ def find_model(path_or_name: str | Path) -> Path:
     for folder in (path, path / "best"):
         if is_file(folder / CONFIG):
             return folder
+    if is_file(path / "last" / CONFIG):
+        raise BeamtreeError(
+            f"no epoch of {path} is finished, so that none is best; {path / 'last'} has the weights so far"
+        )
     shipped = shipped_models()
     if str(path_or_name) in shipped:
         return PRETRAINED / str(path_or_name)

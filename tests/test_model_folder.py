@@ -105,6 +105,11 @@ def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
     (tmp_path / "empty").mkdir()
     with pytest.raises(BeamtreeError, match=r"empty is no model folder: it has no config.json"):
         load_model(tmp_path / "empty")
+    save_model(small_model("recurrent-grc"), tmp_path / "begun" / "last")
+    with pytest.raises(
+        BeamtreeError, match=r"no epoch of .*begun is finished.*begun/last has the weights so far"
+    ):
+        load_model(tmp_path / "begun")
     monkeypatch.setattr(model_module, "PRETRAINED", tmp_path / "nothing")
     with pytest.raises(BeamtreeError, match=r"there is no model '\.\./model', neither a folder nor shipped$"):
         load_model("../model")
