@@ -31,9 +31,9 @@ class Ancestry(Protocol):
 
 
 def find_ancestry(trees: BeamTrees) -> Ancestry:
-    """The layout that needs less memory, but the dense one for short sequences."""
+    """The layout that needs less memory, but the dense one for short sequences and in exports."""
     n = trees.merges.shape[-1] + 1
-    if n <= DENSE_UP_TO:
+    if torch.compiler.is_exporting() or n <= DENSE_UP_TO:
         return DenseAncestry(trees)
     height = int(trees.heights.max())
     return ListedAncestry(trees, height) if SHALLOW * height <= n else DenseAncestry(trees)

@@ -5,6 +5,7 @@ above it in each tree, and the trees' opinions are averaged by score (paper §4,
 from typing import Any, NamedTuple, Self, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.attention import ParentAttention
@@ -15,6 +16,7 @@ from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError
 from beamtree.forest import Forest, TreeSource
 from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
+from beamtree.traced_loop import check_exported
 from beamtree.tree import BeamTrees
 
 
@@ -120,6 +122,7 @@ class BeamTreeContextualizer(SavedBlock):
         `key_padding_mask` (B, n) is True at padding, which stands on the right; `merges` (B, n−1) are the
         trees to follow, for sources that can.
         """
+        check_exported(self, need_trees)
         found = self.contextualize(x, key_padding_mask, merges=merges)
         return (found.tokens, found.trees) if need_trees else found.tokens
 
@@ -133,8 +136,11 @@ class BeamTreeContextualizer(SavedBlock):
             if key_padding_mask is not None:
                 x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
             read = layer_norm_wide(x, self.norm)
-        forest = self.source.forest(read, key_padding_mask, merges=merges)
-        tokens, root = self._attend(forest), forest.average(forest.roots)
+        is_padding = key_padding_mask
+        if torch.compiler.is_exporting():
+            read, is_padding, merges = _one_longer(read, is_padding, merges)
+        forest = self.source.forest(read, is_padding, merges=merges)
+        tokens, root = self._attend(forest)[:, : x.shape[1]], forest.average(forest.roots)
         # Lone leaves meet neither cell nor scorer; an empty sum of the root keeps these in the graph.
         tokens = tokens + root[:, :0].sum()
         if self.norm is not None:
@@ -189,3 +195,13 @@ class BeamTreeContextualizer(SavedBlock):
 
     def extra_repr(self) -> str:
         return f"d_model={self.d_model}, refinements={self.refinements}, residual={self.residual}"
+
+
+def _one_longer(
+    x: Tensor, is_padding: Tensor | None, merges: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """With one more token of padding, as `torch.export` would specialise n − 1 nodes to n > 2."""
+    if is_padding is None:
+        is_padding = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+    merges = None if merges is None else F.pad(merges, (0, 1), value=-1)
+    return F.pad(x, (0, 0, 0, 1)), F.pad(is_padding, (0, 1), value=True), merges

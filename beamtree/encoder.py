@@ -10,7 +10,7 @@ from beamtree.cell import GatedRecursiveCell
 from beamtree.checks import warn_if_greedy
 from beamtree.constraints import check_merges, check_pins
 from beamtree.errors import BeamtreeError
-from beamtree.exporting import exported_root
+from beamtree.exporting import exported_forest, exported_root
 from beamtree.forest import Forest
 from beamtree.leaf import LeafTransform
 from beamtree.recursion import Beams, beam_tree_recursion
@@ -107,8 +107,7 @@ class BeamTreeEncoder(SavedBlock):
         dynamic, the length from 2 on.
         """
         if torch.compiler.is_exporting():
-            if self.merge_equal_trees:
-                raise ValueError("merge_equal_trees cannot be exported: set it to False before")
+            self._refuse_equal_trees()
             given = (need_trees, merges, pinned_spans)
             return exported_root(self, x, key_padding_mask, *given, beam_size=self.beam_size)
         beams = self.beams(x, key_padding_mask, merges=merges, pinned_spans=pinned_spans)
@@ -134,6 +133,10 @@ class BeamTreeEncoder(SavedBlock):
         pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
     ) -> Forest:
         """The surviving beams with all their nodes."""
+        if torch.compiler.is_exporting():
+            self._refuse_equal_trees()
+            given = (merges, pinned_spans)
+            return exported_forest(self, x, key_padding_mask, *given, beam_size=self.beam_size)
         leaves, beams = self._grow(x, key_padding_mask, merges, pinned_spans, need_nodes=True)
         return Forest(leaves, beams.nodes, beams.vectors, beams.trees())
 
@@ -164,6 +167,10 @@ class BeamTreeEncoder(SavedBlock):
             need_nodes=need_nodes,
             merge_equal_trees=self.merge_equal_trees,
         )
+
+    def _refuse_equal_trees(self) -> None:
+        if self.merge_equal_trees:
+            raise ValueError("merge_equal_trees cannot be exported: set it to False before")
 
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The leaves (B, n, d) and the lengths (B,); what stands in padded rows has no effect."""

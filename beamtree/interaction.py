@@ -18,6 +18,7 @@ from beamtree.contextualizer import BeamTreeContextualizer
 from beamtree.heads import Perceptron
 from beamtree.leaf import LeafTransform
 from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
+from beamtree.traced_loop import check_exported
 from beamtree.tree import BeamTrees
 from beamtree.zoo import create_encoder
 
@@ -119,7 +120,7 @@ class PairEncoder(nn.Module):
         z = torch.cat(
             (
                 torch.cat((cls1.unsqueeze(1), tokens1), 1) + seg1,
-                sep.expand(len(cls1), 1, -1),
+                sep.expand(cls1.shape[0], 1, -1),
                 torch.cat((cls2.unsqueeze(1), tokens2), 1) + seg2,
             ),
             1,
@@ -244,8 +245,9 @@ class TreePairEncoder(PairEncoder):
         need_trees: bool = False,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         """The pairs' vectors; with `need_trees` the trees too, of all first sentences, then of all second."""
+        check_exported(self, need_trees)
         first, second = self._checked(x1, x2, key_padding_mask1, key_padding_mask2)
-        B, n = x1.shape[0], max(x1.shape[1], x2.shape[1])
+        B, n = x1.shape[0], torch.sym_max(x1.shape[1], x2.shape[1])
         # Both sentences in one batch: the search is one.
         x = torch.cat([F.pad(x, (0, 0, 0, n - x.shape[1])) for x, _ in (first, second)])
         is_padding = torch.cat([F.pad(m, (0, n - m.shape[1]), value=True) for _, m in (first, second)])

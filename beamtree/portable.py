@@ -1,7 +1,7 @@
 """A trained classifier as one file that runs without this package: ONNX, or `torch.export`'s own format.
 
 The file maps token ids (batch, length), 0 at padding on the right, to probabilities (batch, classes), at any
-batch size and length. The recursion is a loop in the graph (exporting.py), one iteration a merge.
+batch size and length. The recursion is a loop in the graph (traced_loop.py), one iteration a merge.
 """
 
 import contextlib
@@ -23,7 +23,6 @@ from beamtree.errors import BeamtreeError, MissingExtraError, first_line
 from beamtree.heads import class_probabilities
 from beamtree.model import TreeClassifier
 
-EXPORTABLE = ("ebt-grc", "ebt-grc-noslice", "bt-grc", "bt-grc-os", "gt-grc", "egt-grc")
 IDS, PROBABILITIES = "ids", "probabilities"
 CHECKED_SIZES = ((1, 1), (1, 2), (3, 3), (2, 17), (4, 40))  # batches and lengths tried after an export
 
@@ -41,10 +40,11 @@ class Predictor(nn.Module):
 
 def export_program(model: TreeClassifier) -> ExportedProgram:
     """The whole classifier as a graph of plain PyTorch operators."""
-    if model.settings.encoder not in EXPORTABLE:
+    if model.needs_merges or model.meets:
+        reason = "follows trees that come beside the tokens" if model.needs_merges else "reads two sentences"
         raise BeamtreeError(
-            f"the encoder {model.settings.encoder!r} cannot be exported for every length; "
-            f"{', '.join(EXPORTABLE)} can"
+            f"the encoder {model.settings.encoder!r} {reason}, which a file of token ids does not hold: "
+            "export it alone, by torch.export.export(model.encoder, …)"
         )
     sentences = model.task.sentences
     batch, length = Dim("batch", min=1), Dim("length", min=2)

@@ -75,9 +75,9 @@ class DiagonalStateSpace(nn.Module):
             if x.shape[0] == 0:  # the Fourier transform refuses it; the kernel stays in the graph
                 return (x * self.skip + kernel.sum()).to(self.skip.dtype)
             # Circular of length 2n: what lies to the right of a token comes in from the kernel's end.
-            around = F.pad(kernel[0], (0, n))
-            if self.bidirectional:
-                around = around + F.pad(kernel[1, :, : n - 1].flip(-1), (n + 1, 0))
+            # No two tokens are n apart, so the last of what is left does not matter.
+            leftwards = kernel[1].flip(-1) if self.bidirectional else torch.zeros_like(kernel[0])
+            around = torch.cat((kernel[0], leftwards), -1)
             spectrum = torch.fft.rfft(x, 2 * n, dim=1) * torch.fft.rfft(around, dim=-1).T
             y = torch.fft.irfft(spectrum, 2 * n, dim=1)[:, :n] + x * self.skip
         return y.to(self.skip.dtype)

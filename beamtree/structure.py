@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from beamtree.ops.registry import HAS_TRITON, register
+from beamtree.traced_loop import follow_merges
 
 
 class Structure(NamedTuple):
@@ -22,8 +23,9 @@ class Structure(NamedTuple):
 def find_structure(merges: Tensor) -> Structure:
     """Decode merges (R, n-1), -1 where there is none. Stays on the device and never synchronises with it."""
     # A compiler would unroll the steps and compile them again for every length.
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    if compiled or (merges.is_cuda and HAS_TRITON):
+    if torch.compiler.is_exporting():
+        return _in_a_loop(merges)
+    if torch.compiler.is_compiling() or (merges.is_cuda and HAS_TRITON):
         return Structure(*torch.ops.beamtree.structure(merges))
     return _step_by_step(merges)
 
@@ -62,6 +64,23 @@ def _step_by_step(merges: Tensor) -> Structure:
     return Structure(
         spans.permute(2, 0, 1).contiguous(), heights.T.contiguous(), children.permute(2, 0, 1).contiguous()
     )
+
+
+def _in_a_loop(merges: Tensor) -> Structure:
+    R, steps = merges.shape
+    n = steps + 1
+    token = torch.arange(n, device=merges.device)
+    nothing = torch.zeros_like(token)
+    leaves = torch.stack((token, token + 1, nothing, token, nothing, nothing), -1).repeat(R, 1, 1)
+
+    def join(t: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        height = torch.maximum(left[:, 2], right[:, 2]) + 1
+        number = torch.full_like(height, n) + t
+        return torch.stack((left[:, 0], right[:, 1], height, number, left[:, 3], right[:, 3]), -1)
+
+    _, made = follow_merges(leaves, merges, join)
+    start, end, height, _, left, right = made.masked_fill((merges < 0).unsqueeze(-1), -1).unbind(-1)
+    return Structure(torch.stack((start, end), -1), height, torch.stack((left, right), -1))
 
 
 def _fallen_boundaries(merges: Tensor) -> Tensor:

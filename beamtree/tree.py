@@ -66,7 +66,7 @@ class BeamTrees:
         if lengths is None:
             lengths = (merges >= 0).sum(-1) + 1
         check_merges(merges, lengths)
-        B = len(merges)
+        B = merges.shape[0]
         scores = torch.zeros(B, 1, device=merges.device)
         return cls(merges[:, None], scores, scores.new_zeros(B, dtype=torch.float64), lengths)
 

@@ -1,17 +1,17 @@
 """An exported encoder is a plain graph that gives the eager outputs at any batch size and length."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
+from exported import in_plain_loops, plain_loop
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from beamtree import BeamTreeEncoder, create_encoder, exporting
+from beamtree import BeamTreeEncoder, create_encoder, exporting, traced_loop
 
 D = 6
-State = tuple[Tensor, ...]
 SIZES = {"x": {0: Dim("batch", min=1), 1: Dim("length", min=2)}}
 SIZES_WITH_MASK = {**SIZES, "key_padding_mask": SIZES["x"]}
 
@@ -41,13 +41,6 @@ def assert_agrees(program: ExportedProgram, eager: nn.Module, B: int, n: int) ->
     torch.testing.assert_close(found, eager(x, key_padding_mask=is_padding), rtol=0, atol=1e-10)
 
 
-def plain_loop(goes_on: Callable[..., Tensor], body: Callable[..., State], state: State) -> State:
-    """What `while_loop` means; it compiles its body even when nothing is exported."""
-    while bool(goes_on(*state)):
-        state = body(*state)
-    return state
-
-
 @pytest.mark.parametrize("beam_size", [1, 3, 5])
 @pytest.mark.parametrize(
     "lengths", [[1], [2], [3], [2, 1], [7, 4, 1, 2, 3, 6], [12, 12, 5]], ids=str
@@ -55,23 +48,38 @@ def plain_loop(goes_on: Callable[..., Tensor], body: Callable[..., State], state
 def test_the_loop_finds_what_the_search_finds(
     monkeypatch: pytest.MonkeyPatch, lengths: list[int], beam_size: int
 ) -> None:
-    monkeypatch.setattr(exporting, "while_loop", plain_loop)
+    monkeypatch.setattr(traced_loop, "while_loop", plain_loop)
     model = encoder(beam_size=beam_size)
     n = max(2, *lengths)
     x = torch.randn(len(lengths), n, D, dtype=torch.float64)
     is_padding = torch.arange(n) >= torch.tensor(lengths)[:, None]
     parts = (model.leaf(x), torch.tensor(lengths), model.cell, model.scorer)
-    found = exporting.roots_in_a_loop(*parts, beam_size=beam_size)
-    torch.testing.assert_close(found, model(x, key_padding_mask=is_padding), rtol=0, atol=1e-10)
+    found = exporting.search_in_a_loop(*parts, beam_size=beam_size)
+    torch.testing.assert_close(found.root(), model(x, key_padding_mask=is_padding), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3, 5])
+def test_the_loop_remembers_all_nodes_and_merges(monkeypatch: pytest.MonkeyPatch, beam_size: int) -> None:
+    model = encoder(beam_size=beam_size)
+    x, is_padding = batch(7, 8)
+    wanted = model.forest(x, is_padding)
+    in_plain_loops(monkeypatch)
+    found = model.forest(x, is_padding)
+    assert torch.equal(found.trees.merges, wanted.trees.merges)
+    for name in ("spans", "heights", "children"):
+        assert torch.equal(getattr(found.trees, name), getattr(wanted.trees, name))
+    torch.testing.assert_close(found.trees.log_scores, wanted.trees.log_scores, rtol=0, atol=1e-10)
+    for one, other in zip(found[:3], wanted[:3], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
 def test_the_loop_breaks_ties_as_the_search_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "while_loop", plain_loop)
+    monkeypatch.setattr(traced_loop, "while_loop", plain_loop)
     model = encoder()
     x = torch.randn(2, D, dtype=torch.float64)[torch.randint(0, 2, (8, 9))]
     parts = (model.leaf(x), torch.full((8,), 9), model.cell, model.scorer)
-    found = exporting.roots_in_a_loop(*parts, beam_size=5)
-    torch.testing.assert_close(found, model(x), rtol=0, atol=1e-10)
+    found = exporting.search_in_a_loop(*parts, beam_size=5)
+    torch.testing.assert_close(found.root(), model(x), rtol=0, atol=1e-10)
 
 
 RIVALS = ["bt-grc", "bt-grc-os", "gt-grc", "egt-grc"]
@@ -85,8 +93,7 @@ def test_the_loop_finds_what_rivals_with_the_same_search_find(
     model = create_encoder(name, D, dtype=torch.float64).eval()
     x, is_padding = batch(6, 9)
     wanted = model(x, key_padding_mask=is_padding)
-    monkeypatch.setattr(exporting, "while_loop", plain_loop)
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    in_plain_loops(monkeypatch)
     found = model(x, key_padding_mask=is_padding)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
     with pytest.raises(ValueError, match="need_trees, merges and pinned_spans cannot be exported"):
@@ -128,7 +135,9 @@ def test_an_encoder_without_mask_and_with_a_users_cell_exports() -> None:
             return (left + right) / 2
 
     model = encoder(cell=Mean())
-    program = export(model, (batch(3, 5)[0],), dynamic_shapes=SIZES)
+    x, _ = batch(3, 5)
+    export(model, (x,))  # of one size, which must not stick to the next
+    program = export(model, (x,), dynamic_shapes=SIZES)
     x, _ = batch(2, 9)
     torch.testing.assert_close(program.module()(x), model(x), rtol=0, atol=1e-10)
 

@@ -86,7 +86,7 @@ def test_the_file_is_valid_onnx_and_says_what_it_reads(folder: Path, session: An
 
 def test_the_exported_program_agrees_too(folder: Path) -> None:
     program, model = torch.export.load(folder / "a.pt2").module(), small_model()
-    for B, n in [(1, 2), (4, 9)]:
+    for B, n in [(1, 1), (1, 2), (4, 9)]:
         ids = portable.random_ids(model, B, n, torch.Generator().manual_seed(n))
         torch.testing.assert_close(program(ids), predict(model, ids), rtol=0, atol=2e-6)
 
@@ -108,9 +108,21 @@ def test_pairs_of_sentences_two_classes_and_ready_made_vectors_are_exported_too(
     assert portable.compare_with_onnx(model, path) < 2e-6
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["om", "balanced-grc"])
+def test_rivals_are_exported_too(tmp_path: Path, name: str) -> None:
+    options = {"memory_slots": 4} if name == "om" else {}
+    model, path = small_model(name, **options), tmp_path / "model.onnx"
+    portable.save_onnx(portable.export_program(model), model, path)
+    assert portable.compare_with_onnx(model, path) < 2e-6
+
+
 def test_an_encoder_that_cannot_go_is_refused_by_name() -> None:
-    with pytest.raises(BeamtreeError, match=r"encoder 'om' cannot be exported .*egt-grc can$"):
-        portable.export_program(small_model("om"))
+    with pytest.raises(BeamtreeError, match=r"encoder 'gold-grc' follows trees .* export it alone"):
+        portable.export_program(small_model("gold-grc"))
+    pairs = small_model("gau", "qqp", words=Words(Vocabulary(("is", "it"))))
+    with pytest.raises(BeamtreeError, match=r"encoder 'gau' reads two sentences, .* export it alone"):
+        portable.export_program(pairs)
 
 
 def test_what_torch_stumbles_over_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def export(
     the rows are the first sentences. An ONNX file names its labels and tokens in its metadata; the first
     token has id 3, and 1 stands for an unknown one.
 
-    Models with the encoders ebt-grc, ebt-grc-noslice, bt-grc, bt-grc-os, gt-grc and egt-grc can be exported.
+    Models with any sentence encoder can be exported but gold-grc, which follows trees it is given.
     """
     from beamtree.inference import set_beam_size
     from beamtree.model import load_model
@@ -46,7 +46,7 @@ def export(
     program = export_program(classifier)
     if exported_program is not None:
         save_program(program, exported_program)
-        typer.echo(f"wrote {exported_program}, for batches of any size and lengths from 2 on")
+        typer.echo(f"wrote {exported_program}, for batches of any size and length")
     if onnx is not None:
         save_onnx(program, classifier, onnx)
         difference = compare_with_onnx(classifier, onnx)

@@ -13,9 +13,10 @@ from beamtree.cell import without_autocast
 from beamtree.generic import refuse_double_backward
 from beamtree.noise import draw_seed
 from beamtree.parts import read_part
-from beamtree.rivals.crvnn_step import COUNT, advance, retreat
+from beamtree.rivals.crvnn_step import COUNT, STILL_EXISTS, advance, merge_softly, retreat
 from beamtree.rivals.step_graphs import StepGraphs
 from beamtree.rivals.tree_encoder import TreeEncoder, row
+from beamtree.traced_loop import State, check_exported, traced_loop
 from beamtree.tree import BeamTrees
 from beamtree.untraced import untraced
 
@@ -59,8 +60,11 @@ class CRvNN(TreeEncoder):
         self._graphs = StepGraphs()
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
+        check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
         start, end = self.leaf(torch.stack((self.start, self.end)))
+        if torch.compiler.is_exporting():
+            return row(self._merge_in_a_loop(leaves, lengths, start, end), lengths).to(leaves.dtype)
         h, lifetime = self._merge(leaves, lengths, start, end)
         sentence = row(h, lengths).to(leaves.dtype)
         if not need_trees:
@@ -70,16 +74,9 @@ class CRvNN(TreeEncoder):
     @untraced
     def _merge(self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
         """What has become of START, the tokens and END, (B, T, d), and how long each existed, (B, T)."""
-        B, n, d = leaves.shape
+        B, n, _ = leaves.shape
         T, replay = _row_width(B, n, leaves.is_cuda)
-        wide = torch.promote_types(leaves.dtype, torch.float32)
-        position, last = torch.arange(T, device=leaves.device), lengths.unsqueeze(1)
-        present = position <= last + 1  # (B, T)
-        absorbable = ((position > 0) & (position < last)).to(wide)
-        h = torch.cat((start.expand(B, 1, d), leaves, leaves.new_zeros(B, T - n - 1, d)), 1)
-        h = torch.where((position == last + 1).unsqueeze(-1), end, h).masked_fill(~present.unsqueeze(-1), 0.0)
-        modules = (self.conv, self.scorer, self.cell.w1, self.cell.w2, self.cell.norm)
-        weights = [part.to(wide) for module in modules for part in read_part(module)]
+        h, constants = self._set_out(leaves, lengths, start, end, T)
         settings = _Settings(
             iterations=n,
             looks_every=_looks_every(leaves) if self.halt else 0,
@@ -89,10 +86,41 @@ class CRvNN(TreeEncoder):
             differentiable=torch.is_grad_enabled(),
         )
         with without_autocast(leaves):
-            merged: tuple[Tensor, Tensor] = _Merging.apply(
-                h.to(wide), settings, lengths, *weights, present, absorbable
-            )
+            merged: tuple[Tensor, Tensor] = _Merging.apply(h, settings, lengths, *constants)
         return merged
+
+    def _merge_in_a_loop(self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """`_merge` for `torch.export`, (B, n + 2, d)."""
+        h, (*weights, present, absorbable) = self._set_out(leaves, lengths, start, end, leaves.shape[1] + 2)
+
+        def is_running(t: Tensor, h: Tensor, exists: Tensor, halted: Tensor) -> Tensor:
+            return ~halted.all()
+
+        def iterate(t: Tensor, h: Tensor, exists: Tensor, halted: Tensor) -> State:
+            h_after, exists_after = merge_softly(weights, h, exists, present, absorbable, None)
+            frozen = halted.unsqueeze(1)
+            halts = ((exists_after > STILL_EXISTS).sum(1) <= 3) | (t + 1 >= lengths)  # START, END and one
+            h_after = torch.where(frozen.unsqueeze(2), h, h_after)
+            return h_after, torch.where(frozen, exists, exists_after), halted | halts
+
+        halted = torch.zeros_like(lengths, dtype=torch.bool)
+        return traced_loop(is_running, iterate, (h, present.to(h.dtype), halted))[0]
+
+    def _set_out(
+        self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor, T: int
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """START, tokens, END and nothing, (B, T, d), and what does not change: weights, who is there, who can
+        be absorbed."""
+        B, n, d = leaves.shape
+        wide = torch.promote_types(leaves.dtype, torch.float32)
+        position, last = torch.arange(T, device=leaves.device), lengths.unsqueeze(1)
+        present = position <= last + 1  # (B, T)
+        absorbable = ((position > 0) & (position < last)).to(wide)
+        h = torch.cat((start.expand(B, 1, d), leaves, leaves.new_zeros(B, T - n - 1, d)), 1)
+        h = torch.where((position == last + 1).unsqueeze(-1), end, h).masked_fill(~present.unsqueeze(-1), 0.0)
+        modules = (self.conv, self.scorer, self.cell.w1, self.cell.w2, self.cell.norm)
+        weights = [part.to(wide) for module in modules for part in read_part(module)]
+        return h.to(wide), (*weights, present, absorbable)
 
 
 class _Settings(NamedTuple):

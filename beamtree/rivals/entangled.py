@@ -13,7 +13,7 @@ from torch import Tensor
 from beamtree import recursion
 from beamtree.cell import GatedRecursiveCell, autocasts
 from beamtree.checks import warn_if_greedy
-from beamtree.exporting import exported_root
+from beamtree.exporting import exported_forest, exported_root
 from beamtree.forest import Forest, refuse_merges
 from beamtree.operators import weights_of
 from beamtree.ops.registry import has_kernels
@@ -81,6 +81,8 @@ class BeamTreeGRC(TreeEncoder):
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Forest:
         refuse_merges(merges)
+        if torch.compiler.is_exporting():
+            return exported_forest(self, x, key_padding_mask, beam_size=self.beam_size)
         leaves, lengths = self.read(x, key_padding_mask)
         warn_if_greedy(self, stacklevel=5)
         if not self.plain:

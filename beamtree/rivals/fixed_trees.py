@@ -11,8 +11,11 @@ from beamtree.constraints import check_merges
 from beamtree.forest import Forest, refuse_merges
 from beamtree.rivals.given_tree import follow, has_levels
 from beamtree.rivals.tree_encoder import TreeEncoder, row, with_zero_gradients
+from beamtree.traced_loop import State, at, check_exported, traced_loop
 from beamtree.tree import BeamTrees
 from beamtree.untraced import untraced
+
+LEVELS = 40  # of a balanced tree: no sequence has as many tokens as they could hold
 
 
 class GoldTreeGRC(TreeEncoder):
@@ -28,6 +31,7 @@ class GoldTreeGRC(TreeEncoder):
         merges: Tensor | None = None,
         need_trees: bool = False,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
         merges = _check_given(merges, lengths, x.shape[1])
         root = follow(leaves, merges, self.cell).root_vectors()
@@ -46,7 +50,10 @@ class BalancedTreeGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
+        if torch.compiler.is_exporting():
+            return self._meet_in_a_loop(leaves, lengths)
         if has_levels(leaves, self.cell):
             root = follow(leaves, _balanced_merges(lengths, x.shape[1]), self.cell).root_vectors()
         else:
@@ -69,6 +76,16 @@ class BalancedTreeGRC(TreeEncoder):
             width = (width + 1) // 2
         root = nodes[:, 0]
         return with_zero_gradients(root, self.cell.parameters()) if n == 1 else root
+
+    def _meet_in_a_loop(self, nodes: Tensor, width: Tensor) -> Tensor:
+        first = 2 * torch.arange(nodes.shape[1], device=nodes.device)
+        left, right = (place.clamp(max=nodes.shape[1] - 1) for place in (first, first + 1))
+
+        def meet(_: Tensor, nodes: Tensor, width: Tensor) -> State:
+            parents, is_pair = self.cell(nodes[:, left], nodes[:, right]), first + 1 < width[:, None]
+            return torch.where(is_pair.unsqueeze(-1), parents, nodes[:, left]), (width + 1) // 2
+
+        return traced_loop(lambda _, nodes, width: width.max() > 1, meet, (nodes, width))[0][:, 0]
 
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
@@ -105,6 +122,7 @@ class RecurrentGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
         last = _read_chain(self.cell, self.initial, leaves, lengths)
         if self.bidirectional:
@@ -135,6 +153,8 @@ def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiv
 
 def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
     B, n, d = leaves.shape
+    if torch.compiler.is_exporting():
+        return _read_in_a_loop(cell, initial.repeat(B, 1), leaves, lengths)
     if has_levels(leaves, cell):
         merges = torch.where(torch.arange(n, device=leaves.device) < lengths[:, None], 0, -1)
         leaves = torch.cat((initial.expand(B, 1, d), leaves), 1)
@@ -152,10 +172,17 @@ def _read_in_turn(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengt
     return row(torch.stack(states, 1), lengths - 1)
 
 
+def _read_in_a_loop(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
+    def read(t: Tensor, state: Tensor) -> State:
+        return (torch.where((t < lengths).unsqueeze(1), cell(state, at(leaves, t, 1)), state),)
+
+    return traced_loop(lambda t, state: t < lengths.max(), read, (state,))[0]
+
+
 def _balanced_merges(lengths: Tensor, n: int) -> Tensor:
     """Level by level, left to right: a level of w nodes merges at 0, 1, …, w//2 − 1."""
-    step = torch.arange(n - 1, device=lengths.device).repeat(len(lengths), 1)
-    halved = 2 ** torch.arange((n - 1).bit_length() + 1, device=lengths.device)
+    step = torch.arange(n - 1, device=lengths.device).repeat(lengths.shape[0], 1)
+    halved = 2 ** torch.arange(LEVELS, device=lengths.device)
     L = lengths[:, None]
     before = L - (L + halved - 1) // halved  # (B, levels) merges below each level
     level = torch.searchsorted(before, step, right=True) - 1

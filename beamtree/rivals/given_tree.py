@@ -14,6 +14,7 @@ from beamtree.levels import Levels
 from beamtree.ops.fused import supports
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.given_tree import compose_levels
+from beamtree.traced_loop import follow_merges
 from beamtree.untraced import untraced
 
 
@@ -31,12 +32,25 @@ class Followed(NamedTuple):
 def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
     """Compose leaves (B, n, d) as merges (B, n−1) say, −1 where there is none; every merge has a dropout mask
     of its own."""
+    if torch.compiler.is_exporting():
+        return _follow_in_a_loop(leaves, merges, cell)
     if has_levels(leaves, cell):
         levels = Levels.of(merges)
         keep = cell.draw_keep(len(levels.children))
         nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), cell.weights())
         return Followed(nodes, levels.made, levels.roots)
     return _follow_plan(leaves, merges, cell)
+
+
+def _follow_in_a_loop(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
+    B, n, _ = leaves.shape
+    _, nodes = follow_merges(leaves, merges, lambda t, left, right: cell(left, right))
+    sequence, merged = torch.arange(B, device=merges.device), (merges >= 0).sum(1)
+    first = B * n + sequence * (n - 1)  # (B,) the rows that the first steps make
+    step = torch.arange(n - 1, device=merges.device)
+    made = torch.where(merges >= 0, first.unsqueeze(1) + step, -1)
+    roots = torch.where(merged > 0, first + merged - 1, sequence * n)
+    return Followed(torch.cat((leaves.flatten(0, 1), nodes.flatten(0, 1))), made, roots)
 
 
 @untraced

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from beamtree.cell import product_dtype
-from beamtree.exporting import exported_root
+from beamtree.exporting import exported_forest, exported_root
 from beamtree.forest import Forest, refuse_merges
 from beamtree.noise import draw_seed
 from beamtree.operators import weights_of
@@ -67,7 +67,7 @@ class EfficientGumbelTreeGRC(TreeEncoder):
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Forest:
         refuse_merges(merges)
-        return _forest(self, *self.read(x, key_padding_mask))
+        return _forest(self, x, key_padding_mask)
 
 
 class GumbelTreeGRC(TreeEncoder):
@@ -133,10 +133,15 @@ class GumbelTreeGRC(TreeEncoder):
         refuse_merges(merges)
         if self.mode == "faithful" and self.training:
             raise ValueError("mode must be 'cached' where the inner nodes are wanted in training")
-        return _forest(self, *self.read(x, key_padding_mask))
+        return _forest(self, x, key_padding_mask)
 
 
-def _forest(encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, lengths: Tensor) -> Forest:
+def _forest(
+    encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", x: Tensor, key_padding_mask: Tensor | None
+) -> Forest:
+    if torch.compiler.is_exporting():
+        return exported_forest(encoder, x, key_padding_mask, beam_size=1)
+    leaves, lengths = encoder.read(x, key_padding_mask)
     root, merges, nodes = _grown(encoder, leaves, lengths, need_nodes=True)
     return Forest(leaves, nodes[:, None], root.unsqueeze(1), BeamTrees.from_merges(merges, lengths))
 

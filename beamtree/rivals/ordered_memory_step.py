@@ -198,7 +198,8 @@ def retreat(
 
 
 def _has_kernels(x: Tensor) -> bool:
-    return x.dtype == torch.float32 and x.shape[-1] <= WIDEST and has_kernels(x.device)
+    traced = torch.compiler.is_compiling()
+    return not traced and x.dtype == torch.float32 and x.shape[-1] <= WIDEST and has_kernels(x.device)
 
 
 def _by_kernels(
@@ -294,7 +295,7 @@ def _norm_backward(
 
 def _first_open_slot(cp: Tensor) -> int:
     """Slots before it are closed in the whole batch and hold x, exactly; a GPU need not wait to know."""
-    if type(cp) is not Tensor or cp.device.type != "cpu":
+    if type(cp) is not Tensor or cp.device.type != "cpu" or torch.compiler.is_compiling():
         return 0
     return min(int((cp == 0).all(1).sum()), len(cp) - 1)
 

@@ -5,7 +5,7 @@ a trained CLS vector and the leaves, add sinusoidal positions, and give what has
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,7 @@ class TransformerSentenceEncoder(_ClsEncoder):
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
         tokens = self.dropout(tokens + sinusoids(torch.arange(tokens.shape[1], device=tokens.device), tokens))
         for layer in self.layers:
-            tokens = layer(tokens, src_key_padding_mask=is_padding)
+            tokens = _attend(layer, tokens, is_padding)
         return layer_norm_wide(tokens[:, 0], self.norm)
 
 
@@ -133,7 +133,7 @@ class UniversalTransformer(_ClsEncoder):
             if may_look and not running.any():
                 break
             signal = positions + sinusoids(torch.full((1,), step, device=tokens.device), tokens)
-            tokens = self.layer(self.dropout(tokens + signal), src_key_padding_mask=is_padding)
+            tokens = _attend(self.layer, self.dropout(tokens + signal), is_padding)
             halts = self.halting(tokens).squeeze(-1).sigmoid()  # (B, n)
             is_last = running & (spent + halts > self.threshold) if step < self.steps - 1 else running
             remainder = torch.where(is_last, 1 - spent, remainder)
@@ -144,6 +144,17 @@ class UniversalTransformer(_ClsEncoder):
         if self.training:
             sentence = _AddToLoss.apply(sentence, self.ponder_weight * (remainder * real).sum() / real.sum())
         return sentence
+
+
+def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:
+    if not torch.compiler.is_exporting():
+        found: Tensor = layer(tokens, src_key_padding_mask=is_padding)
+        return found
+    # Spread over the heads by attention itself, a mask of n + 1 columns is one that no dynamic n satisfies.
+    heads = cast(nn.TransformerEncoderLayer, layer).self_attn.num_heads
+    by_head = is_padding[torch.arange(tokens.shape[0] * heads, device=tokens.device) // heads].unsqueeze(1)
+    exported: Tensor = layer(tokens, by_head.expand(-1, tokens.shape[1], -1))
+    return exported
 
 
 class _AddToLoss(torch.autograd.Function):
