@@ -211,6 +211,12 @@ class TreeClassifier(HubMixin, nn.Module):
 
 def create_model(settings: ModelSettings, task: Task, words: Words | None = None) -> TreeClassifier:
     """A fresh model for a task; `words` are those counted in its text, if it is one on language."""
+    check_model(settings, task, words)
+    return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
+
+
+def check_model(settings: ModelSettings, task: Task, words: Words | None = None) -> None:
+    """Refuse what no model can be made of, or none for which this machine has memory."""
     if words is None and not task.tokens:
         raise BeamtreeError(f"task {task.name!r} has no words of its own: they are counted in its text")
     words = words or Words(Vocabulary(task.tokens))
@@ -221,7 +227,6 @@ def create_model(settings: ModelSettings, task: Task, words: Words | None = None
             f"the weights would take {needed / 2**30:,.0f} GiB, more than this machine's memory: "
             "choose a smaller d_model or embedding_size"
         )
-    return TreeClassifier(settings, task, words)
 
 
 def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None = None) -> None:

@@ -215,3 +215,12 @@ def shared_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index in range(7):
         (root / "logic" / f"train{index}").write_text("#\ta\tb\n^\ta\t( not a )\n" * 10)
     return write_corpora(root)
+
+
+def test_a_model_that_cannot_be_made_leaves_no_folder(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    wrong = ("--set", "model.encoder=ebt-grc", "--set", "model.options.beam_size=0")
+    refused = attempt("train", recipe, "--out", out, *wrong)
+    assert refused.exit_code == 2
+    assert "beam_size must be a whole number of at least 1, got 0" in refused.stderr
+    assert not out.exists()

@@ -79,6 +79,7 @@ def train(
 
     from rich.console import Console
 
+    from beamtree.model import check_model
     from beamtree.together import failing_together
     from beamtree.training.examples import load_learning_data
     from beamtree.training.fit import create_accelerator, fit
@@ -105,6 +106,7 @@ def train(
         if accelerator.is_main_process and not continued:
             folder.refuse_if_taken(overwrite)
         found = load_learning_data(settings, data, display.say)
+        check_model(settings.model, found.task, found.words)
     with ExitStack() as held:
         with failing_together(accelerator.device):
             if accelerator.is_main_process:
