@@ -220,7 +220,10 @@ def test_check_says_what_is_there_what_is_missing_and_where_to_get_it(tmp_path: 
     assert any(line[:4] == ["dev", "cannot", "be", "read"] for line in lines)
     assert any("no column 'hypothesis' or 'sentence2'" in " ".join(line) for line in lines)
     assert ["vectors", "small.npy"] in lines
-    assert "there is no folder" in refusal("data", "check", data / "absent")
+    absent = attempt("data", "check", data / "absent")
+    assert absent.exit_code == 2
+    assert "there is no folder" in absent.stderr
+    assert "Stanford Sentiment Treebank" in " ".join(absent.stdout.split())  # where to get it
     (data / "vectors" / "more.txt").write_text("the 1 2\n")
     assert "holds several files" in " ".join(said("data", "check", data).split())
     monkeypatch.setenv("BEAMTREE_DATA", str(data))

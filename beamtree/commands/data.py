@@ -130,6 +130,8 @@ def check(
     Console().print(_survey_table(root, found))
     for sentence in (*dict.fromkeys(split.problem for split in found if split.problem), *rows.report()):
         typer.echo(f"beamtree: {sentence}", err=True)
+    if not root.is_dir():  # what would have to be there was told all the same
+        raise BeamtreeError(f"there is no folder {root}")
 
 
 def _survey_table(root: Path, found: "list[Found]") -> "Table":
