@@ -1,7 +1,9 @@
 """The command line: a table of commands, each imported only when it is called."""
 
 import importlib
+import io
 import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -78,6 +80,8 @@ def _root(
     """Neural networks that find a tree in a sequence by themselves."""
     # oneDNN keeps what it compiled for the last 1024 shapes: hundreds of MiB, as every batch has its own.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without → or │ ends no training
 
 
 def main() -> None:

@@ -55,3 +55,9 @@ def test_help_names_every_command() -> None:
 def test_a_single_known_name_is_not_spoken_of_as_many() -> None:
     assert nearest("x", ("listops-ebt-grc",)) == "; there is listops-ebt-grc"
     assert nearest("x", ("one", "two")) == "; there are one, two"
+
+
+def test_a_terminal_that_lacks_a_character_gets_a_question_mark_and_no_trace() -> None:
+    done = CliRunner(charset="ascii").invoke(app, ["parse", "listops-ebt-grc", "[MAX 2 9 ]"])
+    assert done.exit_code == 0, repr(done.exception)
+    assert "? 9   probability" in done.stdout
