@@ -163,9 +163,10 @@ def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluat
         if of != wanted:
             raise BeamtreeError(f"{file} is of {' with '.join(of)}, but the run of {' with '.join(wanted)}")
         if weights is not None and content.get("weights") not in (None, weights):
+            commands = str(content.get("command") or f"beamtree eval {file.parent}").split("; ")
+            again = shown("; ".join(f"{command} --save" for command in commands), most=500)
             raise BeamtreeError(
-                f"{file} measured other weights than the run's best/ has now: evaluate again with "
-                f"`beamtree eval {file.parent} --save`"
+                f"{file} measured other weights than the run's best/ has now: evaluate again with {again}"
             )
         splits = {entry["split"]: _figures(entry) for entry in content["splits"]}
         names = ("beam", "merge_equal_trees", "command", "weights", "device")
