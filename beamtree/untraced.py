@@ -6,6 +6,8 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+BREAKS = "beamtree leaves this model's loop to Python: compile it without fullgraph=True"
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -15,7 +17,9 @@ def untraced(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
-        run = torch.compiler.disable(function) if torch.compiler.is_compiling() else function
-        return run(*args, **options)
+        if not torch.compiler.is_compiling():
+            return function(*args, **options)
+        torch._dynamo.graph_break(msg=BREAKS)  # told to those who asked for fullgraph=True
+        return torch.compiler.disable(function)(*args, **options)
 
     return call

@@ -128,6 +128,12 @@ def test_the_loops_of_rivals_are_left_alone(name: str) -> None:
     assert counter.op_count < 60  # unrolled, there would be some for every merge
 
 
+def test_who_asks_for_one_graph_of_a_loop_is_told_why_not() -> None:
+    compiled = torch.compile(create_encoder("egt-grc", D).eval(), backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="compile it without fullgraph=True"):
+        compiled(torch.randn(2, 5, D))
+
+
 @pytest.mark.slow
 def test_inductor_gives_the_eager_outputs_and_gradients() -> None:
     model = Classifier(BeamTreeEncoder(D, dtype=torch.float64)).eval()
