@@ -11,7 +11,6 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C._dynamo.eval_frame import reset_code
 from torch._higher_order_ops.while_loop import while_loop
 
 State = tuple[Tensor, ...]
@@ -33,6 +32,8 @@ def traced_loop(is_running: Callable[..., Tensor], step: Callable[..., State], s
 
 def _forget_earlier_loops() -> None:
     """PyTorch compares a loop with those it has traced before, which would fix a dynamic size to theirs."""
+    from torch._C._dynamo.eval_frame import reset_code  # private: no import of beamtree may depend on it
+
     for part in while_loop.__code__.co_consts:
         if isinstance(part, CodeType):
             reset_code(part)
