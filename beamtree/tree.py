@@ -3,7 +3,7 @@ follows from them: spans, heights, children, brackets, JSON, pictures.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -139,6 +139,19 @@ class BeamTrees:
         )
         some._names = None if self._names is None else self._names[rows]
         return some
+
+    def detach(self) -> "BeamTrees":
+        """The same trees without gradient: kept, they do not keep the memory of a training step."""
+        return self._each(Tensor.detach)
+
+    def to(self, device: torch.device | str) -> "BeamTrees":
+        """The same trees on a device; scores keep their gradient."""
+        return self._each(lambda part: part.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "BeamTrees":
+        same = BeamTrees(*map(change, (self.merges, self.relative_scores, self.offset, self.lengths)))
+        same._names = self._names
+        return same
 
     def _row(self, index: int) -> int:
         if not -len(self) <= index < len(self):

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError
 from beamtree.tree import BeamTrees
 
@@ -135,6 +136,21 @@ def test_scores_and_weights_carry_the_gradient_and_dead_beams_get_none() -> None
     slope = float(wanted[0] * wanted[1])
     assert relative.grad is not None
     torch.testing.assert_close(relative.grad, torch.tensor([[1 + slope, -slope, 0.0], [0.0, 0.0, 0.0]]))
+
+
+def test_trees_to_keep_hold_no_gradient_and_go_to_a_device_with_their_words() -> None:
+    _, trees = BeamTreeEncoder(4)(torch.randn(2, 5, 4), need_trees=True)
+    named = trees.named([list("abcde"), list("fghij")])
+    kept = named.detach()
+    assert trees.log_scores.requires_grad
+    assert not kept.log_scores.requires_grad
+    assert kept.brackets() == named.brackets()
+    assert torch.equal(kept.merges, trees.merges)
+    assert torch.equal(kept.log_scores, trees.log_scores)
+    moved = named.to("meta")
+    parts = (moved.merges, moved.relative_scores, moved.offset, moved.lengths)
+    assert {part.device.type for part in parts} == {"meta"}
+    assert named.to("cpu").weights.requires_grad
 
 
 def test_the_weight_of_a_span_is_that_of_the_trees_which_have_it_and_carries_their_gradient() -> None:
