@@ -96,8 +96,8 @@ class Plan:
 
     @cached_property
     def block_h(self) -> int:
-        # Of a tile with fewer elements than a program's 128 threads Triton works out the choice in several
-        # layouts, from copies of a score that differ in the last bit: a product is fused into the sum.
+        # Of a tile with fewer elements than a program's 128 threads Triton may work out the choice in several
+        # layouts, each from its own copies of the scores, which must then agree to the last bit (pair_score).
         return max(128 // self.beams, min(128, triton.next_power_of_2(self.H)))
 
     def more_words(self, n: int) -> dict[str, int]:
