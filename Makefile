@@ -2,15 +2,21 @@
 # Both make their own .venv. TORCH may name another build: make test TORCH="torch==2.9.0"
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+OLDEST := torch==2.8.0
 BIN := .venv/bin
 
-.PHONY: run test browser lint clean lock audit trust
+.PHONY: run test test-oldest browser lint clean lock audit trust
 
 run: .venv/installed
 	$(BIN)/python -m beamtree.demo
 
 test: .venv/installed browser lint
 	$(BIN)/python -m pytest -n 2 --cov=beamtree --cov-report=term --cov-fail-under=95
+
+# What depends most on PyTorch's version, on the oldest that pyproject.toml admits, in a .venv of its own.
+test-oldest: .venv-oldest/installed
+	.venv-oldest/bin/python -m pytest -n 2 $(foreach name,compile export export_models recursion golden encoder \
+	    contextualizer resume,tests/test_$(name).py)
 
 # The explorer is tested in a real browser, which is installed where it is missing and we may.
 BROWSER := chromium chromium-driver fonts-dejavu-core
@@ -26,12 +32,12 @@ lint: .venv/installed
 
 # Everything but torch comes in the version and with the hash that requirements.lock names.
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
-.venv/installed: pyproject.toml requirements.lock
-	@echo "Installing into .venv, which takes some minutes the first time."
-	$(PYTHON) -m venv .venv
-	$(PIP_INSTALL) --no-deps --require-hashes -r requirements.lock
-	$(PIP_INSTALL) $(TORCH)
-	$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+.venv/installed .venv-oldest/installed: %/installed: pyproject.toml requirements.lock
+	@echo "Installing into $*, which takes some minutes the first time."
+	$(PYTHON) -m venv $*
+	$*/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$*/bin/pip install --quiet --disable-pip-version-check $(if $(findstring oldest,$*),$(OLDEST),$(TORCH))
+	$*/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 # After a change to the dependencies in pyproject.toml; LOCK=--upgrade takes the newest versions.
@@ -48,4 +54,4 @@ trust: .venv/installed
 	$(BIN)/python -m tools.trust all
 
 clean:
-	rm -rf .venv dist build
+	rm -rf .venv .venv-oldest dist build

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from beamtree.generic import refuse_double_backward
+from beamtree.tracing import is_exporting
 from beamtree.tree import BeamTrees
 
 DENSE_UP_TO = 256  # tokens: matrix products are quicker and the scalars few
@@ -33,7 +34,7 @@ class Ancestry(Protocol):
 def find_ancestry(trees: BeamTrees) -> Ancestry:
     """The layout that needs less memory, but the dense one for short sequences and in exports."""
     n = trees.merges.shape[-1] + 1
-    if torch.compiler.is_exporting() or n <= DENSE_UP_TO:
+    if is_exporting() or n <= DENSE_UP_TO:
         return DenseAncestry(trees)
     height = int(trees.heights.max())
     return ListedAncestry(trees, height) if SHALLOW * height <= n else DenseAncestry(trees)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from beamtree.cell import autocasts
+from beamtree.tracing import is_compiling
 
 _validate_on_gpu = False
 
@@ -19,7 +20,7 @@ def validate(enabled: bool = True) -> None:
 
 def looks_at_values(x: Tensor) -> bool:
     """Whether values may be read now: eager mode on the CPU, or on a GPU if the user asked for it."""
-    if torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter):
+    if is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter):
         return False
     if x.is_cuda:
         return _validate_on_gpu and not torch.cuda.is_current_stream_capturing()
@@ -60,7 +61,7 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
 
 def warn_if_greedy(encoder: Any, *, stacklevel: int) -> None:
     """Once for an encoder that trains with one beam; `stacklevel` leads from here to the call of it."""
-    if encoder.beam_size > 1 or encoder._warned or not encoder.training or torch.compiler.is_compiling():
+    if encoder.beam_size > 1 or encoder._warned or not encoder.training or is_compiling():
         return
     encoder._warned = True
     warnings.warn(

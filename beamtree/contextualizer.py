@@ -17,6 +17,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.forest import Forest, TreeSource
 from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
 from beamtree.traced_loop import check_exported
+from beamtree.tracing import is_exporting
 from beamtree.tree import BeamTrees
 
 
@@ -137,7 +138,7 @@ class BeamTreeContextualizer(SavedBlock):
                 x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
             read = layer_norm_wide(x, self.norm)
         is_padding = key_padding_mask
-        if torch.compiler.is_exporting():
+        if is_exporting():
             read, is_padding, merges = _one_longer(read, is_padding, merges)
         forest = self.source.forest(read, is_padding, merges=merges)
         tokens, root = self._attend(forest)[:, : x.shape[1]], forest.average(forest.roots)

@@ -15,6 +15,7 @@ from beamtree.forest import Forest
 from beamtree.leaf import LeafTransform
 from beamtree.recursion import Beams, beam_tree_recursion
 from beamtree.scorer import SlicedScorer
+from beamtree.tracing import is_exporting
 from beamtree.tree import BeamTrees
 
 
@@ -106,7 +107,7 @@ class BeamTreeEncoder(SavedBlock):
         `torch.export` takes the encoder in evaluation mode, without these three; batch and length may be
         dynamic, the length from 2 on.
         """
-        if torch.compiler.is_exporting():
+        if is_exporting():
             self._refuse_equal_trees()
             given = (need_trees, merges, pinned_spans)
             return exported_root(self, x, key_padding_mask, *given, beam_size=self.beam_size)
@@ -133,7 +134,7 @@ class BeamTreeEncoder(SavedBlock):
         pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
     ) -> Forest:
         """The surviving beams with all their nodes."""
-        if torch.compiler.is_exporting():
+        if is_exporting():
             self._refuse_equal_trees()
             given = (merges, pinned_spans)
             return exported_forest(self, x, key_padding_mask, *given, beam_size=self.beam_size)

@@ -19,7 +19,7 @@ from beamtree.lineage import find_lineages, inner_nodes, merge_positions
 from beamtree.noise import Randomness
 from beamtree.replay import replay
 from beamtree.search import Tape, search
-from beamtree.untraced import untraced
+from beamtree.tracing import untraced
 
 NO_SECOND_DERIVATIVE = (
     "beamtree: tree recursion has no second derivative; call backward or autograd.grad without "

@@ -8,6 +8,7 @@ from beamtree.checks import check_form, lengths_from, looks_at_values
 from beamtree.ops.products import linear
 from beamtree.ops.registry import has_kernels
 from beamtree.parts import DirectlyRead
+from beamtree.tracing import is_compiling
 
 WIDEST_AT_ONCE = 256  # features of a leaf that one kernel reads, normalises and counts
 
@@ -50,7 +51,7 @@ class LeafTransform(DirectlyRead):
     def _reads_at_once(self, x: Tensor) -> bool:
         """Whether one kernel does it all, with nobody looking on."""
         return (
-            not torch.compiler.is_compiling()
+            not is_compiling()
             and type(x) is Tensor
             and x.is_cuda
             and x.dtype == self.linear.weight.dtype == torch.float32

@@ -19,6 +19,7 @@ from beamtree.parts import read_part
 from beamtree.replay import replay
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.search import Tape, search
+from beamtree.tracing import is_compiling
 
 _CELL = 6  # the first six weights are the cell's; then four of a sliced or two of an entangled scorer
 
@@ -71,7 +72,7 @@ def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer)
 
 def _refuse_forward_mode(*inputs: Tensor) -> None:
     """PyTorch would drop the tangents at an operator that has no rule for them, without a word."""
-    if not torch.compiler.is_compiling() and any(unpack_dual(x).tangent is not None for x in inputs):
+    if not is_compiling() and any(unpack_dual(x).tangent is not None for x in inputs):
         raise NotImplementedError(
             "beamtree: tree recursion has no forward-mode derivative (jvp, jacfwd, dual numbers): call "
             "backward or autograd.grad"

@@ -8,7 +8,6 @@ a user's own go through an autograd function. On a GPU the commonest case has ke
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from beamtree.cell import GatedRecursiveCell
@@ -17,6 +16,7 @@ from beamtree.noise import draw_seed
 from beamtree.operators import registered_recursion
 from beamtree.rivals import step_graphs
 from beamtree.scorer import EntangledScorer, SlicedScorer
+from beamtree.tracing import is_compiling
 from beamtree.tree import BeamTrees
 
 
@@ -80,6 +80,6 @@ def _faster_as_graphs(leaves: Tensor, scorer: nn.Module, pins: Tensor | None) ->
     return (
         pins is not None
         and type(scorer) is SlicedScorer
-        and not torch.compiler.is_compiling()
+        and not is_compiling()
         and step_graphs.may_replay(leaves)
     )

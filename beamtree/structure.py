@@ -11,6 +11,7 @@ from torch import Tensor
 
 from beamtree.ops.registry import HAS_TRITON, register
 from beamtree.traced_loop import follow_merges
+from beamtree.tracing import is_compiling, is_exporting
 
 
 class Structure(NamedTuple):
@@ -23,9 +24,9 @@ class Structure(NamedTuple):
 def find_structure(merges: Tensor) -> Structure:
     """Decode merges (R, n-1), -1 where there is none. Stays on the device and never synchronises with it."""
     # A compiler would unroll the steps and compile them again for every length.
-    if torch.compiler.is_exporting():
+    if is_exporting():
         return _in_a_loop(merges)
-    if torch.compiler.is_compiling() or (merges.is_cuda and HAS_TRITON):
+    if is_compiling() or (merges.is_cuda and HAS_TRITON):
         return Structure(*torch.ops.beamtree.structure(merges))
     return _step_by_step(merges)
 

@@ -5,6 +5,7 @@ up with every merge. That copies the row, O(n²·d) in all; eager code copies no
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import CodeType
 from typing import Protocol
 
@@ -13,7 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._higher_order_ops.while_loop import while_loop
 
+from beamtree.tracing import is_exporting
+
 State = tuple[Tensor, ...]
+
+# What an older release saves of a change of gradient mode it cannot load again.
+_GRADIENT_MODE_IS_SAVED = torch.__version__ >= "2.10"
 
 
 class HasMode(Protocol):
@@ -25,7 +31,7 @@ def traced_loop(is_running: Callable[..., Tensor], step: Callable[..., State], s
     if not torch.compiler.is_dynamo_compiling():
         _forget_earlier_loops()
     start = torch.zeros((), dtype=torch.int64, device=state[0].device)
-    with torch.no_grad():
+    with torch.no_grad() if _GRADIENT_MODE_IS_SAVED else nullcontext():
         _, *final = while_loop(is_running, lambda t, *now: (t + 1, *step(t, *now)), (start, *state))
     return tuple(final)
 
@@ -41,7 +47,7 @@ def _forget_earlier_loops() -> None:
 
 def check_exported(module: HasMode, need_trees: bool = False) -> None:
     """Refuse what an export cannot hold, where this is one."""
-    if not torch.compiler.is_exporting():
+    if not is_exporting():
         return
     if module.training:
         raise RuntimeError("torch.export is for inference here: call eval() on the encoder before")

@@ -21,4 +21,4 @@ def plain_loop(goes_on: Callable[..., Tensor], body: Callable[..., State], state
 def in_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on models believe to be exported."""
     monkeypatch.setattr(traced_loop, "while_loop", plain_loop)
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    monkeypatch.setattr(torch.compiler, "_is_exporting_flag", True)

@@ -64,8 +64,9 @@ def test_the_whole_model_is_one_graph_for_all_lengths(training: bool) -> None:
     assert counter.frame_count <= 2  # one for the first length, one for all others
 
 
-def test_a_contextualizer_is_one_graph_for_all_lengths() -> None:
-    model = BeamTreeContextualizer(D, residual=True, dropout=0.2, dtype=torch.float64)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_contextualizer_is_one_graph_for_all_lengths(training: bool) -> None:
+    model = BeamTreeContextualizer(D, residual=True, dropout=0.2, dtype=torch.float64).train(training)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True)
     for n in (5, 7, 12, 3):
@@ -112,7 +113,8 @@ def test_a_users_cell_breaks_the_graph_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["egt-grc", "gt-grc", "bt-grc-os", "recurrent-grc", "balanced-grc", "gold-grc"]
+    "name",
+    ["egt-grc", "gt-grc", "bt-grc-os", "crvnn", "om", "recurrent-grc", "balanced-grc", "gold-grc"],
 )
 def test_the_loops_of_rivals_are_left_alone(name: str) -> None:
     model = create_encoder(name, D, dropout=0.2, dtype=torch.float64)

@@ -31,3 +31,11 @@ def test_the_lock_is_made_by_one_command_that_leaves_torch_out(monkeypatch: pyte
 
 def test_names_are_compared_as_the_index_does() -> None:
     assert normal("Huggingface_Hub") == "huggingface-hub"
+
+
+def test_the_oldest_torch_that_is_admitted_is_the_one_that_is_tested() -> None:
+    admitted = re.search(r'"torch>=([\d.]+)"', (LOCK.parent / "pyproject.toml").read_text())
+    tested = re.search(r"^OLDEST := torch==([\d.]+)$", (LOCK.parent / "Makefile").read_text(), re.MULTILINE)
+    assert admitted is not None
+    assert tested is not None
+    assert tested[1] == f"{admitted[1]}.0"

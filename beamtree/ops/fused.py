@@ -14,6 +14,7 @@ from torch import Tensor
 from beamtree.cell import without_autocast
 from beamtree.ops.products import float32_precision
 from beamtree.ops.registry import HAS_TRITON, has_kernels, register
+from beamtree.tracing import is_compiling
 
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
@@ -30,7 +31,7 @@ def supports(leaves: Tensor, weights: list[Tensor], beam_size: int) -> bool:
         and beam_size <= BEAMS_AT_MOST
         and NARROWEST <= leaves.shape[2] <= WIDEST
         and all(x.dtype == torch.float32 for x in (leaves, *weights))
-        and (HAS_TRITON if torch.compiler.is_compiling() else has_kernels(leaves.device))
+        and (HAS_TRITON if is_compiling() else has_kernels(leaves.device))
     )
 
 
@@ -50,7 +51,7 @@ def fused_recursion(
     if seed is None:
         seed = lengths  # nobody reads it; a tensor of its own would cost a launch
     options = (beam_size, noisy, dropout, product_dtype, need_nodes)
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return torch.ops.beamtree.fused_search(leaves, lengths, seed, *options, weights)[:5]
     if not torch.is_grad_enabled():
         return run_search(leaves, lengths, seed, *options, weights, record=False)[:5]

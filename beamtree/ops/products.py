@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from beamtree.cell import autocasts
 from beamtree.ops.registry import has_kernels
 from beamtree.parts import read_part
+from beamtree.tracing import is_compiling
 
 SMALL = 2**30  # multiplications
 FEW = 2**19  # numbers that a layer reads: beyond, the workspace does not matter
@@ -58,7 +59,7 @@ def is_few(x: Tensor, weight: Tensor) -> bool:
         and torch.is_grad_enabled()
         and x.numel() <= FEW
         and x.dtype == weight.dtype == torch.float32
-        and not torch.compiler.is_compiling()
+        and not is_compiling()
         and not autocasts(x)
         and has_kernels(x.device)
     )

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from beamtree.tracing import is_compiling
+
 # Adding such a number rounds to its last place, 2⁻¹⁹ and 2⁻²⁸, and keeps the order.
 _ROUNDING = {torch.float32: 24.0, torch.float64: 1.5 * 2.0**24}
 
@@ -23,7 +25,7 @@ def stable_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     is among the k largest its index has no meaning.
     """
     rounded = up_to_rounding(values)
-    if k < values.shape[-1] and values.device.type == "cpu" and not torch.compiler.is_compiling():
+    if k < values.shape[-1] and values.device.type == "cpu" and not is_compiling():
         top, index = rounded.topk(k + 1)
         tied = (top[..., 1:] == top[..., :-1]) & (top[..., 1:] > -torch.inf)
         if not tied.any():

@@ -17,8 +17,8 @@ from beamtree.rivals.crvnn_step import COUNT, STILL_EXISTS, advance, merge_softl
 from beamtree.rivals.step_graphs import StepGraphs
 from beamtree.rivals.tree_encoder import TreeEncoder, row
 from beamtree.traced_loop import State, check_exported, traced_loop
+from beamtree.tracing import is_exporting, untraced
 from beamtree.tree import BeamTrees
-from beamtree.untraced import untraced
 
 # Beyond these sizes an iteration's kernels are long enough to hide their launches.
 REPLAYED_TOKENS, REPLAYED_PAIRS = 2**14, 2**22
@@ -63,7 +63,7 @@ class CRvNN(TreeEncoder):
         check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
         start, end = self.leaf(torch.stack((self.start, self.end)))
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return row(self._merge_in_a_loop(leaves, lengths, start, end), lengths).to(leaves.dtype)
         h, lifetime = self._merge(leaves, lengths, start, end)
         sentence = row(h, lengths).to(leaves.dtype)

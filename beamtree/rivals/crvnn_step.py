@@ -83,7 +83,7 @@ def merge_softly(
     hidden = F.gelu(F.linear(torch.cat((left, h), -1), w.w1, w.b1))
     gates = F.linear(hidden if keep is None else hidden * keep, w.w2, w.b2)
     parent = F.layer_norm(gate(gates, left, h), (d,), w.norm_weight, w.norm_bias, EPS)
-    return torch.lerp(h, parent, grows), exists * (1 - absorbed)
+    return torch.lerp(h, parent, grows.expand_as(h)), exists * (1 - absorbed)
 
 
 def advance(

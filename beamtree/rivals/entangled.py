@@ -21,8 +21,8 @@ from beamtree.rivals.beam_step import Beams, Made, Step, splice, take
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
 from beamtree.rivals.whole_graphs import WholeGraphs, lengthen
 from beamtree.scorer import EntangledScorer
+from beamtree.tracing import is_exporting, untraced
 from beamtree.tree import BeamTrees
-from beamtree.untraced import untraced
 
 
 class BeamTreeGRC(TreeEncoder):
@@ -60,7 +60,7 @@ class BeamTreeGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=self.beam_size)
         leaves, lengths = self.read(x, key_padding_mask)
         warn_if_greedy(self, stacklevel=5)
@@ -81,7 +81,7 @@ class BeamTreeGRC(TreeEncoder):
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Forest:
         refuse_merges(merges)
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return exported_forest(self, x, key_padding_mask, beam_size=self.beam_size)
         leaves, lengths = self.read(x, key_padding_mask)
         warn_if_greedy(self, stacklevel=5)

@@ -12,8 +12,8 @@ from beamtree.forest import Forest, refuse_merges
 from beamtree.rivals.given_tree import follow, has_levels
 from beamtree.rivals.tree_encoder import TreeEncoder, row, with_zero_gradients
 from beamtree.traced_loop import State, at, check_exported, traced_loop
+from beamtree.tracing import is_exporting, untraced
 from beamtree.tree import BeamTrees
-from beamtree.untraced import untraced
 
 LEVELS = 40  # of a balanced tree: no sequence has as many tokens as they could hold
 
@@ -52,7 +52,7 @@ class BalancedTreeGRC(TreeEncoder):
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return self._meet_in_a_loop(leaves, lengths)
         if has_levels(leaves, self.cell):
             root = follow(leaves, _balanced_merges(lengths, x.shape[1]), self.cell).root_vectors()
@@ -153,7 +153,7 @@ def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiv
 
 def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
     B, n, d = leaves.shape
-    if torch.compiler.is_exporting():
+    if is_exporting():
         return _read_in_a_loop(cell, initial.repeat(B, 1), leaves, lengths)
     if has_levels(leaves, cell):
         merges = torch.where(torch.arange(n, device=leaves.device) < lengths[:, None], 0, -1)

@@ -15,7 +15,7 @@ from beamtree.ops.fused import supports
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.given_tree import compose_levels
 from beamtree.traced_loop import follow_merges
-from beamtree.untraced import untraced
+from beamtree.tracing import is_exporting, untraced
 
 
 class Followed(NamedTuple):
@@ -32,7 +32,7 @@ class Followed(NamedTuple):
 def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
     """Compose leaves (B, n, d) as merges (B, n−1) say, −1 where there is none; every merge has a dropout mask
     of its own."""
-    if torch.compiler.is_exporting():
+    if is_exporting():
         return _follow_in_a_loop(leaves, merges, cell)
     if has_levels(leaves, cell):
         levels = Levels.of(merges)

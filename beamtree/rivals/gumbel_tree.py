@@ -21,8 +21,8 @@ from beamtree.rivals.straight_through import straight_through_tree
 from beamtree.rivals.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
 from beamtree.rivals.whole_graphs import Outputs, WholeGraphs, lengthen
 from beamtree.scorer import EntangledScorer, SlicedScorer
+from beamtree.tracing import is_exporting, untraced
 from beamtree.tree import BeamTrees
-from beamtree.untraced import untraced
 
 DRAWS_AT_ONCE = 1 << 16
 
@@ -52,7 +52,7 @@ class EfficientGumbelTreeGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
         root, merges, _ = _grown(self, leaves, lengths)
@@ -100,7 +100,7 @@ class GumbelTreeGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
         if self.mode == "cached" or not self.training:
@@ -139,7 +139,7 @@ class GumbelTreeGRC(TreeEncoder):
 def _forest(
     encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", x: Tensor, key_padding_mask: Tensor | None
 ) -> Forest:
-    if torch.compiler.is_exporting():
+    if is_exporting():
         return exported_forest(encoder, x, key_padding_mask, beam_size=1)
     leaves, lengths = encoder.read(x, key_padding_mask)
     root, merges, nodes = _grown(encoder, leaves, lengths, need_nodes=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from beamtree.ops.reference import up_to_rounding
 from beamtree.rivals.running_sum import running_sum
-from beamtree.untraced import untraced
+from beamtree.tracing import untraced
 
 Draw = Callable[[int, int], Tensor | None]  # step, pairs -> (B, pairs, …)
 

@@ -18,7 +18,7 @@ from beamtree.rivals.beam_step import Beams, Candidates, Made, Step, splice, tak
 from beamtree.rivals.entangled import BeamTreeGRC
 from beamtree.rivals.running_sum import running_sum
 from beamtree.rivals.tree_encoder import gumbel_noise
-from beamtree.untraced import untraced
+from beamtree.tracing import untraced
 
 
 class OneSoftBeamTreeGRC(BeamTreeGRC):

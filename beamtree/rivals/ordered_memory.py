@@ -21,8 +21,8 @@ from beamtree.rivals.ordered_memory_step import Weights, advance, retreat
 from beamtree.rivals.step_graphs import StepGraphs
 from beamtree.rivals.tree_encoder import row
 from beamtree.traced_loop import State, at, check_exported, traced_loop
+from beamtree.tracing import is_exporting, untraced
 from beamtree.tree import BeamTrees
-from beamtree.untraced import untraced
 
 # Beyond this many numbers in the memory, a step's kernels are long enough to hide their launches.
 REPLAYED_MEMORY = 2**21
@@ -88,7 +88,7 @@ class OrderedMemory(nn.Module):
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         leaves = layer_norm_wide(self.leaf["linear"](x.transpose(0, 1)), self.memory_norm)  # (n, B, d)
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return self._read_in_a_loop(leaves, lengths).to(self.memory_norm.weight.dtype)
         outputs, p = self._read(leaves)
         sentence = row(outputs.transpose(0, 1), lengths - 1).to(self.memory_norm.weight.dtype)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from beamtree.noise import draw_keep
 from beamtree.ops.registry import has_kernels
+from beamtree.tracing import is_compiling
 
 if TYPE_CHECKING:
     from beamtree.ops.slot_attention import Attention
@@ -103,7 +104,7 @@ def attend(
     p = mass / mass.sum(0).clamp(min=1e-12)
     cp = sum_over_slots(p)
     rcp = (cp[-1] - cp + p).to(p.dtype)
-    return p, cp.to(p.dtype), torch.lerp(memory, candidates, rcp.unsqueeze(-1))
+    return p, cp.to(p.dtype), torch.lerp(memory, candidates, rcp.unsqueeze(-1).expand_as(memory))
 
 
 def advance(
@@ -128,7 +129,7 @@ def advance(
             attention, cells = _by_kernels(w, x, query, memory, candidates, p, keeps)
             return attention.written, cells.compose(), attention.p
     masks = Masks.of(*keeps, d)
-    p, cp, memory = attend(w[:ATTENTION], query, memory, candidates, p, masks)
+    p, cp, memory = attend([*w][:ATTENTION], query, memory, candidates, p, masks)
     first, share = _first_open_slot(cp), cp.unsqueeze(-1)
     from_memory = F.linear(_drop(memory, masks.right), w.w1_right, w.b1)  # (S, B, 4d)
     slots = [x] * first
@@ -138,7 +139,8 @@ def advance(
         gates = torch.addmm(w.b2, _drop(hidden, _at(masks.hidden, j)), w.w2.t())  # (B, 4d)
         to_left, to_right, to_content = gates[:, : 3 * d].sigmoid().chunk(3, -1)
         total = torch.addcmul(to_left * v, to_right, memory[j]).addcmul_(to_content, gates[:, 3 * d :])
-        v = torch.lerp(x, F.layer_norm(total, (d,), w.norm_weight, w.norm_bias, EPS), share[j])
+        composed = F.layer_norm(total, (d,), w.norm_weight, w.norm_bias, EPS)
+        v = torch.lerp(x, composed, share[j].expand_as(x))
         slots.append(v)
     return memory, torch.stack(slots), p
 
@@ -198,7 +200,7 @@ def retreat(
 
 
 def _has_kernels(x: Tensor) -> bool:
-    traced = torch.compiler.is_compiling()
+    traced = is_compiling()
     return not traced and x.dtype == torch.float32 and x.shape[-1] <= WIDEST and has_kernels(x.device)
 
 
@@ -295,7 +297,7 @@ def _norm_backward(
 
 def _first_open_slot(cp: Tensor) -> int:
     """Slots before it are closed in the whole batch and hold x, exactly; a GPU need not wait to know."""
-    if type(cp) is not Tensor or cp.device.type != "cpu" or torch.compiler.is_compiling():
+    if type(cp) is not Tensor or cp.device.type != "cpu" or is_compiling():
         return 0
     return min(int((cp == 0).all(1).sum()), len(cp) - 1)
 

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from beamtree.cell import layer_norm_wide
 from beamtree.checks import looks_at_values
 from beamtree.leaf import LeafTransform
+from beamtree.tracing import is_exporting
 
 
 class _ClsEncoder(nn.Module):
@@ -147,7 +148,7 @@ class UniversalTransformer(_ClsEncoder):
 
 
 def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:
-    if not torch.compiler.is_exporting():
+    if not is_exporting():
         found: Tensor = layer(tokens, src_key_padding_mask=is_padding)
         return found
     # Spread over the heads by attention itself, a mask of n + 1 columns is one that no dynamic n satisfies.

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from beamtree.baked_in import has_hooks
 from beamtree.generic import refuse_double_backward
 from beamtree.rivals import step_graphs
+from beamtree.tracing import is_compiling
 
 Outputs = tuple[Tensor, ...]
 Computation = Callable[..., Outputs]
@@ -53,7 +54,7 @@ class WholeGraphs:
         """Whether graphs are for such sequences (B, n, d), and for now."""
         return (
             self.capacity > 0
-            and not torch.compiler.is_compiling()
+            and not is_compiling()
             and step_graphs.may_replay(tokens)
             and 1 < tokens.shape[1] <= LONGEST
             and torch.is_grad_enabled()
