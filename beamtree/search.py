@@ -111,7 +111,7 @@ def search(
             scores, offset, before, beam_row = scores[:A], offset[:A], before[:A], beam_row[:A]
         rows, width = A * K, n - t + 2
         energy = pair_scores.view(A, K, width)[..., 1 : width - 2]  # (A, K, pairs)
-        log_z = energy.logsumexp(-1)  # (A, K)
+        log_z = energy.double().logsumexp(-1).to(wide)  # (A, K): summed so that a row's width does not show
         if merges is not None:
             parent, position = torch.zeros_like(before), merges[order[:A], t].unsqueeze(1)
             scores = scores + energy.gather(-1, position.unsqueeze(-1)).squeeze(-1) - log_z

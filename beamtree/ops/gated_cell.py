@@ -9,6 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+BLOCK = 16
+
+
+def in_blocks(rows: Tensor) -> Tensor:
+    """The rows (m, k), on a CPU with zeros below them up to a multiple of BLOCK.
+
+    A product of some rows left over is rounded otherwise than one of a block, so that equal pairs would get
+    scores that differ, and ties be broken by whatever stands beside them in the batch.
+    """
+    missing = -rows.shape[0] % BLOCK if rows.device.type == "cpu" else 0
+    return F.pad(rows, (0, 0, 0, missing)) if missing else rows
+
 
 class GatedCell:
     """`GatedRecursiveCell` as a function of its six parameters; products in `product_dtype` (autocast)."""
@@ -24,8 +36,10 @@ class GatedCell:
         self.d = self.norm_weight.shape[0]
 
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:  # (rows, 2, d) -> (rows, d)
-        d = self.d
+        d, rows = self.d, children.shape[0]
         pair = children.view(-1, 2 * d)
+        if keep is None:
+            pair = in_blocks(pair)
         hidden = F.gelu(self._linear(pair, self.w1, self.b1))
         if keep is not None:
             hidden *= keep
@@ -34,7 +48,7 @@ class GatedCell:
         mixed = opened[:, :d] * pair[:, :d]
         mixed.addcmul_(opened[:, d : 2 * d], pair[:, d:])
         mixed.addcmul_(opened[:, 2 * d :], gates[:, 3 * d :])
-        return self._norm(mixed)
+        return self._norm(mixed)[:rows]
 
     def recall(self, children: Tensor, keep: Tensor | None) -> None:
         """Recompute what the derivative needs, for all rows at once."""
@@ -112,7 +126,8 @@ class SlicedScore:
         self.gradients = [torch.zeros_like(p) for p in (self.w1, self.b1, self.w2, self.b2)]
 
     def __call__(self, pairs: Tensor) -> Tensor:  # (rows, 2, d) -> (rows,)
-        return torch.addmv(self.b2, F.gelu(self._hidden(self._slices(pairs))), self.w2[0])
+        hidden = self._hidden(in_blocks(self._slices(pairs)))
+        return torch.addmv(self.b2, F.gelu(hidden), self.w2[0])[: pairs.shape[0]]
 
     def pull(self, pairs: Tensor, grad: Tensor) -> Tensor:
         """Gradients of scores → gradients of the pairs, (rows, 2, d); the parameters' are summed up."""

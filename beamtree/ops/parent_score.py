@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from beamtree.ops.gated_cell import GatedCell
+from beamtree.ops.gated_cell import GatedCell, in_blocks
 
 
 class ParentScore:
@@ -17,7 +17,11 @@ class ParentScore:
         self.gradients = [torch.zeros_like(p, dtype=wide) for p in parameters]
 
     def __call__(self, pairs: Tensor, keep: Tensor | None = None) -> Tensor:  # (rows, 2, d) -> (rows,)
-        return torch.addmv(self.bias, self.cell(pairs, keep).to(self.weight.dtype), self.weight[0])
+        return self.of(self.cell(pairs, keep))
+
+    def of(self, parents: Tensor) -> Tensor:  # (rows, d) -> (rows,)
+        rows = in_blocks(parents.to(self.weight.dtype))
+        return torch.addmv(self.bias, rows, self.weight[0])[: parents.shape[0]]
 
     def pull(self, pairs: Tensor, grad: Tensor, keep: Tensor | None = None) -> Tensor:
         """Gradients of scores → gradients of the pairs, (rows, 2, d); the parameters' are summed up."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.cell import autocasts
+from beamtree.ops.gated_cell import in_blocks
 from beamtree.ops.registry import has_kernels
 from beamtree.parts import read_part
 from beamtree.tracing import is_compiling
@@ -50,6 +51,9 @@ def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     if is_few(x, weight):
         y: Tensor = _Product.apply(x.reshape(-1, x.shape[-1]), weight.t())
         return y.view(*x.shape[:-1], -1) + bias
+    if x.device.type == "cpu" and not is_compiling():
+        rows = x.reshape(-1, x.shape[-1])
+        return F.linear(in_blocks(rows), weight, bias)[: rows.shape[0]].view(*x.shape[:-1], -1)
     return F.linear(x, weight, bias)
 
 

@@ -50,9 +50,8 @@ class EntangledJudge:
         self.score = ParentScore(parameters, product_dtype)
 
     def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        score = self.score
-        parents = score.cell(pairs, keep)
-        return torch.addmv(score.bias, parents.to(score.weight.dtype), score.weight[0]), parents
+        parents = self.score.cell(pairs, keep)
+        return self.score.of(parents), parents
 
     def pull(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> Tensor:
         self.score.cell.recall(pairs, keep)
