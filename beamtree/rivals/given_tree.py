@@ -76,6 +76,9 @@ class Plan(NamedTuple):
     @classmethod
     def of(cls, merges: Tensor) -> "Plan":
         """From merges (B, n−1), −1 where there is none. Planning is done on the host."""
+        if merges.is_meta:  # no heights to look at: as if all merges were of one
+            levels = Levels.of(merges)
+            return cls(levels.children, levels.roots, levels.made, [len(levels.children)])
         device, levels = merges.device, Levels.of(merges.cpu())
         ends = levels.starts[1 : int(levels.height) + 1].tolist()
         children = levels.children[: ends[-1] if ends else 0]

@@ -117,7 +117,7 @@ class GumbelTreeGRC(TreeEncoder):
                 noise=lambda t, pairs: None if noise is None else noise(t, B, pairs),
                 keep=lambda t, pairs: self.cell.draw_keep(B, pairs),
             )
-            if x.shape[1] == 1:
+            if x.shape[1] <= 2:  # nothing to choose from
                 root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 

@@ -220,10 +220,11 @@ class _Reading(torch.autograd.Function):
 def _parse(attention: Tensor, lengths: Tensor) -> BeamTrees:
     n = len(attention)
     merges = torch.full((len(lengths), n - 1), -1, dtype=torch.int64, device="cpu")
-    slots = attention.argmax(1).t().tolist()  # (B, n)
-    for b, length in enumerate(lengths.tolist()):
-        positions = _shift_and_reduce(slots[b][:length])
-        merges[b, : length - 1] = torch.tensor(positions, dtype=torch.int64, device="cpu")
+    if not lengths.is_meta:  # else there is nothing to read off
+        slots = attention.argmax(1).t().tolist()  # (B, n)
+        for b, length in enumerate(lengths.tolist()):
+            positions = _shift_and_reduce(slots[b][:length])
+            merges[b, : length - 1] = torch.tensor(positions, dtype=torch.int64, device="cpu")
     return BeamTrees.from_merges(merges.to(lengths.device), lengths)
 
 

@@ -130,7 +130,8 @@ class UniversalTransformer(_ClsEncoder):
         result, remainder = torch.zeros_like(tokens), torch.zeros_like(spent)
         for step in range(self.steps):
             running = spent < self.threshold
-            if may_look and not running.any():
+            # An empty batch takes a step too: every parameter gets a gradient.
+            if may_look and step > 0 and not running.any():
                 break
             signal = positions + sinusoids(torch.full((1,), step, device=tokens.device), tokens)
             tokens = _attend(self.layer, self.dropout(tokens + signal), is_padding)
@@ -142,13 +143,15 @@ class UniversalTransformer(_ClsEncoder):
             result = result + weight.unsqueeze(-1) * tokens
         sentence = layer_norm_wide(result[:, 0], self.norm)
         if self.training:
-            sentence = _AddToLoss.apply(sentence, self.ponder_weight * (remainder * real).sum() / real.sum())
+            ponder = (remainder * real).sum() / real.sum().clamp(min=1)
+            sentence = _AddToLoss.apply(sentence, self.ponder_weight * ponder)
         return sentence
 
 
 def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:
     if not torch.compiler.is_exporting():
-        found: Tensor = layer(tokens, src_key_padding_mask=is_padding)
+        # PyTorch's attention takes no mask for an empty batch.
+        found: Tensor = layer(tokens, src_key_padding_mask=is_padding if tokens.shape[0] else None)
         return found
     # Spread over the heads by attention itself, a mask of n + 1 columns is one that no dynamic n satisfies.
     heads = cast(nn.TransformerEncoderLayer, layer).self_attn.num_heads
