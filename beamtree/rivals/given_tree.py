@@ -11,6 +11,7 @@ from torch import Tensor
 from beamtree.cell import GatedRecursiveCell, product_dtype, without_autocast
 from beamtree.generic import refuse_double_backward
 from beamtree.levels import Levels
+from beamtree.ops.forward_mode import refuse_forward_mode
 from beamtree.ops.fused import supports
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.given_tree import compose_levels
@@ -34,6 +35,7 @@ def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed
     of its own."""
     if torch.compiler.is_exporting():
         return _follow_in_a_loop(leaves, merges, cell)
+    refuse_forward_mode(leaves, *cell.weights())
     if has_levels(leaves, cell):
         levels = Levels.of(merges)
         keep = cell.draw_keep(len(levels.children))

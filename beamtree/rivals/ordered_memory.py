@@ -16,6 +16,7 @@ from beamtree.checks import lengths_from
 from beamtree.generic import refuse_double_backward
 from beamtree.leaf import LeafTransform
 from beamtree.noise import draw_seed
+from beamtree.ops.forward_mode import refuse_forward_mode
 from beamtree.parts import read_part
 from beamtree.rivals.ordered_memory_step import Weights, advance, retreat
 from beamtree.rivals.step_graphs import StepGraphs
@@ -102,6 +103,7 @@ class OrderedMemory(nn.Module):
         with without_autocast(leaves):
             queries = self.query(F.dropout(leaves, self.memory_dropout, self.training))
             weights = self._weights(wide)
+            refuse_forward_mode(leaves, queries, *weights)
             rates = {
                 "dropout": self.dropout if self.training else 0.0,
                 "memory_dropout": self.memory_dropout if self.training else 0.0,

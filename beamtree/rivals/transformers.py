@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from beamtree.cell import layer_norm_wide
 from beamtree.checks import looks_at_values
 from beamtree.leaf import LeafTransform
+from beamtree.ops.forward_mode import refuse_forward_mode
 
 
 class _ClsEncoder(nn.Module):
@@ -143,6 +144,7 @@ class UniversalTransformer(_ClsEncoder):
             result = result + weight.unsqueeze(-1) * tokens
         sentence = layer_norm_wide(result[:, 0], self.norm)
         if self.training:
+            refuse_forward_mode(sentence)
             ponder = (remainder * real).sum() / real.sum().clamp(min=1)
             sentence = _AddToLoss.apply(sentence, self.ponder_weight * ponder)
         return sentence
