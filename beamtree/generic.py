@@ -17,6 +17,7 @@ from beamtree.cell_graphs import CapturedCell, Graphs, find_graphs
 from beamtree.equal_trees import EqualTrees
 from beamtree.lineage import find_lineages, inner_nodes, merge_positions
 from beamtree.noise import Randomness
+from beamtree.ops.forward_mode import refuse_forward_mode
 from beamtree.replay import replay
 from beamtree.search import Tape, search
 from beamtree.tracing import untraced
@@ -92,6 +93,7 @@ def generic_recursion(
         options = options._replace(pins=pins)
     _fill_cache(cell, scorer)
     cell_parameters, scorer_parameters = parameters_of(cell), parameters_of(scorer)
+    refuse_forward_mode(leaves, *cell_parameters, *scorer_parameters)
     cell_tensors, scorer_tensors = tensors_of(cell), tensors_of(scorer)
 
     def parts() -> tuple[AutogradCell, AutogradScore]:

@@ -88,7 +88,8 @@ class HybridStack(nn.Module):
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         for layer in self.layers:
             if isinstance(layer, nn.TransformerEncoderLayer):
-                x = layer(x, src_key_padding_mask=key_padding_mask)
+                # PyTorch's attention takes no mask for an empty batch.
+                x = layer(x, src_key_padding_mask=key_padding_mask if x.shape[0] else None)
             else:
                 x = require_tokens(layer(x, key_padding_mask), x, layer)
         x = layer_norm_wide(x, self.norm)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from beamtree.cell import autocasts, layer_norm_wide
 from beamtree.checks import check_form, lengths_from, looks_at_values
+from beamtree.ops.forward_mode import carries_tangents
 from beamtree.ops.products import linear
 from beamtree.ops.registry import has_kernels
 from beamtree.parts import DirectlyRead
@@ -62,4 +63,5 @@ class LeafTransform(DirectlyRead):
             and not autocasts(x)
             and not looks_at_values(x)
             and has_kernels(x.device)
+            and not carries_tangents(x, *self.linear.parameters(), *self.norm.parameters())
         )

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
 
 from beamtree.cell import GatedRecursiveCell, product_dtype
 from beamtree.generic import NO_SECOND_DERIVATIVE, Options, empty_results
 from beamtree.lineage import find_lineages, inner_nodes, merge_positions
 from beamtree.noise import Randomness
+from beamtree.ops.forward_mode import refuse_forward_mode
 from beamtree.ops.gated_cell import GatedCell, SlicedScore
 from beamtree.ops.parent_score import ParentScore
 from beamtree.ops.registry import register
@@ -19,7 +19,6 @@ from beamtree.parts import read_part
 from beamtree.replay import replay
 from beamtree.scorer import EntangledScorer, SlicedScorer
 from beamtree.search import Tape, search
-from beamtree.tracing import is_compiling
 
 _CELL = 6  # the first six weights are the cell's; then four of a sliced or two of an entangled scorer
 
@@ -33,7 +32,7 @@ def registered_recursion(
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     weights = weights_of(cell, scorer)
-    _refuse_forward_mode(leaves, *weights)
+    refuse_forward_mode(leaves, *weights)
     products = product_dtype(leaves)
     if leaves.is_cuda and options.pins is None:
         from beamtree.ops import given_search
@@ -68,15 +67,6 @@ def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer)
     if isinstance(scorer, EntangledScorer):
         return [*weights, *read_part(scorer)]
     return [*weights, *read_part(scorer.hidden), *read_part(scorer.out)]
-
-
-def _refuse_forward_mode(*inputs: Tensor) -> None:
-    """PyTorch would drop the tangents at an operator that has no rule for them, without a word."""
-    if not is_compiling() and any(unpack_dual(x).tangent is not None for x in inputs):
-        raise NotImplementedError(
-            "beamtree: tree recursion has no forward-mode derivative (jvp, jacfwd, dual numbers): call "
-            "backward or autograd.grad"
-        )
 
 
 def _search(

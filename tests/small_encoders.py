@@ -50,8 +50,8 @@ def trees_to_follow(encoder: nn.Module, x: Tensor, is_padding: Tensor | None) ->
     if not getattr(encoder, "needs_merges", False):
         return {}
     B, n, _ = x.shape
-    lengths = torch.full((B,), n) if is_padding is None else n - is_padding.sum(1)
-    return {"merges": (lengths[:, None] - 2 - torch.arange(n - 1)).clamp(min=-1)}
+    lengths = torch.full((B,), n, device=x.device) if is_padding is None else n - is_padding.sum(1)
+    return {"merges": (lengths[:, None] - 2 - torch.arange(n - 1, device=x.device)).clamp(min=-1)}
 
 
 def gradients(output: Tensor, x: Tensor, encoder: nn.Module) -> list[Tensor]:

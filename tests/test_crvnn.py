@@ -1,7 +1,6 @@
 """CRvNN against its equations written out for one sequence, entry by entry."""
 
 import copy
-import math
 
 import pytest
 import torch
@@ -62,11 +61,11 @@ def reference(encoder: CRvNN, x: Tensor, keep: Tensor | None = None) -> tuple[Te
         two_left, two_right = read(L, left), read(R, right)
         windows = [torch.cat(w) for w in zip(two_left, left, h, right, two_right, strict=True)]
         s = [encoder.scorer(F.gelu(encoder.conv(window))).squeeze() for window in windows]
-        top = max(0.0, *(score.item() for score in s))
+        top = torch.stack(s).max().clamp(min=0.0)
         alpha = [(score - top).exp() * a for score, a in zip(s, absorbable, strict=True)]
         below, above = read(L, alpha), read(R, alpha)
         pi = [
-            absorbable[i] * alpha[i] / (alpha[i] + math.exp(-top) + below[i] + above[i] + 4e-8)
+            absorbable[i] * alpha[i] / (alpha[i] + (-top).exp() + below[i] + above[i] + 4e-8)
             for i in range(T)
         ]
         lam = read(L, pi)
@@ -89,6 +88,20 @@ def test_outputs_and_gradients_are_those_of_the_equations(halt: bool) -> None:
     assert [iterations for _, _, iterations in references] == [6, 1, 1, 3, 6, 4]
     assert_same([ours], [theirs])
     assert_same(gradients(ours, x, encoder), gradients(theirs, x, encoder))
+
+
+@pytest.mark.parametrize("sharpness", [20.0, 40.0, 60.0])
+def test_gradients_are_the_derivative_of_the_output_however_large_the_scores(sharpness: float) -> None:
+    """Beside exp of a score, 4e-8 counts as much as exp(largest score) · 4e-8: the largest has a gradient."""
+    encoder, (x, is_padding) = make_encoder(sharpness=sharpness), random_tokens(LENGTHS, D)
+    parameters = [encoder.scorer.weight, encoder.scorer.bias, encoder.conv.bias, encoder.leaf.linear.bias]
+
+    def project(x: Tensor, *_: Tensor) -> Tensor:
+        output = encoder(x, is_padding)
+        return output.flatten() @ torch.linspace(-1, 1, output.numel(), dtype=x.dtype)
+
+    inputs = (x.requires_grad_(), *parameters)
+    assert torch.autograd.gradcheck(project, inputs, eps=1e-5, atol=1e-7, rtol=0)
 
 
 def test_a_sequence_stops_after_as_many_iterations_as_it_has_tokens() -> None:

@@ -9,6 +9,7 @@ import torch
 from given_trees import MIXED, TREES, balanced_merges, furthest, random_merges, sharpen
 from kernel_cases import DEVICE
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from beamtree import create_encoder
 from beamtree.cell import GatedRecursiveCell
@@ -116,6 +117,19 @@ def test_encoders_by_kernels_are_the_encoders(monkeypatch: pytest.MonkeyPatch, n
     got = torch.autograd.grad(found, list(encoder.parameters()), direction.float().to(DEVICE))
     wanted = torch.autograd.grad(expected, list(plain.parameters()), direction)
     assert furthest([g.cpu() for g in got], list(wanted)) < 3e-6
+
+
+@pytest.mark.parametrize("name", ["gold-grc", "balanced-grc", "recurrent-grc"])
+def test_tangents_are_refused_and_not_dropped(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    follow_by_kernels(monkeypatch)
+    encoder, x = create_encoder(name, 16).to(DEVICE), torch.randn(2, 4, 16, device=DEVICE)
+    given = {"merges": torch.zeros(2, 3, dtype=torch.int64, device=DEVICE)} if name == "gold-grc" else {}
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda x: encoder(x, **given), (x,), (x,))
+    with torch.no_grad(), forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x)
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            encoder(dual, **given)
 
 
 def test_a_forest_by_kernels_holds_the_nodes_of_every_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import torch
 from kernel_cases import DEVICE
 from on_gpu import needs_gpu
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import beamtree
 from beamtree.leaf import LeafTransform
@@ -126,6 +127,8 @@ def test_a_gpu_reads_at_once_only_where_nobody_looks_on() -> None:
             assert not leaf._reads_at_once(x)
         finally:
             beamtree.validate(False)
+        with forward_ad.dual_level():
+            assert not leaf._reads_at_once(forward_ad.make_dual(x, x))
         handle = leaf.register_forward_hook(lambda *_: None)
         assert not leaf._reads_at_once(x)
         handle.remove()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_encoders import random_tokens
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from beamtree.rivals import transformers
 from beamtree.rivals.transformers import TransformerSentenceEncoder, UniversalTransformer, sinusoids
@@ -33,6 +34,26 @@ def test_dropout_acts_in_training_only(name: str) -> None:
     assert not torch.equal(encoder(x), encoder(x))
     encoder.eval()
     assert torch.equal(encoder(x), encoder(x))
+
+
+@BOTH
+def test_forward_mode_is_right_where_attention_has_it_but_refused_where_pondering_has_its_price(
+    name: str,
+) -> None:
+    encoder, (x, is_padding) = make_encoder(name).eval(), random_tokens(LENGTHS, 16)
+    direction, weight = torch.randn_like(x), torch.randn(len(LENGTHS), 16, dtype=x.dtype)
+
+    def project(x: Tensor) -> Tensor:
+        return (encoder(x, is_padding) * weight).sum()
+
+    with sdpa_kernel(SDPBackend.MATH):
+        _, tangent = torch.func.jvp(project, (x,), (direction,))
+        (gradient,) = torch.autograd.grad(project(x.requires_grad_()), x)
+        torch.testing.assert_close(tangent, (gradient * direction).sum())
+        encoder.train()
+        if name == "universal-transformer":
+            with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+                torch.func.jvp(project, (x.detach(),), (direction,))
 
 
 @BOTH

@@ -82,31 +82,12 @@ def test_nan_in_padding_has_no_effect_and_leaves_no_gradient(name):
         assert parameter.grad.isfinite().all(), parameter_name
 
 
-@pytest.mark.parametrize("lengths", [[1], [2], [1, 1], [2, 1], [4, 3, 1]])
-@pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_gets_a_gradient_from_the_shortest_input_on(name, lengths):
-    encoder = make(name).train()
-    x, is_padding = zero_padded_tokens(lengths, D)
-    encode(encoder, x, is_padding).sum().backward()
-    missing = [parameter_name for parameter_name, p in encoder.named_parameters() if p.grad is None]
-    assert missing == []
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_evaluation_leaves_the_random_numbers_of_training_alone(name):
     encoder, (x, is_padding) = make(name, dropout=0.2).eval(), zero_padded_tokens(LENGTHS, D)
     before = torch.get_rng_state()
     encode(encoder, x, is_padding)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_TREE])
-def test_no_sequence_is_a_batch_too(name):
-    encoder = make(name, dropout=0.2).train()
-    vector = encode(encoder, torch.randn(0, 4, D, dtype=torch.float64))
-    assert vector.shape == (0, D)
-    vector.sum().backward()
-    assert all(parameter.grad.eq(0).all() for parameter in encoder.parameters())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_TREE])
@@ -133,12 +114,6 @@ def test_tokens_may_be_narrower_than_nodes(name):
     encoder = make(name, input_size=3)
     x, is_padding = zero_padded_tokens(LENGTHS, 3)
     assert encode(encoder, x, is_padding).shape == (len(LENGTHS), D)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "gold-grc"])
-def test_the_meta_device_gives_shapes(name):
-    encoder = create_encoder(name, D, input_size=3, device="meta")
-    assert encoder(torch.empty(2, 4, 3, device="meta")).shape == (2, D)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,6 +8,8 @@ by blocks of rows, so that no program waits for what another, or itself, has wri
 import triton
 import triton.language as tl
 
+EPSILON = tl.constexpr(4e-8)
+
 
 @triton.jit
 def between_tile(exists, row, T, ALL_T: tl.constexpr):
@@ -54,7 +56,7 @@ def absorptions(scores, absorbable, alpha, rest, top, row, tile, T):
     score = tl.load(scores + row, mask=row < T, other=0.0)
     may = tl.load(absorbable + row, mask=row < T, other=0.0)
     mine = tl.exp(score - top) * may
-    under = mine + rest + tl.sum(tile * alpha[None, :], 1) + 4e-8
+    under = mine + rest + tl.sum(tile * alpha[None, :], 1) + EPSILON
     return mine, may * mine / under, under, may
 
 
@@ -101,12 +103,12 @@ def absorb_kernel(
 @triton.jit(do_not_specialize=["T"])
 def absorb_back_kernel(
     scores, both, exists, absorbable, present, halted, d_grows, d_after,
-    alphas, absorbed, through, to_alpha, shared, d_direct, T,
+    alphas, absorbed, through, to_score, shared, d_direct, T,
     ALL_T: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """From ∂λ and ∂e after: α, π, ∂ of π's denominator, ∂α in two parts, and ∂e before by this way.
+    """From ∂λ and ∂e after: α, π, ∂ of π's denominator, ∂s in two parts, and ∂e before by this way.
 
-    ∂λ becomes zero at padding.
+    ∂λ becomes zero at padding. ∂μ is ε times the sum of ∂ of the denominators; equal largest scores share it.
     """
     sequence = tl.program_id(0).to(tl.int64)
     first, both = sequence * T, both + sequence * 2 * T * T
@@ -116,6 +118,7 @@ def absorb_back_kernel(
     real = tl.load(present + first + token, mask=token < T, other=0) != 0
     growth = tl.where(real, tl.load(d_grows + first + token, mask=token < T, other=0.0), 0.0)
     accumulated = tl.zeros([ALL_T], tl.float32)
+    to_top = tl.zeros([ROWS], tl.float32)
     for start in range(0, T, ROWS):
         row = start + tl.arange(0, ROWS)
         inside = row < T
@@ -130,12 +133,16 @@ def absorb_back_kernel(
         to_pi = tl.sum(column * growth[None, :], 1) - e * active
         to_under = -to_pi * pi / under
         accumulated += tl.sum(tile * to_under[:, None], 0)
+        to_top += EPSILON * to_under
         tl.store(alphas + first + row, mine, mask=inside)
         tl.store(absorbed + first + row, pi, mask=inside)
         tl.store(through + first + row, to_under, mask=inside)
-        tl.store(to_alpha + first + row, to_pi * may / under + to_under, mask=inside)
+        tl.store(to_score + first + row, (to_pi * may / under + to_under) * mine, mask=inside)
         tl.store(d_direct + first + row, tl.where(frozen, into, into * (1 - pi)), mask=inside)
-    tl.store(shared + first + token, accumulated, mask=token < T)
+    score = tl.load(scores + first + token, mask=token < T, other=0.0)
+    is_top = ((score == top) & (score > 0.0)).to(tl.float32)
+    part = tl.sum(to_top, 0) / tl.maximum(tl.sum(is_top, 0), 1.0)
+    tl.store(shared + first + token, accumulated * alpha + is_top * part, mask=token < T)
 
 
 @triton.jit(do_not_specialize=["T"])

@@ -101,7 +101,7 @@ class SoftMerge:
         w, B, T, d, rows = self.w, self.B, self.T, self.d, self.rows
         programs, new = self.programs, self.h.new_empty
         partial, d_pair, ones = new(programs, 3 * d + 1), new(rows, 2 * d), self.h.new_ones(rows)
-        grows, d_grows, alphas, absorbed, through, to_alpha, shared, d_direct, d_before = new(9, B, T)
+        grows, d_grows, alphas, absorbed, through, to_score, shared, d_direct, d_before = new(9, B, T)
         nothing = [grows] * 4
         launch(absorb_kernel, (B,),
             self.scores, self.both, self.exists, self.absorbable, self.present, halted, *nothing[:2],
@@ -115,10 +115,10 @@ class SoftMerge:
         d_pair.addmm_(d_hidden, w.w1)
         launch(absorb_back_kernel, (B,),
             self.scores, self.both, self.exists, self.absorbable, self.present, halted, d_grows, d_exists,
-            alphas, absorbed, through, to_alpha, shared, d_direct, T, **self.by_token, num_warps=4,
+            alphas, absorbed, through, to_score, shared, d_direct, T, **self.by_token, num_warps=4,
         )  # fmt: skip
         launch(token_score_back_kernel, (programs,),
-            self.conv, w.scorer_weight, self.present, alphas, to_alpha, shared, partial, rows,
+            self.conv, w.scorer_weight, self.present, to_score, shared, partial, rows,
             **self.by_row, num_warps=4,
         )  # fmt: skip
         d_first, d_second = new(2, 2 * B, T, d)

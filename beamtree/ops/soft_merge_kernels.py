@@ -27,7 +27,7 @@ def token_score_kernel(
 
 @triton.jit(do_not_specialize=["rows"])
 def token_score_back_kernel(
-    conv, weight, present, alphas, to_alpha, shared, partial, rows,
+    conv, weight, present, to_score, shared, partial, rows,
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """∂ before GELU in place of conv, and these rows' part of ∂w and ∂b."""
@@ -36,8 +36,7 @@ def token_score_back_kernel(
     feature = tl.arange(0, ALL_D)
     wanted = feature < D
     mask = inside[:, None] & wanted[None, :]
-    into = tl.load(to_alpha + row, mask=inside, other=0.0) + tl.load(shared + row, mask=inside, other=0.0)
-    into *= tl.load(alphas + row, mask=inside, other=0.0)
+    into = tl.load(to_score + row, mask=inside, other=0.0) + tl.load(shared + row, mask=inside, other=0.0)
     into = tl.where(tl.load(present + row, mask=inside, other=0) != 0, into, 0.0)
     place = conv + row[:, None] * D + feature[None, :]
     before = tl.load(place, mask=mask, other=0.0)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from beamtree.cell import without_autocast
 from beamtree.generic import refuse_double_backward
 from beamtree.noise import draw_seed
+from beamtree.ops.forward_mode import refuse_forward_mode
 from beamtree.parts import read_part
 from beamtree.rivals.crvnn_step import COUNT, STILL_EXISTS, advance, merge_softly, retreat
 from beamtree.rivals.step_graphs import StepGraphs
@@ -77,6 +78,7 @@ class CRvNN(TreeEncoder):
         B, n, _ = leaves.shape
         T, replay = _row_width(B, n, leaves.is_cuda)
         h, constants = self._set_out(leaves, lengths, start, end, T)
+        refuse_forward_mode(h, *constants)
         settings = _Settings(
             iterations=n,
             looks_every=_looks_every(leaves) if self.halt else 0,

@@ -1,10 +1,12 @@
 """One iteration of CRvNN and its derivative over a row of T tokens, START and END included.
 
-    α_i = exp(s_i − μ) A_i,  ν = exp(−μ);   π_i = A_i α_i / (α_i + ν + (Lα)_i + (Rα)_i + ε)
+    μ = max(0, s_1, s_2, …);   α_i = exp(s_i − μ) A_i,  ν = exp(−μ)
+    π_i = A_i α_i / (α_i + ν + (Lα)_i + (Rα)_i + ε)
     λ = Lπ;   h_i ← λ_i cell((Lh)_i, h_i) + (1−λ_i) h_i;   e_i ← e_i (1−π_i)
 
 e_i is how much token i still exists, π_i how surely its right neighbour absorbs it now; row i of L and R says
-who its neighbours are, given that tokens may exist in part.
+who its neighbours are, given that tokens may exist in part. Were ε zero, π would not depend on μ; as it is,
+μ passes gradient on to the largest score.
 """
 
 from collections.abc import Sequence
@@ -74,7 +76,7 @@ def merge_softly(
     window = torch.cat((left_of @ left, left, h, right, right_of @ right), -1)
     scores = F.linear(F.gelu(F.linear(window, w.conv_weight, w.conv_bias)), w.scorer_weight, w.scorer_bias)
     scores = scores.squeeze(-1).masked_fill(~present, 0.0)  # (B, T)
-    top = scores.detach().amax(1, keepdim=True).clamp(min=0.0)
+    top = scores.amax(1, keepdim=True).relu()
     alpha = (scores - top).exp() * absorbable
     rivals = (left_of @ alpha.unsqueeze(-1) + right_of @ alpha.unsqueeze(-1)).squeeze(-1)
     absorbed = absorbable * alpha / (alpha + (-top).exp() + rivals + 4e-8)

@@ -11,6 +11,7 @@ from torch import Tensor
 from beamtree.cell import GatedRecursiveCell, product_dtype, without_autocast
 from beamtree.generic import refuse_double_backward
 from beamtree.levels import Levels
+from beamtree.ops.forward_mode import refuse_forward_mode
 from beamtree.ops.fused import supports
 from beamtree.ops.gated_cell import GatedCell
 from beamtree.ops.given_tree import compose_levels
@@ -34,6 +35,7 @@ def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed
     of its own."""
     if is_exporting():
         return _follow_in_a_loop(leaves, merges, cell)
+    refuse_forward_mode(leaves, *cell.weights())
     if has_levels(leaves, cell):
         levels = Levels.of(merges)
         keep = cell.draw_keep(len(levels.children))
@@ -76,6 +78,9 @@ class Plan(NamedTuple):
     @classmethod
     def of(cls, merges: Tensor) -> "Plan":
         """From merges (B, n−1), −1 where there is none. Planning is done on the host."""
+        if merges.is_meta:  # no heights to look at: as if all merges were of one
+            levels = Levels.of(merges)
+            return cls(levels.children, levels.roots, levels.made, [len(levels.children)])
         device, levels = merges.device, Levels.of(merges.cpu())
         ends = levels.starts[1 : int(levels.height) + 1].tolist()
         children = levels.children[: ends[-1] if ends else 0]

@@ -13,6 +13,7 @@ from beamtree.exporting import exported_forest, exported_root
 from beamtree.forest import Forest, refuse_merges
 from beamtree.noise import draw_seed
 from beamtree.operators import weights_of
+from beamtree.ops.forward_mode import refuse_forward_mode
 from beamtree.ops.straight_through import straight_through, supports
 from beamtree.rivals.gumbel_static import StaticSchedule
 from beamtree.rivals.gumbel_sweep import Noise, Schedule
@@ -117,7 +118,7 @@ class GumbelTreeGRC(TreeEncoder):
                 noise=lambda t, pairs: None if noise is None else noise(t, B, pairs),
                 keep=lambda t, pairs: self.cell.draw_keep(B, pairs),
             )
-            if x.shape[1] == 1:
+            if x.shape[1] <= 2:  # nothing to choose from
                 root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
         return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
@@ -156,7 +157,9 @@ def _grown(
 ) -> Outputs:
     """Roots, merges and nodes: by kernels where they cover the case; in training else by CUDA graphs where
     they can hold it, the leaves padded for them."""
-    if supports(leaves, [*encoder.cell.parameters(), *encoder.scorer.parameters()]):
+    parameters: list[Tensor] = [*encoder.cell.parameters(), *encoder.scorer.parameters()]
+    refuse_forward_mode(leaves, *parameters)
+    if supports(leaves, parameters):
         weights = weights_of(encoder.cell, encoder.scorer)
         noisy = encoder.training and encoder.stochastic
         dropout = encoder.cell.dropout if encoder.cell.training else 0.0

@@ -16,6 +16,7 @@ from beamtree.checks import lengths_from
 from beamtree.generic import refuse_double_backward
 from beamtree.leaf import LeafTransform
 from beamtree.noise import draw_seed
+from beamtree.ops.forward_mode import refuse_forward_mode
 from beamtree.parts import read_part
 from beamtree.rivals.ordered_memory_step import Weights, advance, retreat
 from beamtree.rivals.step_graphs import StepGraphs
@@ -102,6 +103,7 @@ class OrderedMemory(nn.Module):
         with without_autocast(leaves):
             queries = self.query(F.dropout(leaves, self.memory_dropout, self.training))
             weights = self._weights(wide)
+            refuse_forward_mode(leaves, queries, *weights)
             rates = {
                 "dropout": self.dropout if self.training else 0.0,
                 "memory_dropout": self.memory_dropout if self.training else 0.0,
@@ -220,10 +222,11 @@ class _Reading(torch.autograd.Function):
 def _parse(attention: Tensor, lengths: Tensor) -> BeamTrees:
     n = len(attention)
     merges = torch.full((len(lengths), n - 1), -1, dtype=torch.int64, device="cpu")
-    slots = attention.argmax(1).t().tolist()  # (B, n)
-    for b, length in enumerate(lengths.tolist()):
-        positions = _shift_and_reduce(slots[b][:length])
-        merges[b, : length - 1] = torch.tensor(positions, dtype=torch.int64, device="cpu")
+    if not lengths.is_meta:  # else there is nothing to read off
+        slots = attention.argmax(1).t().tolist()  # (B, n)
+        for b, length in enumerate(lengths.tolist()):
+            positions = _shift_and_reduce(slots[b][:length])
+            merges[b, : length - 1] = torch.tensor(positions, dtype=torch.int64, device="cpu")
     return BeamTrees.from_merges(merges.to(lengths.device), lengths)
 
 

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from beamtree.cell import layer_norm_wide
 from beamtree.checks import looks_at_values
 from beamtree.leaf import LeafTransform
+from beamtree.ops.forward_mode import refuse_forward_mode
 from beamtree.tracing import is_exporting
 
 
@@ -131,7 +132,8 @@ class UniversalTransformer(_ClsEncoder):
         result, remainder = torch.zeros_like(tokens), torch.zeros_like(spent)
         for step in range(self.steps):
             running = spent < self.threshold
-            if may_look and not running.any():
+            # An empty batch takes a step too: every parameter gets a gradient.
+            if may_look and step > 0 and not running.any():
                 break
             signal = positions + sinusoids(torch.full((1,), step, device=tokens.device), tokens)
             tokens = _attend(self.layer, self.dropout(tokens + signal), is_padding)
@@ -143,13 +145,16 @@ class UniversalTransformer(_ClsEncoder):
             result = result + weight.unsqueeze(-1) * tokens
         sentence = layer_norm_wide(result[:, 0], self.norm)
         if self.training:
-            sentence = _AddToLoss.apply(sentence, self.ponder_weight * (remainder * real).sum() / real.sum())
+            refuse_forward_mode(sentence)
+            ponder = (remainder * real).sum() / real.sum().clamp(min=1)
+            sentence = _AddToLoss.apply(sentence, self.ponder_weight * ponder)
         return sentence
 
 
 def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:
     if not is_exporting():
-        found: Tensor = layer(tokens, src_key_padding_mask=is_padding)
+        # PyTorch's attention takes no mask for an empty batch.
+        found: Tensor = layer(tokens, src_key_padding_mask=is_padding if tokens.shape[0] else None)
         return found
     # Spread over the heads by attention itself, a mask of n + 1 columns is one that no dynamic n satisfies.
     heads = cast(nn.TransformerEncoderLayer, layer).self_attn.num_heads
