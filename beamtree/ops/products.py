@@ -48,12 +48,12 @@ def product(
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """`layer(x)`, whose gradients of any order are such products too."""
     weight, bias = read_part(layer)
+    rows, shape = x.reshape(-1, x.shape[-1]), (*x.shape[:-1], weight.shape[0])
     if is_few(x, weight):
-        y: Tensor = _Product.apply(x.reshape(-1, x.shape[-1]), weight.t())
-        return y.view(*x.shape[:-1], -1) + bias
+        y: Tensor = _Product.apply(rows, weight.t())
+        return y.view(shape) + bias
     if x.device.type == "cpu" and not is_compiling():
-        rows = x.reshape(-1, x.shape[-1])
-        return F.linear(in_blocks(rows), weight, bias)[: rows.shape[0]].view(*x.shape[:-1], -1)
+        return F.linear(in_blocks(rows), weight, bias)[: rows.shape[0]].view(shape)
     return F.linear(x, weight, bias)
 
 
