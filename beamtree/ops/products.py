@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.cell import autocasts
+from beamtree.ops.forward_mode import carries_tangents
 from beamtree.ops.gated_cell import in_blocks
 from beamtree.ops.registry import has_kernels
 from beamtree.parts import read_part
@@ -65,6 +66,7 @@ def is_few(x: Tensor, weight: Tensor) -> bool:
         and x.dtype == weight.dtype == torch.float32
         and not is_compiling()
         and not autocasts(x)
+        and not carries_tangents(x, weight)
         and has_kernels(x.device)
     )
 
