@@ -2,12 +2,16 @@
 
 import copy
 import pickle
+import random
 import threading
+import time
+from contextlib import suppress
 
 import pytest
 import torch
 from on_gpu import needs_gpu
 from played_graphs import Recording
+from stopped_threads import Stopped, answers, stop, stopped_while_waiting
 from torch import Tensor
 
 from beamtree.rivals import step_graphs
@@ -94,6 +98,51 @@ def test_a_failing_step_leaves_the_graph_usable(captures: list[Recording]) -> No
         step(torch.ones(1)), step(torch.ones(3))
     with graphs.run(scale, constants, replay=True, by=1.0) as step:
         assert step(torch.ones(1))[0].item() == 1.0
+
+
+def test_a_thread_stopped_while_it_waits_for_its_turn_leaves_the_graph_usable(
+    captures: list[Recording],
+) -> None:
+    graphs = StepGraphs()
+
+    def use() -> float:
+        with graphs.run(scale, [torch.ones(1), torch.zeros(1)], replay=True, by=1.0) as step:
+            return step(torch.ones(1))[0].item()
+
+    with graphs.run(scale, [torch.ones(1), torch.zeros(1)], replay=True, by=1.0) as step:
+        step(torch.ones(1))
+        waiting = stopped_while_waiting(use)
+    waiting.join()
+    assert answers(use) == 1.0
+
+
+def test_wherever_a_thread_is_stopped_the_graph_stays_usable(captures: list[Recording]) -> None:
+    graphs, draw = StepGraphs(), random.Random(0)
+
+    def use() -> float:
+        with graphs.run(scale, [torch.ones(1), torch.zeros(1)], replay=True, by=1.0) as step:
+            return step(torch.ones(1))[0].item()
+
+    def use_on_and_on() -> None:
+        with suppress(Stopped):
+            start.wait()
+            while True:
+                use()
+
+    use()
+    for _ in range(100):
+        start = threading.Barrier(3)
+        threads = [threading.Thread(target=use_on_and_on, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        for thread in threads:
+            time.sleep(draw.random() / 1000)
+            stop(thread)
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        assert answers(use) == 1.0
 
 
 def test_copies_start_without_graphs(captures: list[Recording]) -> None:
