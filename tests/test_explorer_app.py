@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -230,6 +231,7 @@ def test_a_mistake_of_the_server_is_told_without_its_trace(
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret detail")
 
+    caplog.set_level(logging.ERROR, "beamtree.explorer")  # as without --debug
     monkeypatch.setattr(explorer, "make_view", fail)
     with TestClient(create_app({"m": small_model()}), base_url=HERE) as client:
         response = client.post("/api/view", json={"texts": ["2"]})
