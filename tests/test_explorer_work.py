@@ -240,7 +240,16 @@ def test_closing_stops_what_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_tokens": 0}, {"workers": 0}, {"waiting": -1}, {"seconds": 0.0}, {"max_request_bytes": 0}]
+    "wrong",
+    [
+        {"max_tokens": 0},
+        {"workers": 0},
+        {"waiting": -1},
+        {"seconds": 0.0},
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+        {"max_request_bytes": 0},
+    ],
 )
 def test_a_limit_that_lets_nothing_through_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BeamtreeError, match=f"the limit {next(iter(wrong))} must be at least"):

@@ -46,6 +46,7 @@ def make_server(app: Any, **waiting: Any) -> "uvicorn.Server":
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             ws="none",
             backlog=_ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=_SECONDS_TO_FINISH,
