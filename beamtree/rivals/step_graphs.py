@@ -166,13 +166,12 @@ def capture(
     """For each call a function that replays its kernels, and the buffers that hold its outputs afterwards."""
     captured = []
     with capturing.one_at_a_time, capturing.undisturbed(), torch.cuda.device(device):
+        # Kernels are compiled and libraries set up at the first call, which a capture would refuse. Not on
+        # the stream of the captures: a product there works in memory in which graphs do theirs, and another
+        # thread may be replaying one.
+        for call in (*calls, *calls):
+            call()
         stream = _capturing_stream(device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            # Libraries allocate their workspaces at the first call, which a capture would refuse.
-            for call in (*calls, *calls):
-                call()
-        torch.cuda.current_stream().wait_stream(stream)
         for call in calls:
             # What the allocator holds would be of no use to a graph, which has memory of its own.
             torch.cuda.synchronize()
