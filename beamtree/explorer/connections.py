@@ -5,11 +5,14 @@ or never read the answer. None of that keeps others out.
 """
 
 import asyncio
+import socket
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _SECONDS = 30.0  # to send the head of a request, from the first moment; to take an answer
+_UNACCEPTED = 2048  # connections that the system holds until they are accepted; more must come again
 _READ_AHEAD = 65536  # bytes that may come while the request before them is being answered
 
 
@@ -81,3 +84,12 @@ class Connection(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class Server(uvicorn.Server):
+    """Accepts few connections at a time, so that others can make way for them, and lets many come at once."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_UNACCEPTED)

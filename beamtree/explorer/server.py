@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SECONDS_TO_FINISH = 3
 _CONNECTIONS = 800  # a process may have 1024 files open
-_ACCEPTED_AT_ONCE = 128  # beyond those
+_ACCEPTED_AT_ONCE = 32  # beyond those, until as many have made way
 
 
 def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
@@ -36,10 +36,10 @@ def make_server(app: Any, **waiting: Any) -> "uvicorn.Server":
     try:
         import uvicorn
 
-        from beamtree.explorer.connections import Connection, Waiting
+        from beamtree.explorer.connections import Connection, Server, Waiting
     except ImportError as error:
         raise MissingExtraError("the tree explorer", "web") from error
-    return uvicorn.Server(
+    return Server(
         uvicorn.Config(
             app,
             http=partial(Connection, waiting=Waiting(**{"at_most": _CONNECTIONS, **waiting})),  # type: ignore[arg-type]
