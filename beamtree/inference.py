@@ -8,6 +8,7 @@ from torch import Tensor
 
 from beamtree.data.batching import Batch, BucketedBatches, EncodedExamples
 from beamtree.errors import BeamtreeError
+from beamtree.evaluating import evaluating
 from beamtree.model import TreeClassifier
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def run_in_batches(
 ) -> Iterator[tuple[Batch, Tensor, "BeamTrees | None"]]:
     """(batch, logits, trees) in an order that mixes lengths; `batch.rows` tells which examples they are.
 
-    There are no trees from an encoder that builds none, whatever is needed.
+    The model evaluates and stays in the mode it is in, so that others may use it meanwhile. There are no
+    trees from an encoder that builds none, whatever is needed.
     """
     if batch_tokens < 1:
         raise BeamtreeError(f"--batch-tokens must be at least 1, got {batch_tokens}")
@@ -36,7 +38,7 @@ def run_in_batches(
         examples, batch_size=rows, bucket=-(-len(examples) // rows), max_padded_tokens=batch_tokens
     )
     need_trees = need_trees and model.builds_trees
-    model.eval()
+    model = evaluating(model)
     try:
         for batch in batches.epoch(0, device=next(model.parameters()).device):
             found = model(batch.ids, batch.key_padding_mask, batch.gold_merges, need_trees=need_trees)

@@ -150,7 +150,10 @@ class TreeClassifier(HubMixin, nn.Module):
     def predict(
         self, texts: Sequence[str] | Sequence[tuple[str, str]], *, need_trees: bool = False
     ) -> list[Prediction]:
-        """What the model says of every text; for a task on pairs each text is a pair of sentences."""
+        """What the model says of every text; for a task on pairs each text is a pair of sentences.
+
+        The model stays in the mode it is in, so that other threads may train it or predict with it meanwhile.
+        """
         from beamtree.inference import run_in_batches
 
         if isinstance(texts, str):
@@ -159,20 +162,14 @@ class TreeClassifier(HubMixin, nn.Module):
         if not examples:
             return []
         found: dict[int, Prediction] = {}
-        was_training = self.training
-        try:
-            encoded = self.encode(examples, labelled=False)
-            for batch, logits, trees in run_in_batches(self, encoded, need_trees=need_trees):
-                rows = batch.rows.tolist()
-                for b, (row, shares) in enumerate(
-                    zip(rows, class_probabilities(logits).tolist(), strict=True)
-                ):
-                    by_label = dict(zip(self.task.labels, shares, strict=True))
-                    best = max(by_label, key=by_label.__getitem__)
-                    own = () if trees is None else self._trees_of(examples[row], trees[b :: len(rows)])
-                    found[row] = Prediction(best, by_label[best], by_label, own)
-        finally:
-            self.train(was_training)
+        encoded = self.encode(examples, labelled=False)
+        for batch, logits, trees in run_in_batches(self, encoded, need_trees=need_trees):
+            rows = batch.rows.tolist()
+            for b, (row, shares) in enumerate(zip(rows, class_probabilities(logits).tolist(), strict=True)):
+                by_label = dict(zip(self.task.labels, shares, strict=True))
+                best = max(by_label, key=by_label.__getitem__)
+                own = () if trees is None else self._trees_of(examples[row], trees[b :: len(rows)])
+                found[row] = Prediction(best, by_label[best], by_label, own)
         return [found[row] for row in range(len(examples))]
 
     @staticmethod

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from on_gpu import needs_gpu
+from stopped_threads import Stopped, answers, stopped_while_waiting
 
 from beamtree.ops import capturing
 
@@ -103,6 +104,46 @@ def test_a_failed_capture_is_left_and_the_next_succeeds(stream: Any, ends_well: 
         capturing.capture(fail, stream, (0, 3))
     assert stream.ended == ([] if ends_well else [(0, 3)])
     assert capturing.capture(lambda: 5, stream)[1] == 5
+
+
+def test_a_capture_that_is_stopped_as_it_begins_is_left_too(
+    stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Graph.capture_begin
+
+    def begin_and_be_stopped(*arguments: Any, **options: Any) -> None:
+        begin(*arguments, **options)
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Graph, "capture_begin", begin_and_be_stopped)
+        with pytest.raises(Stopped):
+            capturing.capture(lambda: 5, stream)
+    assert not Graph.underway
+    assert capturing.capture(lambda: 5, stream)[1] == 5
+
+
+def test_who_is_stopped_as_the_collector_goes_off_leaves_it_on(
+    stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disable = gc.disable
+
+    def disable_and_be_stopped() -> None:
+        disable()
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "disable", disable_and_be_stopped)
+        with pytest.raises(Stopped):
+            capturing.capture(lambda: 5, stream)
+    assert gc.isenabled()
+
+
+def test_who_is_stopped_while_another_captures_leaves_the_next_its_turn(stream: Any) -> None:
+    with capturing.one_at_a_time:
+        waiting = stopped_while_waiting(lambda: capturing.capture(lambda: 5, stream))
+    waiting.join()
+    assert answers(lambda: capturing.capture(lambda: 5, stream)[1]) == 5
 
 
 def test_a_capture_that_cannot_end_says_so(stream: Any) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from beamtree import cell_graphs
 from beamtree.cell_graphs import padded_sizes
+from beamtree.evaluating import evaluating
 from beamtree.rivals import step_graphs
 
 
@@ -151,6 +152,7 @@ def test_no_graphs_where_a_replay_would_miss_something(
     replica = make_encoder()
     replica.cell._is_replica = True
     use(replica, *given)
+    use(evaluating(make_encoder().train()), *given)
     encoder = make_encoder()
     use(encoder, *make_input([1, 1]))
     use(encoder, make_input([2, 2])[0][:0])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -184,7 +185,56 @@ def test_every_answer_carries_the_security_headers_and_allows_no_other_origin(cl
         assert "server" not in response.headers
 
 
-@pytest.mark.parametrize("host", ["elsewhere.example", "localhost.elsewhere.example", "127.0.0.1.nip.io", ""])
+def test_scripts_and_styles_of_the_page_itself_are_all_that_a_browser_may_run(client: TestClient) -> None:
+    policy = client.get("/").headers["content-security-policy"]
+    allowed = {name: sources for name, *sources in (part.split() for part in policy.split(";"))}
+    assert allowed == {
+        "default-src": ["'none'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:", "blob:"],
+        "font-src": ["'self'"],
+        "connect-src": ["'self'"],
+        "base-uri": ["'none'"],
+        "form-action": ["'none'"],
+        "frame-ancestors": ["'none'"],
+    }
+    headers = client.get("/").headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["cross-origin-opener-policy"] == headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "elsewhere.example",
+        "localhost",  # not among the names that these tests serve
+        "localhost.elsewhere.example",
+        "127.0.0.1.nip.io",
+        "",
+        "evilexplorer.test",
+        "evil.explorer.test",
+        "explorer.test.evil.example",
+        "explorer.tes",
+        "test",
+        ".explorer.test",
+        "explorer.test.",
+        "[explorer.test]",
+        "explorer.test@elsewhere.example",
+        "elsewhere.example@explorer.test",
+        "explorer.test,elsewhere.example",
+        "127.0.0.1:elsewhere.example",
+        "127.0.0.1:80/elsewhere.example",
+        "127.0.0.1elsewhere.example",
+        "[fe80::1%elsewhere.example]",
+        "[::1",
+        "::1",
+        "2130706433",
+        "0x7f.0.0.1",
+    ],
+)
 def test_a_foreign_host_name_is_refused_so_that_rebinding_gains_nothing(
     client: TestClient, host: str
 ) -> None:
@@ -194,6 +244,21 @@ def test_a_foreign_host_name_is_refused_so_that_rebinding_gains_nothing(
 @pytest.mark.parametrize("host", ["127.0.0.1:8765", "127.0.0.1", "[::1]:8765", "[::1]", "Explorer.test:80"])
 def test_addresses_and_known_names_are_served(client: TestClient, host: str) -> None:
     assert client.get("/api/models", headers={"Host": host}).status_code == 200
+
+
+def test_an_address_and_headers_that_are_too_long_are_refused(client: TestClient) -> None:
+    refusal(client.get("/api/models", headers={"X-Long": "a" * 20_000}), 431, "too_large")
+    refusal(client.get("/api/models", headers={f"X-{i}": "a" * 100 for i in range(200)}), 431, "too_large")
+    refusal(client.get("/api/examples?model=" + "a" * 20_000), 431, "too_large")
+    refusal(client.get("/" + "a" * 20_000), 431, "too_large")
+    assert client.get("/api/models", headers={"X-Long": "a" * 10_000}).status_code == 200
+
+
+def test_no_answer_sends_a_browser_elsewhere(client: TestClient) -> None:
+    for path in ("/api/models/", "/api/", "/static/app.js/"):
+        response = client.get(path, follow_redirects=False)
+        refusal(response, 404, "not_found")
+        assert "location" not in response.headers
 
 
 def test_the_page_and_its_files_are_served_with_their_types(client: TestClient) -> None:
@@ -230,6 +295,7 @@ def test_a_mistake_of_the_server_is_told_without_its_trace(
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret detail")
 
+    caplog.set_level(logging.ERROR, "beamtree.explorer")  # as without --debug
     monkeypatch.setattr(explorer, "make_view", fail)
     with TestClient(create_app({"m": small_model()}), base_url=HERE) as client:
         response = client.post("/api/view", json={"texts": ["2"]})
@@ -247,8 +313,9 @@ def test_a_computation_over_the_time_limit_is_answered(monkeypatch: pytest.Monke
     monkeypatch.setattr(explorer, "make_view", dawdle)
     limits = Limits(seconds=0.2, workers=1, waiting=0)
     with TestClient(create_app({"m": small_model()}, limits), base_url=HERE) as client:
-        error = refusal(client.post("/api/view", json={"texts": ["2"]}), 503, "too_slow")
-        assert "0.2 s" in error["message"]
+        response = client.post("/api/view", json={"texts": ["2"]})
+        assert "0.2 s" in refusal(response, 503, "too_slow")["message"]
+        assert int(response.headers["retry-after"]) > 0
 
 
 def test_a_crowd_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +363,57 @@ def test_a_body_that_never_ends_is_given_up() -> None:
     asyncio.run(app(scope, receive, send))
     assert sent[0]["status"] == 408
     assert json.loads(sent[1]["body"])["error"]["code"] == "too_late"
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_asked_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed: list[Any] = []
+    monkeypatch.setattr(explorer, "make_view", lambda *arguments, **_: computed.append(arguments))
+    app = create_app({"m": small_model()})
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/view", "headers": headers, "query_string": b""}
+    messages = [
+        {"type": "http.disconnect"},
+        {"type": "http.request", "body": b'{"texts": ["2"]}', "more_body": True},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop() if len(messages) > 1 else messages[0]
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    assert not computed
+    assert not sent
+
+
+def test_a_number_that_json_does_not_have_is_told_as_none() -> None:
+    model = small_model()
+    model.notes = {"epoch": 3, "dev_accuracy": float("nan"), "train_accuracy": float("inf")}
+    model.settings.options["own"] = {"rate": [float("-inf"), 0.5]}
+    with TestClient(create_app({"m": model}), base_url=HERE) as client:
+        for response in (client.get("/api/models"), client.post("/api/view", json={"texts": ["2"]})):
+            json.loads(response.text, parse_constant=pytest.fail)
+    card = client.get("/api/models").json()["models"][0]
+    assert card["figures"] == {"epoch": 3, "dev_accuracy": None, "train_accuracy": None}
+    assert card["settings"]["options"]["own"] == {"rate": [None, 0.5]}
+
+
+def test_a_heap_of_accents_costs_no_time_and_is_refused_at_its_place() -> None:
+    heap = "\u0301" * 15_000 + "\u0316" * 15_000  # to be put in order, which takes seconds
+    with TestClient(create_app({"m": small_model(task="sst5")}), base_url=HERE) as client:
+        begun = time.perf_counter()
+        body = json.dumps({"texts": ["a man" + heap]}, ensure_ascii=False).encode()
+        response = client.post("/api/view", content=body, headers={"Content-Type": "application/json"})
+        assert time.perf_counter() - begun < 1
+        where = refusal(response, 422, "unreadable")["where"]
+        assert where == {"text": 0, "token": None, "start": 4, "end": 36}
+        response = client.post("/api/view", json={"texts": [heap[:31]]})
+        assert refusal(response, 422, "unreadable")["where"]["start"] == 0
+        assert client.post("/api/view", json={"texts": ["a man" + heap[:30]]}).status_code == 200
 
 
 def test_an_explorer_without_a_model_is_refused() -> None:

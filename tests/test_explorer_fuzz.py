@@ -1,7 +1,9 @@
-"""The API under random requests, drawn from its own description and from near the tasks' languages."""
+"""The API under random requests, drawn from its description and from near the tasks' languages and HTTP."""
 
 import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
     unsupported_method,
 )
+from served import connect, served
 
 from beamtree.data.listops_language import TOKENS
 from beamtree.data.logic_language import TOKENS as LOGIC_TOKENS
@@ -77,3 +80,56 @@ def test_texts_near_the_language_are_read_or_refused_at_a_place(
     where = response.json().get("error", {}).get("where")
     if where is not None:
         assert 0 <= where["start"] <= where["end"] <= len(texts[where["text"]])
+
+
+BODY = b'{"texts": ["[MAX 2 9 ]"], "beam_size": 2}'
+POST = b"POST /api/view HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+WHOLE = [
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n",
+    b"GET /api/examples?model=m HTTP/1.1\r\nHost: [::1]:80\r\nX-Forwarded-For: 10.0.0.1, b\r\n\r\n",
+    b"HEAD /static/app.js HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n",
+    POST + b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY),
+    POST
+    + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY),
+]
+pieces = st.sampled_from(
+    [
+        b"",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\0",
+        b"\xff",
+        b" ",
+        b":",
+        b"%",
+        b"%00",
+        b"..",
+        b"-1",
+        b"9" * 5000,
+        b"[" * 3000,
+    ]
+) | st.binary(max_size=6)
+edits = st.lists(st.tuples(st.integers(0, 250), st.integers(0, 8), pieces), max_size=4)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with served(Limits(max_tokens=30, max_beam_size=8, seconds=5), seconds=5) as port:
+        yield port
+
+
+@BOUNDED
+@given(request=st.lists(st.sampled_from(WHOLE), min_size=1, max_size=2).map(b"".join), edits=edits)
+def test_bytes_near_http_are_answered_or_refused_and_never_an_error_of_the_server(
+    port: int, request: bytes, edits: list[tuple[int, int, bytes]]
+) -> None:
+    for place, dropped, put in edits:
+        request = request[:place] + put + request[place + dropped :]
+    said = b""
+    with connect(port) as client, suppress(ConnectionError, TimeoutError):  # it may wait for more, or hang up
+        client.settimeout(0.1)
+        client.sendall(request)
+        while part := client.recv(65536):
+            said += part
+    for status in re.findall(rb"^HTTP/1\.1 (\d+)", said, re.MULTILINE):
+        assert int(status) < 500

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from explored import small_model
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.limits import Limits
 from beamtree.explorer.view import make_view
-from beamtree.explorer.work import BusyError, ClientLeftError, TooSlowError, Workshop
+from beamtree.explorer.work import BusyError, ClientLeftError, Computation, TooSlowError, Workshop
 
 
 async def stays() -> bool:
@@ -121,6 +122,88 @@ def test_who_waits_too_long_for_a_worker_is_told_that_it_is_busy() -> None:
     wait_until_all_ended()
 
 
+def test_a_client_that_leaves_while_it_waits_is_not_computed_for_and_gives_up_its_place() -> None:
+    computed: list[str] = []
+    released = threading.Event()
+
+    def compute(name: str) -> bytes:
+        computed.append(name)
+        released.wait(60)
+        return name.encode()
+
+    async def leaves() -> bool:
+        return gone
+
+    gone = False
+
+    async def queue() -> None:
+        nonlocal gone
+        workshop = Workshop(Limits(workers=1, waiting=2, seconds=60))
+        first = asyncio.create_task(workshop.do(partial(compute, "first"), stays))
+        leaving = asyncio.create_task(workshop.do(partial(compute, "leaving"), leaves))
+        last = asyncio.create_task(workshop.do(partial(compute, "last"), stays))
+        await asyncio.sleep(0.3)
+        with pytest.raises(BusyError):
+            await workshop.do(lambda: b"", stays)
+        gone = True
+        with pytest.raises(ClientLeftError):
+            await asyncio.wait_for(leaving, 10)
+        newcomer = asyncio.create_task(workshop.do(partial(compute, "newcomer"), stays))
+        await asyncio.sleep(0.1)
+        released.set()
+        assert await asyncio.gather(first, last, newcomer) == [b"first", b"last", b"newcomer"]
+
+    asyncio.run(queue())
+    assert computed == ["first", "last", "newcomer"]
+
+
+def test_a_client_that_left_by_the_time_its_turn_comes_is_not_computed_for() -> None:
+    computed: list[int] = []
+
+    async def left() -> bool:
+        return True
+
+    async def turn() -> None:
+        with pytest.raises(ClientLeftError):
+            await Workshop(Limits(workers=1)).do(lambda: b"%d" % len(computed.append(1) or b""), left)
+
+    asyncio.run(turn())
+    assert not computed
+
+
+def test_a_computation_stopped_before_its_thread_gets_to_it_ends_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[str] = []
+    stopped, run = threading.Event(), threading.Thread.run
+
+    def run_late(thread: threading.Thread) -> None:
+        stopped.wait(60)
+        run(thread)
+
+    monkeypatch.setattr(threading.Thread, "run", run_late)
+    computation = Computation(
+        lambda: b"%d" % len(ends.append("computed") or b""), lambda: ends.append("done")
+    )
+    computation.start()
+    computation.stop()
+    stopped.set()
+    computation.join(10)
+    assert ends == ["done"]
+
+
+def test_a_thread_that_cannot_be_started_costs_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start() -> None:
+        workshop = Workshop(Limits(workers=1, waiting=0))
+        with monkeypatch.context() as patch:
+            patch.setattr(Computation, "start", lambda _: threading.Lock().release())  # a RuntimeError
+            with pytest.raises(RuntimeError):
+                await workshop.do(lambda: b"", stays)
+        assert await workshop.do(lambda: b"free", stays) == b"free"
+
+    asyncio.run(start())
+
+
 def test_no_worker_is_lost_whenever_a_computation_is_stopped() -> None:
     draw = random.Random(0)
 
@@ -157,7 +240,16 @@ def test_closing_stops_what_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_tokens": 0}, {"workers": 0}, {"waiting": -1}, {"seconds": 0.0}, {"max_request_bytes": 0}]
+    "wrong",
+    [
+        {"max_tokens": 0},
+        {"workers": 0},
+        {"waiting": -1},
+        {"seconds": 0.0},
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+        {"max_request_bytes": 0},
+    ],
 )
 def test_a_limit_that_lets_nothing_through_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BeamtreeError, match=f"the limit {next(iter(wrong))} must be at least"):

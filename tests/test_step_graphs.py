@@ -2,12 +2,17 @@
 
 import copy
 import pickle
+import random
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
 from on_gpu import needs_gpu
 from played_graphs import Recording
+from stopped_threads import Stopped, answers, stop, stopped_while_waiting
 from torch import Tensor
 
 from beamtree.rivals import step_graphs
@@ -86,6 +91,28 @@ def test_threads_take_turns(captures: list[Recording]) -> None:
     assert results == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
 
 
+def test_what_is_captured_is_first_tried_in_order_with_what_others_replay(
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[str] = []
+
+    @contextmanager
+    def on_stream(_: object) -> Iterator[None]:
+        streams.append("that of the captures")
+        yield
+        streams.pop()
+
+    def note(constants: list[Tensor], x: Tensor) -> tuple[Tensor]:
+        ran.append(streams[-1] if streams else "the caller's")
+        return (x + 1,)
+
+    ran: list[str] = []
+    monkeypatch.setattr(torch.cuda, "stream", on_stream)
+    with StepGraphs().run(note, [], replay=True) as step:
+        step(torch.ones(1))
+    assert ran == ["the caller's", "the caller's", "that of the captures"]
+
+
 def test_a_failing_step_leaves_the_graph_usable(captures: list[Recording]) -> None:
     graphs = StepGraphs()
     constants = [torch.ones(1), torch.zeros(1)]
@@ -94,6 +121,51 @@ def test_a_failing_step_leaves_the_graph_usable(captures: list[Recording]) -> No
         step(torch.ones(1)), step(torch.ones(3))
     with graphs.run(scale, constants, replay=True, by=1.0) as step:
         assert step(torch.ones(1))[0].item() == 1.0
+
+
+def test_a_thread_stopped_while_it_waits_for_its_turn_leaves_the_graph_usable(
+    captures: list[Recording],
+) -> None:
+    graphs = StepGraphs()
+
+    def use() -> float:
+        with graphs.run(scale, [torch.ones(1), torch.zeros(1)], replay=True, by=1.0) as step:
+            return step(torch.ones(1))[0].item()
+
+    with graphs.run(scale, [torch.ones(1), torch.zeros(1)], replay=True, by=1.0) as step:
+        step(torch.ones(1))
+        waiting = stopped_while_waiting(use)
+    waiting.join()
+    assert answers(use) == 1.0
+
+
+def test_wherever_a_thread_is_stopped_the_graph_stays_usable(captures: list[Recording]) -> None:
+    graphs, draw = StepGraphs(), random.Random(0)
+
+    def use() -> float:
+        with graphs.run(scale, [torch.ones(1), torch.zeros(1)], replay=True, by=1.0) as step:
+            return step(torch.ones(1))[0].item()
+
+    def use_on_and_on() -> None:
+        with suppress(Stopped):
+            start.wait()
+            while True:
+                use()
+
+    use()
+    for _ in range(100):
+        start = threading.Barrier(3)
+        threads = [threading.Thread(target=use_on_and_on, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        for thread in threads:
+            time.sleep(draw.random() / 1000)
+            stop(thread)
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        assert answers(use) == 1.0
 
 
 def test_copies_start_without_graphs(captures: list[Recording]) -> None:
@@ -170,3 +242,30 @@ def test_gpu_streams_have_graphs_of_their_own() -> None:
     torch.cuda.synchronize()
     assert [result.tolist() for result in results] == [[2.0] * 4, [3.0] * 4]
     assert len(graphs) == 2
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_gpu_threads_capture_and_replay_at_once() -> None:
+    torch.manual_seed(0)
+    encoder, shapes = CRvNN(32, device="cuda").eval(), [(B, n) for B in range(1, 7) for n in (3, 20, 40)]
+    inputs = {shape: torch.randn(*shape, 32, device="cuda") for shape in shapes}
+    with torch.no_grad():
+        expected = {shape: encoder(x).clone() for shape, x in inputs.items()}
+    wrong: list[tuple[int, int]] = []
+
+    @torch.no_grad()
+    def work(seed: int) -> None:
+        draw = random.Random(seed)
+        for _ in range(200):
+            shape = draw.choice(shapes)  # more than there is room for: graphs are made all the time
+            if not torch.allclose(encoder(inputs[shape]), expected[shape], atol=1e-4):
+                wrong.append(shape)
+
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not wrong

@@ -58,6 +58,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        redirect_slashes=False,
         separate_input_output_schemas=False,
     )
     app.add_middleware(Guard, limits=limits, hosts=hosts)

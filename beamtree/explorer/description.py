@@ -1,5 +1,6 @@
 """What there is to say of a model before it is asked anything."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -21,9 +22,18 @@ def describe_model(name: str, model: TreeClassifier) -> dict[str, Any]:
         "beam_size": getattr(model.encoder, "beam_size", None),
         "kind": kind_of(model),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "settings": settings,
-        "figures": {key: model.notes[key] for key in _FIGURES if key in model.notes},
+        "settings": _finite(settings),
+        "figures": _finite({key: model.notes[key] for key in _FIGURES if key in model.notes}),
     }
+
+
+def _finite(value: Any) -> Any:
+    """None for a number that JSON does not have; Python reads it in files, browsers do not."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def kind_of(model: TreeClassifier) -> str:

@@ -7,6 +7,7 @@ foreign name can be made to point here, an address cannot), and no answer allows
 import asyncio
 import ipaddress
 import logging
+import re
 from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -28,6 +29,8 @@ SECURITY_HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-cache",
 }
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(:[0-9]*)?")  # an address of IPv6 stands in brackets
+_MAX_HEAD = 16384  # bytes of address and headers
 log = logging.getLogger("beamtree.explorer")
 
 
@@ -56,9 +59,11 @@ class Guard:
 
         try:
             headers = Headers(scope=scope)
+            _check_head(scope)
             self._check_host(headers.get("host", ""))
             body = await self._read_body(headers, receive)
-            await self.app(scope, _replay(body, receive), send_guarded)
+            if body is not None:
+                await self.app(scope, _replay(body, receive), send_guarded)
         except Problem as problem:
             await _answer(problem, send_guarded)
         except Exception as error:
@@ -68,12 +73,13 @@ class Guard:
                 await _answer(internal(), send_guarded)
 
     def _check_host(self, host: str) -> None:
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        name = name.strip("[]").lower()
+        found = _HOST.fullmatch(host)
+        name = found[1].strip("[]").lower() if found is not None else ""
         if name not in self.hosts and not _is_address(name):
             raise Problem(400, "bad_request", "This host name is not served here: see --allow-host.")
 
-    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
+        """None if the client left before its end."""
         limit = self.limits.max_request_bytes
         too_large = Problem(413, "too_large", f"The request has more than {limit:,} bytes, the limit.")
         declared = headers.get("content-length", "0")
@@ -87,7 +93,7 @@ class Guard:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        return bytes(body)
+                        return None
                     body += message.get("body", b"")
                     if len(body) > limit:
                         raise too_large
@@ -95,6 +101,13 @@ class Guard:
                         return bytes(body)
         except TimeoutError:
             raise Problem(408, "too_late", "The body of the request did not come in time.") from None
+
+
+def _check_head(scope: Scope) -> None:
+    """uvicorn has a limit for heads that come in pieces only."""
+    size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    if size + sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEAD:
+        raise Problem(431, "too_large", f"Address and headers have more than {_MAX_HEAD:,} bytes, the limit.")
 
 
 def _is_address(name: str) -> bool:

@@ -1,5 +1,6 @@
 """What one request may cost, and how many may cost it at once."""
 
+import math
 import os
 from dataclasses import dataclass, field, fields
 
@@ -19,7 +20,8 @@ class Limits:
     def __post_init__(self) -> None:
         for limit in fields(self):
             least = 0 if limit.name == "waiting" else 1 if limit.name != "seconds" else 0.001
-            if not getattr(self, limit.name) >= least:
+            value = getattr(self, limit.name)
+            if not least <= value < math.inf:
                 raise BeamtreeError(
-                    f"the limit {limit.name} must be at least {least}, got {getattr(self, limit.name)}"
+                    f"the limit {limit.name} must be at least {least} and finite, got {value}"
                 )

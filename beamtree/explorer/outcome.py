@@ -8,6 +8,7 @@ import torch
 from beamtree.data.task import Example, Tokens
 from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError
+from beamtree.evaluating import evaluating
 from beamtree.explorer.record import SearchRecord, record_search
 from beamtree.heads import class_probabilities, pair_features
 from beamtree.inference import run_in_batches
@@ -35,7 +36,7 @@ def is_watched(model: TreeClassifier) -> bool:
 @torch.no_grad()
 def run_model(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
     """One forward pass; `beam_size` is the encoder's own if it is None."""
-    model.eval()
+    model = evaluating(model)
     if is_watched(model):
         return _watch(model, sentences, beam_size)
     if beam_size is not None:

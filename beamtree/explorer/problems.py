@@ -54,8 +54,11 @@ DOCUMENTED = (
     Documented(422, "invalid", "A field of the request is missing, unknown or out of range."),
     Documented(422, "unreadable", "A text is not in the task's language; `where` says which token."),
     Documented(429, "busy", "Too many requests at once; the header Retry-After says when to come back."),
+    Documented(431, "too_large", "The address and the headers have more bytes than allowed."),
     Documented(500, "internal", "A mistake of the server's own."),
-    Documented(503, "too_slow", "The computation took longer than allowed and was stopped."),
+    Documented(
+        503, "too_slow", "The computation took longer than allowed and was stopped; Retry-After as for 429."
+    ),
 )
 
 
@@ -79,7 +82,10 @@ def busy() -> Problem:
 
 def too_slow(seconds: float) -> Problem:
     return Problem(
-        503, "too_slow", f"Stopped after {seconds:g} s, the time limit: try a shorter text or fewer beams."
+        503,
+        "too_slow",
+        f"Stopped after {seconds:g} s, the time limit: try a shorter text or fewer beams.",
+        headers={"Retry-After": str(RETRY_AFTER)},
     )
 
 

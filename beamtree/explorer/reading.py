@@ -1,6 +1,7 @@
 """Texts as sentences whose tokens know where they stand; what cannot be read is explained at its place."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,9 @@ from beamtree.errors import BeamtreeError
 
 Range = tuple[int, int]  # half-open, in code points
 _LOOK_AHEAD = 8  # characters that may stand between two tokens of a normalised text
+_MAX_MARKS = (
+    30  # on one character, as in Unicode's stream-safe format: their order takes a time quadratic in them
+)
 
 
 class Where(NamedTuple):
@@ -48,6 +52,7 @@ def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) 
 
 
 def _read(task: Task, number: int, text: str, max_tokens: int | None) -> Reading:
+    _check_marks(number, text)
     words = [match.span() for match in re.finditer(task.token_pattern, text)]
     _check_count(number, words, max_tokens)  # before a tokeniser works on what is too long anyway
     try:
@@ -59,6 +64,17 @@ def _read(task: Task, number: int, text: str, max_tokens: int | None) -> Reading
     ranges = _find_tokens(text, tokens, words)
     _check_count(number, ranges, max_tokens)
     return Reading(text, tokens, ranges)
+
+
+def _check_marks(number: int, text: str) -> None:
+    marks = 0
+    for place, character in enumerate("" if text.isascii() else text):
+        marks = marks + 1 if unicodedata.combining(character) else 0
+        if marks > _MAX_MARKS:
+            raise UnreadableInputError(
+                f"more than {_MAX_MARKS} accents on one character",
+                Where(number, None, max(0, place - marks), place + 1),
+            )
 
 
 def _check_count(number: int, ranges: list[Range], max_tokens: int | None) -> None:

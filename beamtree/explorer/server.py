@@ -1,38 +1,54 @@
-"""uvicorn around the app: quiet, and gone soon after Ctrl-C."""
+"""uvicorn around the app: quiet, open whoever else holds connections, and gone soon after Ctrl-C."""
 
 import logging
 import socket
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from beamtree.errors import MissingExtraError
 
+if TYPE_CHECKING:
+    import uvicorn
+
 _SECONDS_TO_FINISH = 3
 _CONNECTIONS = 800  # a process may have 1024 files open
+_ACCEPTED_AT_ONCE = 32  # beyond those, until as many have made way
 
 
 def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
     """Serve until it is interrupted; `debug` tells the trace of a failed request."""
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtraError("the tree explorer", "web") from error
+    server = make_server(app)
     torch.set_num_threads(1)  # a request is a thread already, and its steps are small
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("beamtree.explorer").setLevel(logging.DEBUG if debug else logging.ERROR)
     for library in ("uvicorn.error", "asyncio"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        ws="none",
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=_SECONDS_TO_FINISH,
-    )
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
     except KeyboardInterrupt:
         return
+
+
+def make_server(app: Any, **waiting: Any) -> "uvicorn.Server":
+    """With other bounds on connections where `waiting` says so, as `Waiting` takes them."""
+    try:
+        import uvicorn
+
+        from beamtree.explorer.connections import Connection, Server, Waiting
+    except ImportError as error:
+        raise MissingExtraError("the tree explorer", "web") from error
+    return Server(
+        uvicorn.Config(
+            app,
+            http=partial(Connection, waiting=Waiting(**{"at_most": _CONNECTIONS, **waiting})),  # type: ignore[arg-type]
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            backlog=_ACCEPTED_AT_ONCE,
+            timeout_graceful_shutdown=_SECONDS_TO_FINISH,
+        )
+    )

@@ -40,7 +40,6 @@ def view_lines(
     model: TreeClassifier, lines: Iterable[str], *, name: str, max_length: int = MAX_LENGTH
 ) -> Iterator[Viewed | Unparsed]:
     """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
-    model.eval()
     for number, line in enumerate(lines, start=1):
         try:
             read_sentences(model.task, line, max_length)

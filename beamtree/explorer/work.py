@@ -9,6 +9,7 @@ import ctypes
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 from beamtree.explorer.limits import Limits
 
@@ -39,20 +40,19 @@ class Computation:
         self.error: Exception | None = None
         self._call, self._done = call, done
         self._lock = threading.Lock()
-        self._running = True
+        self._wanted, self._running = True, False
         self._thread = threading.Thread(target=self._run, daemon=True, name="beamtree-explorer")
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it soon; what it would have returned is lost."""
+        """End it soon, or never begin it; what it would have returned is lost."""
         with self._lock:
-            if self._running and self._thread.ident is not None:
-                self._running = False
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self._thread.ident), ctypes.py_object(_Stopped)
-                )
+            if self._running:
+                ident = ctypes.c_ulong(self._thread.ident or 0)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(_Stopped))
+            self._wanted = self._running = False
 
     def join(self, seconds: float) -> None:
         self._thread.join(seconds)
@@ -66,6 +66,12 @@ class Computation:
             self._done()
 
     def _compute(self) -> None:
+        with self._lock:
+            if not self._wanted:
+                return
+            self._running = (
+                True  # not before: an exception raised outside of `_run` would end in nobody's hands
+            )
         try:
             self.result = self._call()
         except Exception as error:
@@ -85,26 +91,29 @@ class Workshop:
 
     async def do(self, call: Callable[[], bytes], client_left: Callable[[], Awaitable[bool]]) -> bytes:
         """The call's result, or its exception; BusyError, TooSlowError or ClientLeftError without either."""
+        if self._admitted >= self.limits.workers + self.limits.waiting:
+            raise BusyError
         loop = asyncio.get_running_loop()
-        await self._wait_for_worker()
-        deadline = loop.time() + self.limits.seconds
-        ended = asyncio.Event()
+        ended = loop.create_future()
 
         def end() -> None:
             with suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(self._end, computation, ended)
 
         computation = Computation(call, end)
-        self._running.add(computation)
-        computation.start()
+        self._admitted += 1
+        turn = asyncio.ensure_future(self._free.acquire())
         try:
-            while not ended.is_set():
-                if await client_left():
-                    raise ClientLeftError
-                remaining = deadline - loop.time()
-                if remaining <= 0:
-                    raise TooSlowError
-                await _wait(ended, min(remaining, _LOOK_EVERY))
+            await self._wait(turn, client_left, BusyError)
+            computation.start()
+        except BaseException:
+            self._admitted -= 1
+            if not turn.cancel():  # it had come
+                self._free.release()
+            raise
+        self._running.add(computation)
+        try:
+            await self._wait(ended, client_left, TooSlowError)
         finally:
             computation.stop()
         if computation.error is not None:
@@ -121,27 +130,24 @@ class Workshop:
         for computation in running:
             computation.join(2.0)
 
-    async def _wait_for_worker(self) -> None:
-        if self._admitted >= self.limits.workers + self.limits.waiting:
-            raise BusyError
-        self._admitted += 1
-        try:
-            await asyncio.wait_for(self._free.acquire(), self.limits.seconds)
-        except BaseException as error:
-            self._admitted -= 1
-            if isinstance(error, TimeoutError):
-                raise BusyError from None
-            raise
+    async def _wait(
+        self, event: asyncio.Future[Any], client_left: Callable[[], Awaitable[bool]], late: type[Exception]
+    ) -> None:
+        """Until it comes; as long as the client stays, and until it is late."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.limits.seconds
+        while True:
+            if await client_left():
+                raise ClientLeftError
+            if event.done():
+                return
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                raise late
+            await asyncio.wait({event}, timeout=min(remaining, _LOOK_EVERY))
 
-    def _end(self, computation: Computation, ended: asyncio.Event) -> None:
+    def _end(self, computation: Computation, ended: asyncio.Future[None]) -> None:
         self._running.discard(computation)
         self._admitted -= 1
         self._free.release()
-        ended.set()
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return
+        ended.set_result(None)

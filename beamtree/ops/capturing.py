@@ -10,22 +10,22 @@ import torch
 
 Result = TypeVar("Result")
 
-# PyTorch allows one capture at a time in a process.
-_one_at_a_time = threading.RLock()
+# PyTorch allows one capture at a time in a process. A `with` of the lock itself, not of a function that takes
+# it, releases it wherever the thread is stopped.
+one_at_a_time = threading.RLock()
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """For a thread that captures: garbage may hold CUDA graphs, events or streams, and to free one of them in
-    the middle of a capture breaks it."""
-    with _one_at_a_time:
-        collects = gc.isenabled()
+    """For the thread that captures: garbage may hold CUDA graphs, events or streams, and to free one of them
+    in the middle of a capture breaks it."""
+    collects = gc.isenabled()
+    try:
         gc.disable()
-        try:
-            yield
-        finally:
-            if collects:
-                gc.enable()
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def capture(
@@ -34,9 +34,9 @@ def capture(
     """A graph of what the call launches, and what it returned."""
     graph = torch.cuda.CUDAGraph()
     pool = torch.cuda.graph_pool_handle() if pool is None else pool
-    with undisturbed(), torch.cuda.stream(stream):
-        graph.capture_begin(pool, capture_error_mode="thread_local")
+    with one_at_a_time, undisturbed(), torch.cuda.stream(stream):
         try:
+            graph.capture_begin(pool, capture_error_mode="thread_local")
             result = call()
             graph.capture_end()
         except BaseException:

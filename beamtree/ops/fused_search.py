@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from beamtree.ops import board as boards
-from beamtree.ops.capturing import capture, undisturbed
+from beamtree.ops.capturing import capture, one_at_a_time, undisturbed
 from beamtree.ops.inner_kernels import inner_nodes_kernel
 from beamtree.ops.launch import blocks, launch, power_of_two
 from beamtree.ops.lineage_kernels import STRETCH
@@ -130,7 +130,7 @@ def _graphs_for(plan: Plan, device: torch.device) -> _Graphs:
             _graphs.move_to_end(key)
             return graphs
     # In this order: a call that somebody else warms up for a capture may search too.
-    with undisturbed(), _graphs_lock:
+    with one_at_a_time, undisturbed(), _graphs_lock:
         if key not in _graphs:
             _graphs[key] = _Graphs(plan, device)
         while len(_graphs) > GRAPHS_AT_MOST:

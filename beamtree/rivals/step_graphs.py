@@ -7,7 +7,7 @@ shape, on buffers of its own, and serves sequences of any length.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -74,6 +74,7 @@ class Run:
         self.constants = constants
         self._graphs, self._step, self._replay, self._options = graphs, step, replay, options
         self._replayed: _ReplayedStep | None = None
+        self._turn: Generator[None, None, None] | None = None
 
     def __enter__(self) -> "Run":
         return self
@@ -81,17 +82,17 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._replayed is not None:
-            self._replayed.lock.release()
+        if self._turn is not None:
+            self._turn.close()
 
     def __call__(self, *inputs: Tensor) -> Outputs:
         """The outputs, which are the caller's to keep."""
         if self._replayed is None and self._replay and may_replay(inputs[0]):
             replayed = self._graphs.find(self._step, self.constants, inputs, self._options)
-            replayed.lock.acquire()
-            self._replayed = replayed
+            self._turn = replayed.turn()  # ours to end before it begins: a thread may be stopped anywhere
+            next(self._turn)
             replayed.load(self.constants)
-            self.constants = replayed.constants
+            self._replayed, self.constants = replayed, replayed.constants
         if self._replayed is not None:
             return self._replayed(*inputs)
         return self._step(self.constants, *inputs, **self._options)
@@ -99,13 +100,18 @@ class Run:
 
 class _ReplayedStep:
     def __init__(self, step: Step, constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         # Buffers made in inference mode could not be written to outside of it.
         with torch.inference_mode(False), torch.no_grad():
             self.constants = [_buffer_like(tensor) for tensor in constants]
             self._inputs = [_buffer_like(tensor) for tensor in inputs]
             call = partial(step, self.constants, *self._inputs)
             ((self._replay, self._outputs),) = capture([call], inputs[0].device)
+
+    def turn(self) -> Generator[None, None, None]:
+        """Begins when no other is underway; ends when it is closed, or when nobody has it any more."""
+        with self._lock:
+            yield
 
     def load(self, constants: Sequence[Tensor]) -> None:
         _copy(self.constants, constants)
@@ -159,14 +165,13 @@ def capture(
 ) -> list[tuple[Callable[[], None], Outputs]]:
     """For each call a function that replays its kernels, and the buffers that hold its outputs afterwards."""
     captured = []
-    with capturing.undisturbed(), torch.cuda.device(device):
+    with capturing.one_at_a_time, capturing.undisturbed(), torch.cuda.device(device):
+        # Kernels are compiled and libraries set up at the first call, which a capture would refuse. Not on
+        # the stream of the captures: a product there works in memory in which graphs do theirs, and another
+        # thread may be replaying one.
+        for call in (*calls, *calls):
+            call()
         stream = _capturing_stream(device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            # Libraries allocate their workspaces at the first call, which a capture would refuse.
-            for call in (*calls, *calls):
-                call()
-        torch.cuda.current_stream().wait_stream(stream)
         for call in calls:
             # What the allocator holds would be of no use to a graph, which has memory of its own.
             torch.cuda.synchronize()

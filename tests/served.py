@@ -1,0 +1,41 @@
+"""An explorer in this process, on a port of this machine."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from explored import small_model
+
+from beamtree.explorer.app import create_app
+from beamtree.explorer.limits import Limits
+from beamtree.explorer.server import make_server
+
+
+@contextmanager
+def served(limits: Limits | None = None, **bounds: Any) -> Iterator[int]:
+    """The port of an explorer in this process, with these bounds on connections."""
+    server = make_server(create_app({"m": small_model()}, limits), **bounds)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        wait_until(lambda: server.started)
+        try:
+            yield port
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)

@@ -1,0 +1,166 @@
+"""Predicting evaluates, whatever mode the model is in, and the model never notices."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from small_models import small_model
+from torch import Tensor, nn
+
+from beamtree.data.task import Example
+from beamtree.errors import BeamtreeError
+from beamtree.evaluating import evaluating
+from beamtree.explorer.view import make_view
+from beamtree.model import TreeClassifier
+from beamtree.training.evaluate import evaluate
+from beamtree.zoo import encoder_names, pair_encoder_names
+
+TEXTS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[SM 1 [MED 2 8 5 ] 3 ]"]
+PAIRS = [("( a ( and b ) )", "a"), ("( not c )", "( c ( or d ) )")]
+
+
+def modes(model: nn.Module) -> list[bool]:
+    return [part.training for part in model.modules()]
+
+
+def probabilities(model: TreeClassifier) -> list[dict[str, float]]:
+    return [prediction.probabilities for prediction in model.predict(TEXTS)]
+
+
+def test_threads_that_predict_leave_a_training_model_training() -> None:
+    model, before = small_model().train(), {"first": threading.Event(), "second": threading.Event()}
+    inside = {name: threading.Event() for name in before}
+
+    def pause(*_: Any) -> None:
+        name = threading.current_thread().name
+        if name in before:
+            inside[name].set()
+            assert before[name].wait(20)
+
+    model.embedding.register_forward_hook(pause)
+    threads = [
+        threading.Thread(target=model.predict, args=(TEXTS,), name=name, daemon=True) for name in before
+    ]
+    for name, thread in zip(before, threads, strict=True):
+        thread.start()
+        assert inside[name].wait(20)
+    for name, thread in zip(before, threads, strict=True):  # the second leaves last, as it came
+        before[name].set()
+        thread.join(20)
+    assert all(modes(model))
+
+
+def test_a_model_trains_on_while_another_thread_predicts() -> None:
+    model, seen = small_model().train(), []
+    model.embedding.register_forward_hook(lambda *_: seen.append(modes(model)))
+    model.predict(TEXTS)
+    make_view(model, TEXTS[:1], name="it")
+    assert seen
+    assert all(map(all, seen))
+
+
+@pytest.mark.parametrize("encoder", [*encoder_names(), *pair_encoder_names()])
+def test_every_encoder_predicts_while_it_trains_what_it_predicts_evaluating(encoder: str) -> None:
+    pairs = encoder in pair_encoder_names()
+    model = small_model(encoder, task="logic" if pairs else "listops")
+    expected = model.predict(PAIRS if pairs else TEXTS)
+    found = model.train().predict(PAIRS if pairs else TEXTS)
+    for one, other in zip(found, expected, strict=True):
+        assert one.probabilities == other.probabilities
+    assert all(modes(model))
+
+
+def test_parts_in_different_modes_stay_so() -> None:
+    model = small_model().train()
+    model.embedding.eval()
+    before = modes(model)
+    model.predict(TEXTS)
+    evaluate(model, "dev", [Example((tuple(text.split()),), "1") for text in TEXTS])
+    make_view(model, TEXTS[:1], name="it")
+    assert modes(model) == before
+
+
+def test_a_prediction_that_fails_leaves_the_mode_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model().train()
+
+    def fail(*_: Any, **__: Any) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(type(model.encoder), "forward", fail)
+    with pytest.raises(BeamtreeError, match="ran out of memory"):
+        model.predict(TEXTS)
+    assert all(modes(model))
+
+
+def test_a_model_that_evaluates_is_its_own_twin() -> None:
+    model = small_model()
+    assert evaluating(model) is model
+    assert evaluating(model.train()) is not model
+
+
+def test_a_twin_has_the_weights_of_the_model_also_after_they_change() -> None:
+    model = small_model().train()
+    twin = evaluating(model)
+    assert all(one is other for one, other in zip(model.parameters(), twin.parameters(), strict=True))
+    before = probabilities(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    assert probabilities(model) != before
+
+
+class Odd(nn.Module):
+    """Calls its parts by other ways than their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Dropout(0.5) for _ in range(4))
+        self.listed = [self.parts[0], None]
+        self.named = {"one": self.parts[1]}
+        self.method = self.parts[2].forward
+        object.__setattr__(self, "hidden", self.parts[3])
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (*self.listed[:1], *self.named.values(), self.method, self.hidden, *self.parts)
+        for part in parts:
+            x = part(x)
+        return x
+
+
+def test_parts_that_are_called_by_other_ways_evaluate_too() -> None:
+    model, x = Odd(), torch.ones(100)
+    assert torch.equal(evaluating(model)(x), x)
+    assert not torch.equal(model(x), x)
+
+
+def test_a_part_that_stands_twice_has_one_twin() -> None:
+    part = nn.Linear(2, 2)
+    first, second = evaluating(nn.Sequential(part, part))
+    assert first is second
+
+
+@pytest.mark.parametrize("compiled", ["a part", "a part in its place", "the model in its place"])
+def test_what_was_compiled_evaluates_too(compiled: str) -> None:
+    model = small_model("recurrent-grc")
+    expected = probabilities(model)
+    if compiled == "a part":
+        model.head = torch.compile(model.head, backend="eager")  # type: ignore[assignment]
+    elif compiled == "a part in its place":
+        model.head.compile(backend="eager")
+    else:
+        model.compile(backend="eager")
+    assert probabilities(model.train()) == expected
+
+
+def test_the_whole_compiled_evaluates_too() -> None:
+    model, x = nn.Sequential(nn.Dropout(0.5)), torch.ones(100)
+    assert torch.equal(evaluating(torch.compile(model, backend="eager"))(x), x)  # type: ignore[type-var]
+
+
+def test_weights_with_a_parametrization_evaluate_too() -> None:
+    model = small_model()
+    linear = next(part for part in model.head.modules() if isinstance(part, nn.Linear))
+    torch.nn.utils.parametrizations.weight_norm(linear)
+    expected = probabilities(model)
+    assert probabilities(model.train()) == expected
