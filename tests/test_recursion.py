@@ -123,6 +123,25 @@ def test_long_lineages_with_sharp_scores_have_exact_gradients() -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * float(b.abs().max()) + 1e-11)
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["built-in", "own cell"])
+def test_long_sequences_equal_the_published_algorithm(own: bool) -> None:
+    """Soft scores, so that pairs which wait for many steps weigh as much as others; past 128 tokens."""
+    cell, scorer = parts()
+    lengths = torch.tensor([150, 131])
+    leaves = torch.randn(2, 150, 10, dtype=torch.float64, requires_grad=True)
+    cotangent = torch.randn(2, 10, dtype=torch.float64)
+    inputs = [leaves, *cell.parameters(), *scorer.parameters()]
+    beams = beam_tree_recursion(leaves, lengths, OwnCell(cell) if own else cell, scorer, beam_size=3)
+    roots, scores, merges = naive_beam_tree_recursion(leaves, lengths, cell, scorer, beam_size=3)
+    root = (scores.softmax(1).unsqueeze(-1) * roots).sum(1)
+    assert torch.equal(beams.trees().merges, merges)
+    # Of a mean over beams that end alike the scorer's gradient is small: one beam's score shows it in full.
+    for one, other in ((beams.root() * cotangent, root * cotangent), (beams.relative[:, -1], scores[:, -1])):
+        fast, naive = (torch.autograd.grad(y.sum(), inputs, retain_graph=True) for y in (one, other))
+        for mine, theirs in zip(fast, naive, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
 def test_the_scorer_bias_and_the_greedy_scorer_get_no_gradient() -> None:
     cell, scorer = parts()
     leaves = torch.randn(3, 8, 10, dtype=torch.float64)
