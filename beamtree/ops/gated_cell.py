@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 16
+BLOCK = 8  # rows
 
 
 def in_blocks(rows: Tensor) -> Tensor:

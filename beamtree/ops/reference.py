@@ -12,8 +12,8 @@ _ROUNDING = {torch.float32: 24.0, torch.float64: 1.5 * 2.0**24}
 def up_to_rounding(values: Tensor) -> Tensor:
     """The values, moved and rounded so that those that differ by rounding only are equal; order is kept.
 
-    Repeated tokens make exact ties, but a matrix product does not round all its rows alike, so that without
-    this such ties would be broken by padding and batch mates.
+    Repeated tokens make exact ties, but sums in another order, on another device or in a user's cell are
+    rounded otherwise, so that without this most such ties would be broken by chance.
     """
     return values + _ROUNDING.get(values.dtype, 0.0)
 
@@ -27,8 +27,7 @@ def stable_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     rounded = up_to_rounding(values)
     if k < values.shape[-1] and values.device.type == "cpu" and not is_compiling():
         top, index = rounded.topk(k + 1)
-        tied = (top[..., 1:] == top[..., :-1]) & (top[..., 1:] > -torch.inf)
-        if not tied.any():
+        if not (top[..., 1:] == top[..., :-1]).any():
             index = index[..., :k]
             return values.gather(-1, index), index
     index = rounded.argsort(dim=-1, descending=True, stable=True)[..., :k]
