@@ -6,7 +6,6 @@ batch size and length. The recursion is a loop in the graph (traced_loop.py), on
 
 import contextlib
 import io
-import json
 import logging
 import warnings
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from beamtree.data.vocabulary import PAD
 from beamtree.errors import BeamtreeError, MissingExtraError, first_line
 from beamtree.heads import class_probabilities
 from beamtree.model import TreeClassifier
+from beamtree.printable import write_json
 
 IDS, PROBABILITIES = "ids", "probabilities"
 CHECKED_SIZES = ((1, 1), (1, 2), (3, 3), (2, 17), (4, 40))  # batches and lengths tried after an export
@@ -89,8 +89,8 @@ def save_onnx(program: ExportedProgram, model: TreeClassifier, path: Path) -> No
     found.rename_axes({rows: "batch" if model.task.sentences == 1 else "sentences", length: "length"})
     found.model.metadata_props.update(
         task=model.task.name,
-        labels=json.dumps(model.task.labels, ensure_ascii=False),
-        tokens=json.dumps(model.vocabulary.tokens, ensure_ascii=False),
+        labels=write_json(model.task.labels, ensure_ascii=False),
+        tokens=write_json(model.vocabulary.tokens, ensure_ascii=False),
     )
     replace_file(path, found.model_proto.SerializeToString())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beamtree.errors import BeamtreeError
+from beamtree.printable import printable
 
 LARGEST = 64 << 20  # bytes: a vocabulary of a million tokens has 16 MiB
 
@@ -73,6 +74,8 @@ def machine_memory() -> int:
 
 def shown(value: object, *, most: int = 80) -> str:
     """A value as a message shows it: a line, whatever it holds."""
+    if isinstance(value, str):
+        return f"'{printable(value)}'" if len(value) <= most else f"'{printable(value[: most - 1])}…"
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # Python refuses to write thousands of digits

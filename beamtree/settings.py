@@ -1,7 +1,6 @@
 """Frozen dataclasses ↔ tables of a TOML or JSON file: every key known, every value of its type and range."""
 
 import dataclasses
-import json
 import math
 import re
 import tomllib
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from beamtree.errors import BeamtreeError, nearest
+from beamtree.printable import HALVES, write_json
 from beamtree.reading import read_text, shown
 
 Settings = TypeVar("Settings")
@@ -20,6 +20,7 @@ _KINDS = {int: "a whole number", float: "a number", str: "text in quotes", bool:
 _LARGEST_INTEGER = 2**63 - 1  # what TOML promises
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_NO_TOML = re.compile(f"[{HALVES}]")
 
 
 def setting(
@@ -65,6 +66,8 @@ def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, 
         value = float(value)
     if type(value) is not wanted or (wanted is float and not math.isfinite(value)):
         raise BeamtreeError(f"{source}: {key} must be {_KINDS[wanted]}, got {shown(value)}")
+    if wanted is str and _NO_TOML.search(value):
+        raise BeamtreeError(f"{source}: {key} must be Unicode text, got {shown(value)}")
     least, most, choices = metadata["least"], metadata["most"], metadata["choices"]
     if least is not None and value < least:
         raise BeamtreeError(f"{source}: {key} must be at least {least:g}, got {shown(value)}")
@@ -149,5 +152,5 @@ def _lines(settings: Any, prefix: str) -> Iterator[str]:
 
 
 def _toml_value(value: Any) -> str:
-    # JSON's text, booleans and numbers are TOML's, but for control character 127.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # JSON's text, booleans and numbers are TOML's, where control character 127 is spelt.
+    return write_json(value, ensure_ascii=False)

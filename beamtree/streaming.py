@@ -18,6 +18,7 @@ from typing import Any
 from beamtree.atomic import flush_folder, replace_file, replacing
 from beamtree.data.files import read_lines
 from beamtree.errors import BeamtreeError
+from beamtree.printable import write_json
 from beamtree.processes import Processes
 
 Transform = Callable[[int, list[str]], list[str]]  # number of the first line (from 1), lines -> as many lines
@@ -150,7 +151,7 @@ class LineJob:
                 path.unlink()
         # The part comes first: without one, the sidecar speaks of the whole output that is there.
         self.part(0).touch()
-        replace_file(self.sidecar, json.dumps(self.made_of, indent=2) + "\n")
+        replace_file(self.sidecar, write_json(self.made_of, indent=2) + "\n")
 
     def _write_part(self, transform: Transform, advance: Callable[[int], None]) -> None:
         path = self.part(self.processes.rank)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from beamtree.atomic import replace_file
 from beamtree.errors import BeamtreeError
+from beamtree.printable import write_json
 from beamtree.reading import machine_memory, parse_json, refuse_unless_file
 
 _LARGEST_HEADER = 32 << 20  # bytes; a checkpoint of a thousand epochs has one
@@ -24,9 +25,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, 
     from safetensors.torch import save
 
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    text = json.dumps(notes)
+    text = write_json(notes)
     # Under one key, because safetensors writes several in an order that changes from time to time.
-    metadata = {"beamtree": json.dumps({"notes": text, "sha256": _checksum(flat, text)})}
+    metadata = {"beamtree": write_json({"notes": text, "sha256": _checksum(flat, text)})}
     replace_file(path, save(flat, metadata))
 
 

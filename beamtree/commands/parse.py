@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from beamtree.commands.options import BatchTokens, Beam, Device, Model, refuse_to_replace
+from beamtree.commands.saying import say
 from beamtree.errors import BeamtreeError
+from beamtree.reading import shown
 
 if TYPE_CHECKING:
     from beamtree.parsing import Record
@@ -144,13 +146,13 @@ def _run(job: "LineJob", transform: "Transform", *, resume: bool, overwrite: boo
                 transform, resume=resume, overwrite=overwrite, advance=lambda lines: bar.advance(row, lines)
             )
     except KeyboardInterrupt:
-        typer.echo(f"stopped; what is done is kept: --resume goes on with {job.out}", err=True)
+        say(f"stopped; what is done is kept: --resume goes on with {job.out}")
         raise typer.Exit(130) from None
     finally:
         job.processes.leave()
     if first:
         said = f"wrote {job.out}" if done else f"{job.out} was complete already"
-        typer.echo(f"{said}: {job.source.lines:,} lines", err=True)
+        say(f"{said}: {job.source.lines:,} lines")
 
 
 def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
@@ -188,7 +190,7 @@ class _Watch:
             self.seen += 1
             if isinstance(record, Unparsed):
                 if self.unnamed:
-                    raise BeamtreeError(f"cannot read {record.text!r}: {record.reason}")
+                    raise BeamtreeError(f"cannot read {shown(record.text, most=400)}: {record.reason}")
                 if self.strict:
                     raise BeamtreeError(str(record))
                 self.unread += 1
@@ -196,8 +198,7 @@ class _Watch:
 
     def report(self) -> None:
         if self.unread:
-            say = f"{self.unread:,} of {self.seen:,} lines could not be read; their records say why"
-            typer.echo(say, err=True)
+            say(f"{self.unread:,} of {self.seen:,} lines could not be read; their records say why")
 
 
 def _line_writer(format: Format, beams: bool) -> Callable[["Record"], str]:
@@ -225,7 +226,7 @@ def _put(pieces: Iterator[str], out: Path | None) -> None:
 
     if out is not None:
         write_lines(out, pieces)
-        typer.echo(f"wrote {out}", err=True)
+        say(f"wrote {out}")
     else:
         for piece in pieces:
             typer.echo(piece)

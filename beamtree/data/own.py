@@ -24,12 +24,13 @@ from beamtree.data.rows import (
 )
 from beamtree.data.task import CountRule, Example, Task
 from beamtree.errors import BeamtreeError, nearest
+from beamtree.printable import CONTROLS, HALVES
 from beamtree.reading import shown
 
 NAME = "own"
 TOKENIZERS = {"words": words_of, "blanks": blanks_apart, "characters": characters_of}
 MOST_LABELS = 1000
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # in a label, which is shown in terminals
+_UNFIT = re.compile(f"[{CONTROLS}{HALVES}]")  # in a label, which stands in lines and columns
 _DEV_EVERY = 10
 _TEXT = ("text", "sentence")
 _PAIR = (("text1", "sentence1", "premise", "question1"), ("text2", "sentence2", "hypothesis", "question2"))

@@ -7,9 +7,17 @@ from typing import Any
 import torch
 
 from beamtree.errors import MissingExtraError
+from beamtree.printable import printable_lines
 
 _SECONDS_TO_FINISH = 3
 _CONNECTIONS = 800  # a process may have 1024 files open
+
+
+class _Printable(logging.Formatter):
+    """Requests are quoted, and in a trace whatever failed at them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
 
 
 def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
@@ -19,7 +27,9 @@ def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
     except ImportError as error:
         raise MissingExtraError("the tree explorer", "web") from error
     torch.set_num_threads(1)  # a request is a thread already, and its steps are small
-    logging.basicConfig(format="%(name)s: %(message)s")
+    console = logging.StreamHandler()
+    console.setFormatter(_Printable("%(name)s: %(message)s"))
+    logging.basicConfig(handlers=[console])
     logging.getLogger("beamtree.explorer").setLevel(logging.DEBUG if debug else logging.ERROR)
     for library in ("uvicorn.error", "asyncio"):
         logging.getLogger(library).setLevel(logging.CRITICAL)

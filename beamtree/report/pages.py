@@ -4,6 +4,7 @@ import re
 from html import escape
 
 import beamtree
+from beamtree.printable import printable, printable_lines
 from beamtree.report.build import Report
 from beamtree.report.layout import Cell, Line, Table
 
@@ -46,7 +47,7 @@ def to_markdown(report: Report, command: str) -> str:
     for table in report.tables:
         lines += ["", f"## {table.title}", "", table.caption, "", *_markdown_table(table)]
         lines += ["", *(f"- {sentence}" for sentence in table.remarks)] if table.remarks else []
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _markdown_table(table: Table) -> list[str]:
@@ -56,7 +57,7 @@ def _markdown_table(table: Table) -> list[str]:
 
 
 def _markdown(cell: Cell) -> str:
-    text = cell.text.replace("|", "\\|").replace("\n", " ")
+    text = cell.text.replace("|", "\\|")
     if cell.code:
         return f"`{text}`"
     text = text.replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;")
@@ -66,7 +67,7 @@ def _markdown(cell: Cell) -> str:
 def to_html(report: Report, command: str) -> str:
     sections = "\n".join(_section(table) for table in report.tables)
     notes = "".join(f"<p>{escape(note)}</p>\n" for note in report.notes)
-    return f"""<!doctype html>
+    page = f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -81,6 +82,7 @@ def to_html(report: Report, command: str) -> str:
 </body>
 </html>
 """
+    return printable_lines(page)
 
 
 def _section(table: Table) -> str:
