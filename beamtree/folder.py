@@ -1,6 +1,5 @@
 """What all folders of weights have in common: a `config.json` that states its format, tensors that fit it."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import beamtree
 from beamtree.atomic import replace_file
 from beamtree.errors import BeamtreeError
 from beamtree.printable import write_json
-from beamtree.reading import read_json, shown
+from beamtree.reading import hash_files, read_json, shown
 
 FORMAT = 1
 _NOT_IN_FILES = ("cell", "scorer", "device", "dtype")
@@ -60,7 +59,7 @@ def check_options(options: Mapping[str, Any], name: str) -> None:
 
 def hash_weights(folder: Path) -> str:
     """SHA-256 of a folder's weights: by it an evaluation is known to be of them."""
-    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    return hash_files(folder / WEIGHTS)
 
 
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:

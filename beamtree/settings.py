@@ -18,8 +18,12 @@ Table = dict[str, Any]
 _KINDS = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
 
 _LARGEST_INTEGER = 2**63 - 1  # what TOML promises
+_LARGEST_FILE = 256 << 10  # bytes, of which a reader of TOML may make four hundred times as many
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+# A key takes memory by the square of its parts.
+_LONG_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{20}}")
 _NO_TOML = re.compile(f"[{HALVES}]")
 
 
@@ -94,11 +98,17 @@ def _free_options(value: Any, source: str, key: str) -> Table:
 def read_toml(path: Path) -> Table:
     """The tables of a TOML file; a syntax error names the file and the line."""
     try:
-        return tomllib.loads(read_text(path))
+        return _parse_toml(read_text(path, largest=_LARGEST_FILE))
     except BeamtreeError:
         raise
     except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
         raise BeamtreeError(f"{path} is not valid TOML: {error}") from error
+
+
+def _parse_toml(text: str) -> Table:
+    if _LONG_KEY.search(text):
+        raise ValueError("a key has more than 20 parts")
+    return tomllib.loads(text)
 
 
 def merge_tables(base: Table, over: Table) -> Table:
@@ -119,7 +129,7 @@ def assignment(text: str) -> Table:
     if not equals or not all(parts):
         raise BeamtreeError(f"--set needs section.key=value, for instance training.seed=1, got {text!r}")
     try:
-        leaf = tomllib.loads(f"value = {value}")["value"]
+        leaf = _parse_toml(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         leaf = value.strip()
     for part in reversed(parts):

@@ -4,7 +4,6 @@ One file is replaced in one rename, so whoever reads it sees the old content or 
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.printable import write_json
 from beamtree.reading import machine_memory, parse_json, refuse_unless_file
 
-_LARGEST_HEADER = 32 << 20  # bytes; a checkpoint of a thousand epochs has one
+_LARGEST_HEADER = 8 << 20  # bytes; a checkpoint of a thousand epochs has a million
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
@@ -46,7 +45,7 @@ def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, T
                     f"{path} is damaged: its header would have over {_LARGEST_HEADER:,} bytes"
                 )
         with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get("beamtree", "null"))
+            metadata = parse_json((file.metadata() or {}).get("beamtree", "null"), str(path))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except BeamtreeError:
         raise
@@ -58,7 +57,7 @@ def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, T
         case {"notes": str(text), "sha256": str(checksum)}:
             if _checksum(tensors, text) != checksum:
                 raise BeamtreeError(f"{path} is damaged: its content does not match its checksum")
-            notes = parse_json(text, path)
+            notes = parse_json(text, str(path))
             if isinstance(notes, dict):
                 return tensors, notes
     raise BeamtreeError(f"{path} carries no checksum: it was not written by beamtree")

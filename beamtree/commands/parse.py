@@ -12,7 +12,7 @@ import typer
 from beamtree.commands.options import BatchTokens, Beam, Device, Model, refuse_to_replace
 from beamtree.commands.saying import say
 from beamtree.errors import BeamtreeError
-from beamtree.reading import shown
+from beamtree.reading import hash_files, shown
 
 if TYPE_CHECKING:
     from beamtree.parsing import Record
@@ -156,7 +156,7 @@ def _run(job: "LineJob", transform: "Transform", *, resume: bool, overwrite: boo
 
 
 def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
-    from beamtree.data.files import read_lines
+    from beamtree.data.files import read_lines, split_lines
 
     if isinstance(source, Path):
         yield from (line for _, line in read_lines(source))
@@ -168,8 +168,9 @@ def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
         yield from ("\t".join(source[i : i + size]) for i in range(0, len(source), size))
     else:
         line = None
-        for line in typer.get_text_stream("stdin", encoding="utf-8", errors="replace"):
-            yield line.rstrip("\r\n")
+        stream = typer.get_text_stream("stdin", encoding="utf-8", errors="replace")
+        for _, line in split_lines(stream, "standard input"):
+            yield line
         if line is None:
             raise BeamtreeError("standard input is empty: give a TEXT, --file FILE, or pipe lines in")
 
@@ -256,11 +257,6 @@ def _pieces(records: Iterator["Record"], format: Format, beams: bool) -> Iterato
 
 def _checksum(folder: Path) -> str:
     """Of all that makes a model what it is."""
-    import hashlib
-
     from beamtree.folder import CONFIG, VOCABULARY, WEIGHTS
 
-    checksum = hashlib.sha256()
-    for name in (CONFIG, VOCABULARY, WEIGHTS):
-        checksum.update((folder / name).read_bytes())
-    return checksum.hexdigest()
+    return hash_files(*(folder / name for name in (CONFIG, VOCABULARY, WEIGHTS)))

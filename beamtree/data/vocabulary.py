@@ -13,6 +13,7 @@ from beamtree.reading import read_json, shown
 PAD, UNK, SEP = 0, 1, 2
 _SPECIAL = ("<pad>", "<unk>", "<sep>")
 FIRST_WORD = len(_SPECIAL)
+_LARGEST = 16 << 20  # bytes of a file; that of 400,000 English words has five million
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        tokens = read_json(path)
+        tokens = read_json(path, largest=_LARGEST)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise BeamtreeError(f"the vocabulary {path} must be a JSON list of strings")
         try:

@@ -4,7 +4,6 @@ Every file in it is replaced whole, and the checkpoint is a single file, so a ru
 moment can be resumed; `metrics.jsonl` is written anew from the checkpoint's own history.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 from beamtree.atomic import make_folder, replace_file
 from beamtree.errors import BeamtreeError
 from beamtree.printable import write_json
-from beamtree.reading import read_json, read_text
+from beamtree.reading import parse_json, read_json, read_text
 from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
 
 
@@ -148,8 +147,5 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The records, one an epoch."""
-        lines = read_text(self.metrics_file).split("\n")
-        try:
-            return [json.loads(line) for line in lines if line]
-        except (ValueError, RecursionError) as error:
-            raise BeamtreeError(f"{self.metrics_file} is not one JSON record a line: {error}") from error
+        lines = enumerate(read_text(self.metrics_file).split("\n"), start=1)
+        return [parse_json(line, f"{self.metrics_file}, line {number},") for number, line in lines if line]
