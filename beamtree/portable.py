@@ -20,6 +20,7 @@ from beamtree.atomic import replace_file
 from beamtree.data.vocabulary import PAD
 from beamtree.errors import BeamtreeError, MissingExtraError, first_line
 from beamtree.heads import class_probabilities
+from beamtree.inference import refuse_unless_finite
 from beamtree.model import TreeClassifier
 from beamtree.printable import write_json
 
@@ -123,7 +124,7 @@ def compare_with_onnx(model: TreeClassifier, path: Path, *, seed: int = 0) -> fl
         ids = random_ids(model, B, n, generator)
         (found,) = session.run([PROBABILITIES], {IDS: ids.numpy()})
         with torch.no_grad():
-            wanted = Predictor(model)(ids)
+            wanted = refuse_unless_finite(Predictor(model)(ids))
         largest = max(largest, float((torch.from_numpy(found) - wanted).abs().max()))
     return largest
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from beamtree.atomic import replace_file
 from beamtree.errors import BeamtreeError
 from beamtree.printable import write_json
-from beamtree.reading import machine_memory, parse_json, refuse_unless_file
+from beamtree.reading import machine_memory, parse_json, refuse_unless_file, shown
 
 _LARGEST_HEADER = 8 << 20  # bytes; a checkpoint of a thousand epochs has a million
 
@@ -59,8 +59,20 @@ def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, T
                 raise BeamtreeError(f"{path} is damaged: its content does not match its checksum")
             notes = parse_json(text, str(path))
             if isinstance(notes, dict):
+                _refuse_unless_finite(tensors, path)
                 return tensors, notes
     raise BeamtreeError(f"{path} carries no checksum: it was not written by beamtree")
+
+
+def _refuse_unless_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            ends = torch.stack(tensor.aminmax() if tensor.element_size() > 1 else tensor.float().aminmax())
+            if not ends.isfinite().all():  # the least and the greatest are NaN if any is
+                raise BeamtreeError(
+                    f"{path}: the tensor {shown(name)} holds numbers that are not finite: take weights from "
+                    "before they became so"
+                )
 
 
 def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:

@@ -1,5 +1,6 @@
 """What there is to say of a model before it is asked anything."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -22,8 +23,13 @@ def describe_model(name: str, model: TreeClassifier) -> dict[str, Any]:
         "kind": kind_of(model),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "settings": settings,
-        "figures": {key: model.notes[key] for key in _FIGURES if key in model.notes},
+        "figures": {key: model.notes[key] for key in _FIGURES if _is_figure(model.notes.get(key))},
     }
+
+
+def _is_figure(value: Any) -> bool:
+    """Notes may be a stranger's."""
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def kind_of(model: TreeClassifier) -> str:
