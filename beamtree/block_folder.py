@@ -8,7 +8,15 @@ from torch import nn
 
 from beamtree.card import write_card
 from beamtree.errors import BeamtreeError
-from beamtree.folder import CONFIG, WEIGHTS, check_fit, check_options, read_config, write_config
+from beamtree.folder import (
+    CONFIG,
+    WEIGHTS,
+    bytes_of,
+    check_fit,
+    check_options,
+    read_config,
+    write_config,
+)
 from beamtree.hub import HubMixin
 
 _KINDS = {"block": (str, "text"), "options": (dict, "a table")}
@@ -38,19 +46,25 @@ class SavedBlock(HubMixin, nn.Module):
         if config["block"] != cls.__name__:
             raise BeamtreeError(f"{folder} holds a {config['block'][:80]}, not a {cls.__name__}")
         check_options(config["options"], f"{folder / CONFIG}: options")
-        tensors, _ = load_tensors(folder / WEIGHTS)
+        widest = cls._sizes(config["options"], torch.float64, folder / CONFIG)
+        tensors, _ = load_tensors(folder / WEIGHTS, largest=bytes_of(widest))
         dtype = next((tensor.dtype for tensor in tensors.values()), torch.float32)
-        try:
-            with torch.device("meta"):  # so that wrong sizes cost no memory
-                wanted = cls._make(config["options"], dtype).state_dict()
-        except (TypeError, ValueError, RuntimeError) as error:
-            reason = f"its options make no {cls.__name__}: {' '.join(str(error).split())[:300]}"
-            raise BeamtreeError(f"{folder / CONFIG}: {reason}") from error
+        wanted = cls._sizes(config["options"], dtype, folder / CONFIG)
         check_fit(wanted, tensors, folder / WEIGHTS, CONFIG)
         with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
             block = cls._make(config["options"], dtype)
         block.load_state_dict(tensors)
         return block.to(device).eval()
+
+    @classmethod
+    def _sizes(cls, options: dict[str, Any], dtype: torch.dtype, source: Path) -> dict[str, torch.Tensor]:
+        """The names, shapes and types of the weights, which take no memory."""
+        try:
+            with torch.device("meta"):
+                return cls._make(options, dtype).state_dict()
+        except (TypeError, ValueError, RuntimeError) as error:
+            reason = f"its options make no {cls.__name__}: {' '.join(str(error).split())[:300]}"
+            raise BeamtreeError(f"{source}: {reason}") from error
 
     def _card(self) -> str:
         name, options = type(self).__name__, self._options()

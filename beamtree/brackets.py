@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from beamtree.errors import BeamtreeError
+from beamtree.printable import printable
 from beamtree.reading import shown
 
 Span = tuple[int, int]
+_SPELT = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 
 def write_brackets(tokens: Sequence[str], spans: Iterable[Span], *, opening: str = "(") -> str:
@@ -30,12 +32,22 @@ def write_nltk(tokens: Sequence[str], spans: Iterable[Span], label: str) -> str:
 
 
 def escape(token: str) -> str:
-    """A token that cannot be taken for a bracket or a gap: -LRB- and -RRB- as in treebanks, ␣ for space."""
-    return re.sub(r"\s", "␣", token).replace("(", "-LRB-").replace(")", "-RRB-") or "␣"
+    """A token that can be printed and is taken for no bracket or gap.
+
+    -LRB- and -RRB- stand for brackets as in treebanks, ␣ for space, `\\x1b` and the like for controls.
+    """
+    return printable(re.sub(r"\s", "␣", token)).replace("(", "-LRB-").replace(")", "-RRB-") or "␣"
 
 
 def unescape(token: str) -> str:
-    return token.replace("-LRB-", "(").replace("-RRB-", ")").replace("␣", " ")
+    plain = token.replace("-LRB-", "(").replace("-RRB-", ")").replace("␣", " ")
+    return _SPELT.sub(_character, plain) if "\\" in plain else plain
+
+
+def _character(spelt: re.Match[str]) -> str:
+    """What `escape` spelt so; text that only looks like it stays."""
+    character = spelt[0].encode().decode("unicode_escape")
+    return character if printable(character) == spelt[0] else spelt[0]
 
 
 def merges_from_brackets(text: str | Sequence[str]) -> tuple[list[str], list[int]]:

@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from beamtree.markdown import code, plain
+from beamtree.printable import write_json
+
 if TYPE_CHECKING:
     from beamtree.model import TreeClassifier
 
@@ -19,6 +22,9 @@ CITATION = """\
 """
 
 
+_LONGEST = 200  # characters of a value
+_MOST = 1000  # values
+
 TRAINING = {"epoch": "best epoch", "dev_loss": "dev loss", "dev_accuracy": "dev accuracy"}
 
 
@@ -26,11 +32,11 @@ def classifier_card(model: "TreeClassifier") -> str:
     """What a classifier is and reads, and of its training what stands beside its weights."""
     settings, task = model.settings, model.task
     facts = {
-        "encoder": f"`{settings.encoder}`",
+        "encoder": [settings.encoder],
         "d_model": settings.d_model,
         **settings.options,
         "parameters": sum(weight.numel() for weight in model.parameters()),
-        "labels": ", ".join(f"`{label}`" for label in task.labels),
+        "labels": task.labels,
         **{name: model.notes[key] for key, name in TRAINING.items() if key in model.notes},
     }
     argument = "text" if task.sentences == 1 else "(first, second)"
@@ -39,7 +45,7 @@ def classifier_card(model: "TreeClassifier") -> str:
         'model = TreeClassifier.from_pretrained("this/repository")\n'
         f"model.predict([{argument}])"
     )
-    says = f"A classifier for the task `{task.name}`, trained with beamtree."
+    says = f"A classifier for the task {code(task.name)}, trained with beamtree."
     title, tags = f"{settings.encoder} on {task.name}", [settings.encoder, task.name]
     return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
 
@@ -47,13 +53,14 @@ def classifier_card(model: "TreeClassifier") -> str:
 def write_card(
     title: str, says: str, usage: str, facts: Mapping[str, Any], *, tags: Sequence[str], pipeline: str = ""
 ) -> str:
-    """A card; `facts` become a table, `usage` is Python."""
+    """A card; `facts` become a table, `usage` is Python. `says` is Markdown, the rest may be a stranger's."""
     head = ["library_name: beamtree", *([f"pipeline_tag: {pipeline}"] if pipeline else []), "tags:"]
-    head += [f"- {tag}" for tag in ("beamtree", *tags)]
-    table = ["| | |", "| --- | --- |", *(f"| {name} | {_cell(value)} |" for name, value in facts.items())]
+    head += [f"- {write_json(tag, ensure_ascii=False)}" for tag in ("beamtree", *tags)]
+    rows = (f"| {plain(name)} | {_cell(value)} |" for name, value in facts.items())
+    table = ["| | |", "| --- | --- |", *rows]
     parts = [
         "\n".join(["---", *head, "---"]),
-        f"# {title}",
+        f"# {plain(title)}",
         says,
         f"```python\n{usage.rstrip()}\n```",
         "\n".join(table),
@@ -69,4 +76,6 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return " ".join(str(value).replace("|", "\\|").split())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(code(str(name)[:_LONGEST]) for name in value[:_MOST])
+    return plain(str(value)[:_LONGEST])

@@ -47,12 +47,13 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except BeamtreeError as error:
+        except (BeamtreeError, MemoryError) as error:
             if ctx.params.get("debug"):
                 raise
             shared = isinstance(error, SharedError)
+            said = error if isinstance(error, BeamtreeError) else "this takes more memory than there is"
             if not shared or os.environ.get("RANK", "0") == "0":
-                typer.echo(f"beamtree: {error}", err=True)
+                typer.echo(f"beamtree: {said}", err=True)
         if shared:  # the error's frames are gone here, and with them what they held of the process group
             Processes.from_environment().leave()
         raise typer.Exit(2)

@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from beamtree.printable import printable
+
 ROOTWARD, LEAFWARD, BEFORE, AFTER = 1, 2, 4, 8
 UPRIGHT = " ╵╷│╴┘┐┤╶└┌├─┴┬┼"  # indexed by the sum of the directions in which a cell has a line
 SIDEWAYS = " ╴╶─╵┘└┴╷┐┌┬│┤├┼"
 TOKEN_GAP = 2
 LEVEL_COLUMNS = 3
 LEAST_COLUMNS = 8
+_NO_COLUMN = ("Mn", "Me", "Cf")  # marks above and around a letter, joiners
 
 
 class PlainTree(NamedTuple):
@@ -101,10 +104,10 @@ def place_nodes(leaf_places: Sequence[int], children: Sequence[tuple[int, int]])
 
 
 def clip_label(token: str, columns: int) -> str:
-    """The token with unprintable characters spelt out, cut with … where it takes more columns than these."""
-    if token.isascii() and token.isprintable():
-        return token if len(token) <= columns else token[: columns - 1] + "…"
-    label = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
+    """The token as it can be printed, cut with … where it takes more columns than these."""
+    label = printable(token)
+    if label.isascii():
+        return label if len(label) <= columns else label[: columns - 1] + "…"
     ends = list(accumulate(map(count_columns, label)))
     if ends[-1] <= columns:
         return label
@@ -116,5 +119,6 @@ def count_columns(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+        0 if unicodedata.category(c) in _NO_COLUMN else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
     )

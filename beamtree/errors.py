@@ -3,9 +3,17 @@
 import difflib
 from collections.abc import Iterable
 
+from beamtree.printable import printable
+
 
 class BeamtreeError(ValueError):
-    """The message names what was wrong and what to do; the command line prints it without a trace."""
+    """The message names what was wrong and what to do; the command line prints it without a trace.
+
+    It is one line that can be printed, whatever it quotes.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class SharedError(BeamtreeError):

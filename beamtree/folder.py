@@ -1,7 +1,5 @@
 """What all folders of weights have in common: a `config.json` that states its format, tensors that fit it."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,8 @@ from torch import Tensor
 import beamtree
 from beamtree.atomic import replace_file
 from beamtree.errors import BeamtreeError
-from beamtree.reading import read_json, shown
+from beamtree.printable import write_json
+from beamtree.reading import hash_files, read_json, shown
 
 FORMAT = 1
 _NOT_IN_FILES = ("cell", "scorer", "device", "dtype")
@@ -23,7 +22,7 @@ CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocabul
 
 def write_config(folder: Path, content: Mapping[str, Any]) -> None:
     config = {"format": FORMAT, "beamtree": beamtree.__version__, **content}
-    replace_file(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    replace_file(folder / CONFIG, write_json(config, indent=2) + "\n")
 
 
 def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str, Any]:
@@ -47,6 +46,8 @@ def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str
 def check_options(options: Mapping[str, Any], name: str) -> None:
     """Refuse options that no file may choose, and sizes that would only waste memory."""
     for key, option in options.items():
+        if not key.isidentifier():
+            raise BeamtreeError(f"{name}: there is no option {shown(key)}")
         if key in _NOT_IN_FILES:
             raise BeamtreeError(f"{name}.{key} cannot be set: it is chosen by the program")
         most = _MOST.get(key, 65536)
@@ -58,7 +59,7 @@ def check_options(options: Mapping[str, Any], name: str) -> None:
 
 def hash_weights(folder: Path) -> str:
     """SHA-256 of a folder's weights: by it an evaluation is known to be of them."""
-    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    return hash_files(folder / WEIGHTS)
 
 
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:

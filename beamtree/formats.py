@@ -1,11 +1,11 @@
 """How a parsed line is written: a line of brackets or JSON, a drawing for the terminal, SVG."""
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from beamtree.errors import BeamtreeError
 from beamtree.parsing import Record, SentenceTrees, Unparsed
+from beamtree.printable import printable, write_json
 from beamtree.tree import ScoredTree
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ def as_brackets(record: Record, *, beams: bool = False) -> str:
     With `beams` every tree is preceded by its weight, and an empty column parts the two sentences of a pair.
     """
     if isinstance(record, Unparsed):
-        return f"error\t\t{_one_line(str(record))}"
-    columns = [record.label, f"{record.probability:.6f}"]
+        return f"error\t\t{printable(str(record))}"
+    columns = [printable(record.label), f"{record.probability:.6f}"]
     for number, sentence in enumerate(record.trees):
         if not beams:
             columns.append(sentence.brackets())
@@ -36,7 +36,7 @@ def as_brackets(record: Record, *, beams: bool = False) -> str:
 
 def as_json(record: Record, *, beams: bool = False) -> str:
     """One object in one line: prediction and, for each sentence, its best tree or all of them."""
-    return json.dumps(to_dict(record, beams=beams), ensure_ascii=False)
+    return write_json(to_dict(record, beams=beams), ensure_ascii=False)
 
 
 def to_dict(record: Record, *, beams: bool = False) -> dict[str, Any]:
@@ -71,11 +71,11 @@ def print_text(console: "Console", record: Record, *, beams: bool = False) -> No
     from rich.text import Text
 
     def say(*parts: tuple[str, str]) -> None:
-        console.print(Text.assemble(*parts), soft_wrap=True)
+        console.print(Text.assemble(*((printable(text), style) for text, style in parts)), soft_wrap=True)
 
     say((record.text.replace("\t", "   "), "bold"))
     if isinstance(record, Unparsed):
-        say(("cannot be read: ", "red"), (_one_line(str(record)), ""))
+        say(("cannot be read: ", "red"), (str(record), ""))
         console.print()
         return
     say(
@@ -137,7 +137,3 @@ def _shown(sentence: SentenceTrees, beams: bool) -> list[ScoredTree]:
 def _size(picture: str) -> tuple[int, int]:
     width, height = re.findall(r'(?:width|height)="(\d+)"', picture)[:2]
     return int(width), int(height)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

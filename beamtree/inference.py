@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from beamtree.data.batching import Batch, BucketedBatches, EncodedExamples
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, first_line
 from beamtree.evaluating import evaluating
 from beamtree.model import TreeClassifier
 
@@ -41,13 +41,23 @@ def run_in_batches(
     model = evaluating(model)
     try:
         for batch in batches.epoch(0, device=next(model.parameters()).device):
-            found = model(batch.ids, batch.key_padding_mask, batch.gold_merges, need_trees=need_trees)
+            try:
+                found = model(batch.ids, batch.key_padding_mask, batch.gold_merges, need_trees=need_trees)
+            except ValueError as error:  # of a search among numbers that are not finite
+                raise BeamtreeError(f"the model cannot be run: {first_line(error)}") from error
             logits, trees = found if need_trees else (found, None)
-            yield batch, logits, trees
+            yield batch, refuse_unless_finite(logits), trees
     except torch.OutOfMemoryError as error:
         raise BeamtreeError(
             f"the device ran out of memory with {batch_tokens} token places in a batch: lower --batch-tokens"
         ) from error
+
+
+def refuse_unless_finite(output: Tensor) -> Tensor:
+    """What a model gives; weights that are finite may still be too large."""
+    if not output.isfinite().all():
+        raise BeamtreeError("the model's output is not finite: its weights are too large, or no good")
+    return output
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:

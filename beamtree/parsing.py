@@ -1,10 +1,12 @@
 """Text in, prediction and trees out: lines through a model a chunk at a time, a bad line as its own error."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from beamtree.brackets import write_brackets
+from beamtree.data.files import in_blocks
 from beamtree.data.task import Example, Task, Tokens
 from beamtree.errors import BeamtreeError
 from beamtree.heads import class_probabilities
@@ -86,19 +88,25 @@ def parse_lines(
 
 def read_sentences(task: Task, line: str, max_length: int = MAX_LENGTH) -> tuple[Tokens, ...]:
     """The sentences of one line of text, checked by the task."""
-    columns = line.split("\t")
     if not line.strip():
         raise BeamtreeError("the line is empty")
-    if len(columns) != task.sentences:
+    count = line.count("\t") + 1
+    if count != task.sentences:
         wanted = "one expression" if task.sentences == 1 else f"{task.sentences} sentences with a tab between"
-        found = f"{len(columns)} column{'s' if len(columns) > 1 else ''}"
+        found = f"{count} column{'s' if count > 1 else ''}"
         raise BeamtreeError(f"wanted {wanted}, found {found} (labels are not part of the input)")
+    columns = line.split("\t")
+    too_long = f"a sentence has more tokens than --max-length {max_length}"
+    for column in columns:  # which may be long enough to fill the memory with tokens
+        words = re.finditer(task.token_pattern, column) if len(column) > max_length else ()
+        if next(islice(words, max_length, None), None):
+            raise BeamtreeError(too_long)
     sentences = tuple(map(task.tokenize, columns))
     for sentence in sentences:
         if not sentence:
             raise BeamtreeError("a sentence has no token")
         if len(sentence) > max_length:
-            raise BeamtreeError(f"{len(sentence)} tokens are more than --max-length {max_length}")
+            raise BeamtreeError(too_long)
     return sentences
 
 
@@ -110,8 +118,8 @@ def parse_stream(
     max_length: int = MAX_LENGTH,
 ) -> Iterator[Record]:
     """Records as they come, a chunk of lines in memory at a time."""
-    remaining, first = iter(lines), 1
-    while chunk := list(islice(remaining, CHUNK_LINES)):
+    first = 1
+    for chunk in in_blocks(lines, CHUNK_LINES):
         yield from parse_lines(model, chunk, first=first, batch_tokens=batch_tokens, max_length=max_length)
         first += len(chunk)
 

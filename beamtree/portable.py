@@ -6,7 +6,6 @@ batch size and length. The recursion is a loop in the graph (traced_loop.py), on
 
 import contextlib
 import io
-import json
 import logging
 import warnings
 from collections.abc import Iterator
@@ -21,7 +20,9 @@ from beamtree.atomic import replace_file
 from beamtree.data.vocabulary import PAD
 from beamtree.errors import BeamtreeError, MissingExtraError, first_line
 from beamtree.heads import class_probabilities
+from beamtree.inference import refuse_unless_finite
 from beamtree.model import TreeClassifier
+from beamtree.printable import write_json
 
 IDS, PROBABILITIES = "ids", "probabilities"
 CHECKED_SIZES = ((1, 1), (1, 2), (3, 3), (2, 17), (4, 40))  # batches and lengths tried after an export
@@ -89,8 +90,8 @@ def save_onnx(program: ExportedProgram, model: TreeClassifier, path: Path) -> No
     found.rename_axes({rows: "batch" if model.task.sentences == 1 else "sentences", length: "length"})
     found.model.metadata_props.update(
         task=model.task.name,
-        labels=json.dumps(model.task.labels, ensure_ascii=False),
-        tokens=json.dumps(model.vocabulary.tokens, ensure_ascii=False),
+        labels=write_json(model.task.labels, ensure_ascii=False),
+        tokens=write_json(model.vocabulary.tokens, ensure_ascii=False),
     )
     replace_file(path, found.model_proto.SerializeToString())
 
@@ -123,7 +124,7 @@ def compare_with_onnx(model: TreeClassifier, path: Path, *, seed: int = 0) -> fl
         ids = random_ids(model, B, n, generator)
         (found,) = session.run([PROBABILITIES], {IDS: ids.numpy()})
         with torch.no_grad():
-            wanted = Predictor(model)(ids)
+            wanted = refuse_unless_finite(Predictor(model)(ids))
         largest = max(largest, float((torch.from_numpy(found) - wanted).abs().max()))
     return largest
 

@@ -1,38 +1,68 @@
 """Small files read whole, however they came about: never a pipe, never more than a bound, never a crash."""
 
+import hashlib
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
 
 from beamtree.errors import BeamtreeError
+from beamtree.printable import printable
 
-LARGEST = 64 << 20  # bytes: a vocabulary of a million tokens has 16 MiB
+SMALL = 4 << 20  # bytes: settings and figures have some thousand
+MOST_VALUES = 1_000_000  # of a JSON text, where a value of three bytes takes a hundred in memory
+_TEXT = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 
 
-def read_text(path: Path) -> str:
-    """The UTF-8 text of a file; what cannot be one is refused by name."""
-    refuse_unless_file(path, LARGEST)
+def read_text(path: Path, *, largest: int = SMALL) -> str:
+    """The UTF-8 text of a file; what cannot be one is refused by name, what is too large unread."""
+    refuse_unless_file(path, largest)
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            return file.read(largest).decode()
     except OSError as error:
         raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise BeamtreeError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, *, largest: int = SMALL) -> Any:
     """What the JSON of a file means."""
-    return parse_json(read_text(path), path)
+    return parse_json(read_text(path, largest=largest), str(path))
 
 
-def parse_json(text: str, path: Path) -> Any:
-    """What a JSON text means that stood in the file `path`."""
+def parse_json(text: str, source: str) -> Any:
+    """What a JSON text means; `source` is where it stood."""
+    values = _count_marks(text)
+    if values > MOST_VALUES:  # unless most of the marks stand in texts
+        values -= sum(_count_marks(found[0]) for found in _TEXT.finditer(text))
+    if values > MOST_VALUES:
+        raise BeamtreeError(f"{source} has {values:,} values or more, of which {MOST_VALUES:,} are the most")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BeamtreeError(f"{path} is not JSON: {error}") from error
+        raise BeamtreeError(f"{source} is not JSON: {error}") from error
+
+
+def _count_marks(text: str) -> int:
+    """Of JSON, which has a value or two for each."""
+    return text.count(",") + text.count("[") + text.count("{")
+
+
+def hash_files(*paths: Path) -> str:
+    """SHA-256 of the bytes of files, one after the other, of which few are in memory at a time."""
+    checksum = hashlib.sha256()
+    for path in paths:
+        refuse_unless_file(path, machine_memory())
+        try:
+            with path.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    checksum.update(piece)
+        except OSError as error:
+            raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
+    return checksum.hexdigest()
 
 
 def refuse_unless_file(path: Path, largest: int) -> None:
@@ -44,7 +74,10 @@ def refuse_unless_file(path: Path, largest: int) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise BeamtreeError(f"cannot read {path}: it is not a file")
     if found.st_size > largest:
-        raise BeamtreeError(f"{path} has {found.st_size:,} bytes, more than the {largest:,} that it may have")
+        raise BeamtreeError(
+            f"{path} has {found.st_size:,} bytes, more than the {largest:,} that it may have: it is not what "
+            "its name says, or damaged"
+        )
 
 
 def is_file(path: Path) -> bool:
@@ -73,6 +106,8 @@ def machine_memory() -> int:
 
 def shown(value: object, *, most: int = 80) -> str:
     """A value as a message shows it: a line, whatever it holds."""
+    if isinstance(value, str):
+        return f"'{printable(value)}'" if len(value) <= most else f"'{printable(value[: most - 1])}…"
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # Python refuses to write thousands of digits

@@ -1,7 +1,6 @@
 """Frozen dataclasses ↔ tables of a TOML or JSON file: every key known, every value of its type and range."""
 
 import dataclasses
-import json
 import math
 import re
 import tomllib
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from beamtree.errors import BeamtreeError, nearest
+from beamtree.printable import HALVES, write_json
 from beamtree.reading import read_text, shown
 
 Settings = TypeVar("Settings")
@@ -18,8 +18,13 @@ Table = dict[str, Any]
 _KINDS = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
 
 _LARGEST_INTEGER = 2**63 - 1  # what TOML promises
+_LARGEST_FILE = 256 << 10  # bytes, of which a reader of TOML may make four hundred times as many
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+# A key takes memory by the square of its parts.
+_LONG_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{20}}")
+_NO_TOML = re.compile(f"[{HALVES}]")
 
 
 def setting(
@@ -65,6 +70,8 @@ def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, 
         value = float(value)
     if type(value) is not wanted or (wanted is float and not math.isfinite(value)):
         raise BeamtreeError(f"{source}: {key} must be {_KINDS[wanted]}, got {shown(value)}")
+    if wanted is str and _NO_TOML.search(value):
+        raise BeamtreeError(f"{source}: {key} must be Unicode text, got {shown(value)}")
     least, most, choices = metadata["least"], metadata["most"], metadata["choices"]
     if least is not None and value < least:
         raise BeamtreeError(f"{source}: {key} must be at least {least:g}, got {shown(value)}")
@@ -91,11 +98,17 @@ def _free_options(value: Any, source: str, key: str) -> Table:
 def read_toml(path: Path) -> Table:
     """The tables of a TOML file; a syntax error names the file and the line."""
     try:
-        return tomllib.loads(read_text(path))
+        return _parse_toml(read_text(path, largest=_LARGEST_FILE))
     except BeamtreeError:
         raise
     except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
         raise BeamtreeError(f"{path} is not valid TOML: {error}") from error
+
+
+def _parse_toml(text: str) -> Table:
+    if _LONG_KEY.search(text):
+        raise ValueError("a key has more than 20 parts")
+    return tomllib.loads(text)
 
 
 def merge_tables(base: Table, over: Table) -> Table:
@@ -116,7 +129,7 @@ def assignment(text: str) -> Table:
     if not equals or not all(parts):
         raise BeamtreeError(f"--set needs section.key=value, for instance training.seed=1, got {text!r}")
     try:
-        leaf = tomllib.loads(f"value = {value}")["value"]
+        leaf = _parse_toml(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         leaf = value.strip()
     for part in reversed(parts):
@@ -149,5 +162,5 @@ def _lines(settings: Any, prefix: str) -> Iterator[str]:
 
 
 def _toml_value(value: Any) -> str:
-    # JSON's text, booleans and numbers are TOML's, but for control character 127.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # JSON's text, booleans and numbers are TOML's, where control character 127 is spelt.
+    return write_json(value, ensure_ascii=False)

@@ -7,7 +7,6 @@ part file of its own; the first process joins the parts in order, and only a who
 import glob
 import hashlib
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from beamtree.atomic import flush_folder, replace_file, replacing
-from beamtree.data.files import read_lines
+from beamtree.data.files import in_blocks, read_lines
 from beamtree.errors import BeamtreeError
+from beamtree.printable import write_json
 from beamtree.processes import Processes
+from beamtree.reading import read_json
 
 Transform = Callable[[int, list[str]], list[str]]  # number of the first line (from 1), lines -> as many lines
 
@@ -136,8 +137,8 @@ class LineJob:
 
     def _recorded(self) -> dict[str, Any]:
         try:
-            recorded = json.loads(self.sidecar.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            recorded = read_json(self.sidecar)
+        except BeamtreeError as error:
             raise BeamtreeError(
                 f"cannot resume {self.out}: {self.sidecar.name}, which says what it was made of, is missing "
                 "or damaged; --overwrite starts afresh"
@@ -150,35 +151,38 @@ class LineJob:
                 path.unlink()
         # The part comes first: without one, the sidecar speaks of the whole output that is there.
         self.part(0).touch()
-        replace_file(self.sidecar, json.dumps(self.made_of, indent=2) + "\n")
+        replace_file(self.sidecar, write_json(self.made_of, indent=2) + "\n")
 
     def _write_part(self, transform: Transform, advance: Callable[[int], None]) -> None:
         path = self.part(self.processes.rank)
         done = _keep_whole_lines(path)
         advance(done)
         with path.open("a", encoding="utf-8", newline="\n") as file:
-            for first, lines in self._own_chunks():
+            for first, lines in self._own_blocks():
                 if done >= len(lines):
                     done -= len(lines)
                     continue
                 results = transform(first, lines)
                 if len(results) != len(lines) or any("\n" in result for result in results):
                     raise ValueError(f"transform must give one line for each of {len(lines)} lines")
-                # A chunk that was cut off is computed whole again: same batches, same bytes.
+                # A block that was cut off is computed whole again: same batches, same bytes.
                 file.writelines(result + "\n" for result in results[done:])
                 file.flush()
                 os.fsync(file.fileno())
                 advance(len(lines) - done)
                 done = 0
 
-    def _own_chunks(self) -> Iterator[tuple[int, list[str]]]:
+    def _own_blocks(self) -> Iterator[tuple[int, list[str]]]:
+        """This process's chunks, those of long lines in several blocks, with the number of the first line."""
         lines = (line for _, line in read_lines(self.source.path))
         for chunk in itertools.count():
-            block = list(itertools.islice(lines, self.chunk_lines))
-            if not block:
+            place = start = chunk * self.chunk_lines
+            for block in in_blocks(itertools.islice(lines, self.chunk_lines), self.chunk_lines):
+                if chunk % self.processes.count == self.processes.rank:
+                    yield place + 1, block
+                place += len(block)
+            if place == start:
                 return
-            if chunk % self.processes.count == self.processes.rank:
-                yield chunk * self.chunk_lines + 1, block
 
     def _join(self) -> None:
         parts = [self.part(rank) for rank in range(self.processes.count)]
@@ -197,11 +201,9 @@ class LineJob:
         with ExitStack() as stack:
             target = stack.enter_context(replacing(self.out))
             sources = [stack.enter_context(part.open("rb")) for part in parts]
-            for source in itertools.cycle(sources):
-                chunk = list(itertools.islice(source, self.chunk_lines))
-                target.writelines(chunk)
-                if len(chunk) < self.chunk_lines:
-                    break
+            for chunk in range(0, lines, self.chunk_lines):
+                source = sources[chunk // self.chunk_lines % len(sources)]
+                target.writelines(itertools.islice(source, self.chunk_lines))
         for part in parts:
             part.unlink()
 

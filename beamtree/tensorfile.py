@@ -4,7 +4,6 @@ One file is replaced in one rename, so whoever reads it sees the old content or 
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from torch import Tensor
 
 from beamtree.atomic import replace_file
 from beamtree.errors import BeamtreeError
-from beamtree.reading import machine_memory, parse_json, refuse_unless_file
+from beamtree.printable import write_json
+from beamtree.reading import machine_memory, parse_json, refuse_unless_file, shown
 
-_LARGEST_HEADER = 32 << 20  # bytes; a checkpoint of a thousand epochs has one
+_LARGEST_HEADER = 8 << 20  # bytes; a checkpoint of a thousand epochs has a million
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
@@ -24,9 +24,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, 
     from safetensors.torch import save
 
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    text = json.dumps(notes)
+    text = write_json(notes)
     # Under one key, because safetensors writes several in an order that changes from time to time.
-    metadata = {"beamtree": json.dumps({"notes": text, "sha256": _checksum(flat, text)})}
+    metadata = {"beamtree": write_json({"notes": text, "sha256": _checksum(flat, text)})}
     replace_file(path, save(flat, metadata))
 
 
@@ -45,7 +45,7 @@ def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, T
                     f"{path} is damaged: its header would have over {_LARGEST_HEADER:,} bytes"
                 )
         with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get("beamtree", "null"))
+            metadata = parse_json((file.metadata() or {}).get("beamtree", "null"), str(path))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except BeamtreeError:
         raise
@@ -57,10 +57,22 @@ def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, T
         case {"notes": str(text), "sha256": str(checksum)}:
             if _checksum(tensors, text) != checksum:
                 raise BeamtreeError(f"{path} is damaged: its content does not match its checksum")
-            notes = parse_json(text, path)
+            notes = parse_json(text, str(path))
             if isinstance(notes, dict):
+                _refuse_unless_finite(tensors, path)
                 return tensors, notes
     raise BeamtreeError(f"{path} carries no checksum: it was not written by beamtree")
+
+
+def _refuse_unless_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            ends = torch.stack(tensor.aminmax() if tensor.element_size() > 1 else tensor.float().aminmax())
+            if not ends.isfinite().all():  # the least and the greatest are NaN if any is
+                raise BeamtreeError(
+                    f"{path}: the tensor {shown(name)} holds numbers that are not finite: take weights from "
+                    "before they became so"
+                )
 
 
 def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:

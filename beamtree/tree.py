@@ -13,6 +13,7 @@ from beamtree.brackets import write_brackets, write_nltk
 from beamtree.constraints import check_merges
 from beamtree.drawing import PlainTree, draw_in_terminal
 from beamtree.errors import BeamtreeError
+from beamtree.printable import write_json
 from beamtree.structure import Structure, find_structure
 from beamtree.svg import draw_as_svg
 
@@ -266,7 +267,7 @@ class BeamTrees:
 
     def to_json(self, indent: int | None = None) -> str:
         """`to_dict` as text."""
-        return json.dumps(self.to_dict(), indent=indent)
+        return write_json(self.to_dict(), indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> "BeamTrees":

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from beamtree.atomic import make_folder, replace_file, replacing
 from beamtree.data.location import data_folder
 from beamtree.errors import BeamtreeError
+from beamtree.processes import Processes
+from beamtree.streaming import LineJob, survey
 
 
 def test_text_and_bytes_replace_what_stood_there(tmp_path: Path) -> None:
@@ -47,6 +50,41 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(
         replace_file(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was flushed to the disk and renamed, in order."""
+    done: list[str] = []
+    flush, rename = os.fsync, os.replace
+
+    def flushed(handle: int) -> None:
+        found = os.fstat(handle)
+        of_folder = os.path.samestat(found, tmp_path.stat())
+        done.append("folder" if of_folder else "file" if stat.S_ISREG(found.st_mode) else "elsewhere")
+        flush(handle)
+
+    def renamed(part: Path, path: Path) -> None:
+        done.append("rename")
+        rename(part, path)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", renamed)
+    return done
+
+
+def test_the_file_is_flushed_before_its_rename_and_the_folder_after(tmp_path: Path, order: list[str]) -> None:
+    replace_file(tmp_path / "file", "new")
+    assert order == ["file", "rename", "folder"]
+
+
+def test_a_whole_output_is_flushed_before_its_rename_and_the_folder_after(
+    tmp_path: Path, order: list[str]
+) -> None:
+    (tmp_path / "lines").write_text("a\nb\n")
+    job = LineJob(survey(tmp_path / "lines"), tmp_path / "out", {}, Processes())
+    assert job.run(lambda first, lines: lines)
+    assert order == ["file", "rename", "folder", "file", "rename", "folder"]  # the sidecar's, then its own
 
 
 WRITER = """

@@ -61,3 +61,13 @@ def test_a_terminal_that_lacks_a_character_gets_a_question_mark_and_no_trace() -
     done = CliRunner(charset="ascii").invoke(app, ["parse", "listops-ebt-grc", "[MAX 2 9 ]"])
     assert done.exit_code == 0, repr(done.exception)
     assert "? 9   probability" in done.stdout
+
+
+def test_too_little_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import beamtree.model
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(beamtree.model, "load_model", fail)
+    assert answer("parse", "listops-ebt-grc", "5") == "beamtree: this takes more memory than there is"

@@ -215,10 +215,10 @@ def test_what_is_missing_or_single_is_told(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("a", "y")])
     with pytest.raises(BeamtreeError, match="two labels are wanted at least, found a"):
         look_at(path)
-    for line, told in (("[1]", "a JSON object in every line is wanted"), ("{", "not JSON")):
+    for line, told in (("[1]", "a JSON object in every line is wanted"), ("{", "is not JSON")):
         for name in ("rows.jsonl", "rows.json"):
             (tmp_path / name).write_text(line + "\n")
-            with pytest.raises(BeamtreeError, match=f"line 1: {told}"):
+            with pytest.raises(BeamtreeError, match=f"line 1:? {told}"):
                 look_at(tmp_path / name)
 
 

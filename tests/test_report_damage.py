@@ -24,7 +24,7 @@ def damaged(folder: Path, file: str, change: Any) -> Path:
     [
         ("recipe.toml", lambda text: text + "[", "recipe.toml is not valid TOML"),
         ("recipe.toml", lambda text: text.replace("clip", "clop"), "no setting 'training.clop'"),
-        ("metrics.jsonl", lambda text: text[:-9], "metrics.jsonl is not one JSON record a line"),
+        ("metrics.jsonl", lambda text: text[:-9], "metrics.jsonl, line 8, is not JSON"),
         ("metrics.jsonl", lambda text: "7\n", "metrics.jsonl, line 1: epoch must be int, got None"),
         (
             "metrics.jsonl",

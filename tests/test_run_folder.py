@@ -126,5 +126,5 @@ def test_metrics_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None
     with pytest.raises(BeamtreeError, match=r"cannot read .*metrics\.jsonl: No such file"):
         run.read_metrics()
     run.metrics_file.write_text("{}\nnot json\n")
-    with pytest.raises(BeamtreeError, match=r"metrics\.jsonl is not one JSON record a line"):
+    with pytest.raises(BeamtreeError, match=r"metrics\.jsonl, line 2, is not JSON"):
         run.read_metrics()

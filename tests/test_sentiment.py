@@ -42,7 +42,7 @@ def test_every_phrase_of_a_tree_is_an_example_and_the_sentence_is_the_last() -> 
         ("(2 (2 ) (2 b))", "a phrase has no words"),
         ("", "no tree"),
         ("(2 a\x01)", "there is a control character"),
-        ("(2 " + "a " * 10_001 + ")", "a sentence has 10,001 words"),
+        ("(2 " + "a " * 10_001 + ")", "a sentence has more than 10,000 words"),
     ],
 )
 def test_a_line_that_is_no_tree_is_told_or_skipped(line: str, reason: str, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_unsound_files_say_what_is_wrong(tmp_path: Path) -> None:
 def test_an_array_must_fit_its_list_of_words(tmp_path: Path) -> None:
     path = write_array(tmp_path, False, np.float32)
     (tmp_path / "small_words.txt").write_text("the\n")
-    with pytest.raises(BeamtreeError, match=r"one row of floats for each of the 1 words .* shape \(3, 3\)"):
+    with pytest.raises(BeamtreeError, match=r"for each word of small_words.txt, which has 1 or more, got 3"):
         read_vectors(path, {"the"})
     path.write_bytes(b"no array")
     with pytest.raises(BeamtreeError, match="is not a sound array"):
@@ -132,5 +132,5 @@ def test_an_array_must_fit_its_list_of_words(tmp_path: Path) -> None:
         read_vectors(path, {"the"})
     np.save(path, np.array(["the"], dtype=object), allow_pickle=True)
     (tmp_path / "small_words.txt").write_text("the\n")
-    with pytest.raises(BeamtreeError, match="is not a sound array"):
+    with pytest.raises(BeamtreeError, match=r"a table of floats, got object of shape \(1,\)"):
         read_vectors(path, {"the"})

@@ -1,6 +1,5 @@
 """What was measured, on what and how: as JSON, as Markdown and as tables for a terminal."""
 
-import json
 import platform
 import sys
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import beamtree
 from beamtree.benchmark.measure import Measured
 from beamtree.benchmark.paper import Cell
 from beamtree.benchmark.tables import Table, against_naive, paper_tables, size_tables
+from beamtree.printable import write_json
 
 _PROCESSOR = Path("/proc/cpuinfo")
 
@@ -43,7 +43,7 @@ class Report:
             "settings": self.settings,
             "measurements": [*measured, *(cell.to_dict() for cell in self.cells)],
         }
-        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        return write_json(content, indent=2, ensure_ascii=False) + "\n"
 
     def tables(self) -> list[Table]:
         if self.suite == "paper":

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from beamtree.commands.saying import name, say
 from beamtree.errors import BeamtreeError
+from beamtree.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +64,7 @@ def listops(
             bar.update(tasks[name], completed=done, total=total, visible=done < total)
 
         files = generate_listops(folder, seed=seed, splits=splits, progress=show, overwrite=overwrite)
-    typer.echo(f"{len(files)} splits of ListOps in {folder}: {', '.join(files)}")
+    say(f"{len(files)} splits of ListOps in {folder}: {', '.join(files)}", err=False)
 
 
 @app.command()
@@ -96,7 +98,7 @@ def logic(
         files = generate_logic(
             folder, seed=seed, pairs=pairs, progress=lambda done, total: bar.update(task, completed=done)
         )
-    typer.echo(f"{len(files)} files of logical inference in {folder}")
+    say(f"{len(files)} files of logical inference in {folder}", err=False)
 
 
 @app.command()
@@ -114,22 +116,23 @@ def check(
     Every file is read to its end. Rows that cannot be read are counted, the first of each file are shown.
     """
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, TextColumn
 
+    from beamtree.commands.progress import show_progress
     from beamtree.data.bad_rows import BadRows
     from beamtree.data.location import data_folder
     from beamtree.data.survey import survey
 
     root, rows = folder or data_folder("vectors").parent, BadRows.chosen(bad_rows)
     found = []
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with show_progress(TextColumn("{task.description}", markup=False), BarColumn()) as bar:
         row = bar.add_task("reading", total=None)
         for split in survey(root, rows):
             found.append(split)
-            bar.update(row, description=f"{split.task} {split.split}")
+            bar.update(row, description=printable(f"{split.task} {split.split}"))
     Console().print(_survey_table(root, found))
     for sentence in (*dict.fromkeys(split.problem for split in found if split.problem), *rows.report()):
-        typer.echo(f"beamtree: {sentence}", err=True)
+        say(f"beamtree: {sentence}")
     if not root.is_dir():  # what would have to be there was told all the same
         raise BeamtreeError(f"there is no folder {root}")
 
@@ -140,9 +143,9 @@ def _survey_table(root: Path, found: "list[Found]") -> "Table":
     from rich import box
     from rich.table import Table
 
-    table = Table(title=str(root), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("task", "split", "examples", "", "where to get it"):
-        table.add_column(name, justify="right" if name == "examples" else "left", overflow="fold")
+    table = Table(title=name(str(root)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("task", "split", "examples", "", "where to get it"):
+        table.add_column(head, justify="right" if head == "examples" else "left", overflow="fold")
     before = None
     # Splits that are missing and come from one corpus share a line.
     for (task, _), group in groupby(
@@ -154,7 +157,7 @@ def _survey_table(root: Path, found: "list[Found]") -> "Table":
         style = "red" if first.problem or first.bad else "bright_black" if first.state == "missing" else ""
         table.add_row(
             "" if task == before else task,
-            ", ".join(split.split for split in splits),
+            name(", ".join(split.split for split in splits)),
             count,
             first.state,
             first.corpus if first.state else "",

@@ -1,6 +1,5 @@
 """`beamtree eval MODEL --data …`: accuracy, loss and trees by split, length, depth; tables, JSON, plots."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beamtree.commands.options import BatchTokens, Beam, Device, Model
+from beamtree.commands.saying import name, say
 from beamtree.errors import BeamtreeError
+from beamtree.printable import printable, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -112,7 +113,7 @@ def evaluate(
     results = []
     with count_up("examples") as bar:
         for source in sources:
-            row = bar.add_task(source.name, total=None)
+            row = bar.add_task(printable(source.name), total=None)
             results.append(
                 run_evaluation(
                     classifier,
@@ -124,11 +125,9 @@ def evaluate(
             )
             bar.remove_task(row)
     for path in _learnt_from(Path(model), paths):
-        typer.echo(
-            f"beamtree: the model learnt from rows of {path}: these figures are no test of it", err=True
-        )
+        say(f"beamtree: the model learnt from rows of {path}: these figures are no test of it")
     for sentence in rows.report():
-        typer.echo(f"beamtree: {sentence}", err=True)
+        say(f"beamtree: {sentence}")
 
     content = {
         "model": model,
@@ -142,14 +141,12 @@ def evaluate(
         "splits": [{**result.to_dict(), "description": task.splits.get(result.name)} for result in results],
     }
     if save:
-        name = f"eval{'' if beam is None else f'-beam{beam}'}{'-merged' if merged else ''}.json"
-        kept = _beside_what_stands(Path(model, name), content)
-        replace_file(Path(model, name), json.dumps(kept, indent=2) + "\n")
-        typer.echo(
-            f"wrote {Path(model, name)}: {', '.join(entry['split'] for entry in kept['splits'])}", err=True
-        )
+        file = Path(model, f"eval{'' if beam is None else f'-beam{beam}'}{'-merged' if merged else ''}.json")
+        kept = _beside_what_stands(file, content)
+        replace_file(file, write_json(kept, indent=2) + "\n")
+        say(f"wrote {file}: {', '.join(entry['split'] for entry in kept['splits'])}")
     if as_json:
-        typer.echo(json.dumps(content, indent=2))
+        typer.echo(write_json(content, indent=2))
     else:
         console = Console()
         for table in _tables(classifier.settings.encoder, task, results):
@@ -157,7 +154,7 @@ def evaluate(
             console.print(table)
     if plot is not None:
         for path in _draw(results, plot, f"{classifier.settings.encoder} on {task.name}"):
-            typer.echo(f"wrote {path}", err=True)
+            say(f"wrote {path}")
 
 
 def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:
@@ -234,18 +231,18 @@ def _table(
 
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(first, justify=align, no_wrap=True)
-    for name, style in (
+    for head, style in (
         ("examples", ""),
         ("accuracy %", "bold green"),
         ("95 % interval", "bright_black"),
         ("loss", ""),
         *((("F1 %", "cyan"), ("exact %", "cyan")) if gold else ()),
     ):
-        table.add_column(name, justify="right", style=style, no_wrap=True)
-    for name, tally in rows:
+        table.add_column(head, justify="right", style=style, no_wrap=True)
+    for row, tally in rows:
         low, high = tally.interval
         table.add_row(
-            name,
+            name(row),
             f"{tally.examples:,}",
             _percent(tally.accuracy),
             f"{_percent(low)}–{_percent(high)}",

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from beamtree.commands.options import Beam, Model, refuse_to_replace
+from beamtree.commands.saying import say
 from beamtree.errors import BeamtreeError
 
 
@@ -46,8 +47,9 @@ def export(
     program = export_program(classifier)
     if exported_program is not None:
         save_program(program, exported_program)
-        typer.echo(f"wrote {exported_program}, for batches of any size and length")
+        say(f"wrote {exported_program}, for batches of any size and length", err=False)
     if onnx is not None:
         save_onnx(program, classifier, onnx)
         difference = compare_with_onnx(classifier, onnx)
-        typer.echo(f"wrote {onnx}; in onnxruntime it differs from the model by {difference:.1e} at the most")
+        agrees = f"in onnxruntime it differs from the model by {difference:.1e} at the most"
+        say(f"wrote {onnx}; {agrees}", err=False)

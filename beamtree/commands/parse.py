@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from beamtree.commands.options import BatchTokens, Beam, Device, Model, refuse_to_replace
+from beamtree.commands.saying import say
 from beamtree.errors import BeamtreeError
+from beamtree.reading import hash_files, shown
 
 if TYPE_CHECKING:
     from beamtree.parsing import Record
@@ -144,17 +146,17 @@ def _run(job: "LineJob", transform: "Transform", *, resume: bool, overwrite: boo
                 transform, resume=resume, overwrite=overwrite, advance=lambda lines: bar.advance(row, lines)
             )
     except KeyboardInterrupt:
-        typer.echo(f"stopped; what is done is kept: --resume goes on with {job.out}", err=True)
+        say(f"stopped; what is done is kept: --resume goes on with {job.out}")
         raise typer.Exit(130) from None
     finally:
         job.processes.leave()
     if first:
         said = f"wrote {job.out}" if done else f"{job.out} was complete already"
-        typer.echo(f"{said}: {job.source.lines:,} lines", err=True)
+        say(f"{said}: {job.source.lines:,} lines")
 
 
 def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
-    from beamtree.data.files import read_lines
+    from beamtree.data.files import read_lines, split_lines
 
     if isinstance(source, Path):
         yield from (line for _, line in read_lines(source))
@@ -166,8 +168,9 @@ def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
         yield from ("\t".join(source[i : i + size]) for i in range(0, len(source), size))
     else:
         line = None
-        for line in typer.get_text_stream("stdin", encoding="utf-8", errors="replace"):
-            yield line.rstrip("\r\n")
+        stream = typer.get_text_stream("stdin", encoding="utf-8", errors="replace")
+        for _, line in split_lines(stream, "standard input"):
+            yield line
         if line is None:
             raise BeamtreeError("standard input is empty: give a TEXT, --file FILE, or pipe lines in")
 
@@ -188,7 +191,7 @@ class _Watch:
             self.seen += 1
             if isinstance(record, Unparsed):
                 if self.unnamed:
-                    raise BeamtreeError(f"cannot read {record.text!r}: {record.reason}")
+                    raise BeamtreeError(f"cannot read {shown(record.text, most=400)}: {record.reason}")
                 if self.strict:
                     raise BeamtreeError(str(record))
                 self.unread += 1
@@ -196,8 +199,7 @@ class _Watch:
 
     def report(self) -> None:
         if self.unread:
-            say = f"{self.unread:,} of {self.seen:,} lines could not be read; their records say why"
-            typer.echo(say, err=True)
+            say(f"{self.unread:,} of {self.seen:,} lines could not be read; their records say why")
 
 
 def _line_writer(format: Format, beams: bool) -> Callable[["Record"], str]:
@@ -225,7 +227,7 @@ def _put(pieces: Iterator[str], out: Path | None) -> None:
 
     if out is not None:
         write_lines(out, pieces)
-        typer.echo(f"wrote {out}", err=True)
+        say(f"wrote {out}")
     else:
         for piece in pieces:
             typer.echo(piece)
@@ -255,11 +257,6 @@ def _pieces(records: Iterator["Record"], format: Format, beams: bool) -> Iterato
 
 def _checksum(folder: Path) -> str:
     """Of all that makes a model what it is."""
-    import hashlib
-
     from beamtree.folder import CONFIG, VOCABULARY, WEIGHTS
 
-    checksum = hashlib.sha256()
-    for name in (CONFIG, VOCABULARY, WEIGHTS):
-        checksum.update((folder / name).read_bytes())
-    return checksum.hexdigest()
+    return hash_files(*(folder / name for name in (CONFIG, VOCABULARY, WEIGHTS)))

@@ -14,7 +14,7 @@ from rich.progress import (
 def count_up(unit: str, *, wanted: bool = True) -> Progress:
     """A bar that counts examples, lines or whatever `unit` says."""
     return show_progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),

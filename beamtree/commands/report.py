@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from beamtree.commands.saying import say
+
 
 def report(
     runs: Annotated[
@@ -46,7 +48,7 @@ def report(
 
     built = build_report(runs, table or (), skip=skip)
     for note in built.notes:
-        typer.echo(f"beamtree: {note}", err=True)
+        say(f"beamtree: {note}")
     words = ["beamtree", "report", *map(str, runs)]
     words += [word for name in table or () for word in ("--table", name)] + (["--skip"] if skip else [])
     if out is None:
@@ -59,4 +61,4 @@ def report(
         ("results.html", to_html(built, command)),
     ):
         replace_file(out / name, text)
-        typer.echo(f"wrote {out / name}", err=True)
+        say(f"wrote {out / name}")

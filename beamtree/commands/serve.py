@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from beamtree.commands.options import Device
+from beamtree.commands.saying import say
 from beamtree.errors import BeamtreeError
 
 _DEFAULT_PORT = 8765
@@ -59,11 +60,12 @@ def serve(
         served = load_models(models or (), device)
         app = create_app(served, limits, {*LOCAL_HOSTS, host, *(allow_host or ())})
         if host not in ("127.0.0.1", "::1", "localhost"):
-            typer.echo("anybody who can reach this machine can use the explorer", err=True)
+            say("anybody who can reach this machine can use the explorer")
         shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"beamtree explorer: http://{shown}:{listener.getsockname()[1]}/  (Ctrl-C stops it)")
+        address = f"http://{shown}:{listener.getsockname()[1]}/"
+        say(f"beamtree explorer: {address}  (Ctrl-C stops it)", err=False)
         run(app, listener, debug=context.find_root().params.get("debug", False))
-    typer.echo("stopped", err=True)
+    say("stopped")
 
 
 def _listen(host: str, port: int) -> socket.socket:

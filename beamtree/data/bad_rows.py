@@ -8,6 +8,7 @@ from beamtree.errors import BeamtreeError
 
 CHOICES = ("refuse", "skip")
 _SHOWN = 5  # of each file
+_MOST = 1_000_000  # of each file
 
 
 @dataclass
@@ -15,7 +16,8 @@ class BadRows:
     """Every reader tells this of the rows it cannot use: the first one ends the reading, or none does."""
 
     skip: bool = False
-    found: dict[Path, dict[int, str]] = field(default_factory=dict)  # file -> line -> what is wrong
+    # File -> line -> what is wrong, of the first lines.
+    found: dict[Path, dict[int, str]] = field(default_factory=dict)
 
     @classmethod
     def chosen(cls, choice: str) -> "BadRows":
@@ -28,7 +30,10 @@ class BadRows:
         if not self.skip:
             remedy = "to leave such rows out: train --set task.bad_rows=skip, eval --bad-rows skip"
             raise BeamtreeError(f"{path}, line {line}: {reason} ({remedy})")
-        self.found.setdefault(path, {})[line] = reason  # a file may be read for more than one split
+        lines = self.found.setdefault(path, {})  # a file may be read for more than one split
+        if line not in lines and len(lines) == _MOST:
+            raise BeamtreeError(f"{path}: more than {_MOST:,} rows cannot be used; of the last {reason}")
+        lines.setdefault(line, reason if len(lines) < _SHOWN else "")
 
     @property
     def count(self) -> int:

@@ -1,17 +1,20 @@
-"""Text files of one example a line: read plain, .gz or .xz with line numbers; written whole or not at all."""
+"""Text files of one example a line: read plain, .gz or .xz with line numbers; written whole or not at all.
+
+What is in memory is bounded: the length of a line, and of what is kept how far an archive may unpack.
+"""
 
 import gzip
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from beamtree.atomic import make_folder, replacing
+from beamtree.data.unpacking import COMPRESSIONS, OPENERS, refuse_if_it_swells
 from beamtree.errors import BeamtreeError
 
-OPENERS: dict[str, Any] = {"": open, ".gz": gzip.open, ".xz": lzma.open}
-COMPRESSIONS = tuple(OPENERS)
+LONGEST_LINE = 8 << 20  # characters; a ListOps expression of a million tokens has 6.5 million
 
 
 class MissingFileError(BeamtreeError):
@@ -42,8 +45,8 @@ def read_lines(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int
     number = 0
     try:
         with _open(path, wrong_bytes) as file:
-            for number, line in enumerate(file, start=1):
-                yield number, line.removesuffix("\n").removesuffix("\r")
+            for number, line in split_lines(file, str(path)):
+                yield number, line
     except FileNotFoundError:
         raise BeamtreeError(f"there is no file {path}") from None
     except IsADirectoryError:
@@ -62,16 +65,55 @@ def read_lines(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int
         raise BeamtreeError(f"{path} is empty")
 
 
+def split_lines(file: TextIO, source: str) -> Iterator[tuple[int, str]]:
+    """The numbered lines of an open file, none of which is longer than a bound."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise BeamtreeError(
+                f"{source}, line {number} has more than {LONGEST_LINE:,} characters, the most that are read "
+                "of one: put every text in a line of its own"
+            )
+        yield number, line.removesuffix("\n").removesuffix("\r")
+
+
 def read_rows(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int, str]]:
-    """The lines but blank ones at the end of the file, which are no rows."""
-    held: list[tuple[int, str]] = []
+    """The lines but blank ones at the end of the file, which are no rows; they may all be kept in memory."""
+    refuse_if_it_swells(path)
+    blank: list[str] = []  # the last lines read
+    characters = 0
+    number = 0
     for number, line in read_lines(path, wrong_bytes=wrong_bytes):
-        held.append((number, line))
-        if line.strip():
-            yield from held
-            held.clear()
-    if held and held[0][0] == 1:
+        if line and not line.isspace():
+            yield from enumerate(blank, start=number - len(blank))
+            blank.clear()
+            characters = 0
+            yield number, line
+            continue
+        blank.append(line)
+        characters += len(line) + 64  # for what else a line takes
+        if characters > LONGEST_LINE:
+            raise BeamtreeError(f"{path}, line {number}: {len(blank):,} lines in a row are blank")
+    if len(blank) == number:
         raise BeamtreeError(f"{path} is empty")
+
+
+def in_blocks(lines: Iterable[str], most: int) -> Iterator[list[str]]:
+    """Lines in lists of at most so many, and of no more characters than the longest line may have."""
+    block: list[str] = []
+    characters = 0
+    for line in lines:
+        if block and characters + len(line) > LONGEST_LINE:
+            yield block
+            block, characters = [], 0
+        block.append(line)
+        characters += len(line)
+        if len(block) == most:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

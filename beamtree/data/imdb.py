@@ -8,11 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import MissingFileError, find_file, read_lines
+from beamtree.data.files import LONGEST_LINE, MissingFileError, find_file, read_lines
 from beamtree.data.rows import RowFormat, words_of
 from beamtree.data.split_files import SplitFile, read_split, require_split
 from beamtree.data.task import CountRule, Example, Task
 from beamtree.errors import BeamtreeError
+from beamtree.reading import refuse_unless_file
 
 LABELS = ("negative", "positive")
 TRAINED, HELD_OUT = 200, 300  # words in the longest review of train and IID test, and of dev
@@ -95,6 +96,7 @@ def _reviews(folder: Path, part: str, bad_rows: BadRows, shortest: int, longest:
     for name, label in (("neg", "0"), ("pos", "1")):
         for path in sorted((base / name).glob("*.txt")):
             try:
+                refuse_unless_file(path, LONGEST_LINE)
                 text = " ".join(line for _, line in read_lines(path, wrong_bytes="surrogateescape"))
                 example = FORMAT.example((label, text.replace("\t", " ")), longest)
             except BeamtreeError as error:

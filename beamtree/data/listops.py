@@ -43,11 +43,11 @@ def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
 
 
 def _read_line(line: str, label_first: bool) -> Example:
-    columns = line.split("\t")
-    if len(columns) != 2:
+    columns = line.count("\t") + 1
+    if columns != 2:
         wanted = "label and expression" if label_first else "expression and label"
-        raise BeamtreeError(f"{wanted} with a tab between are wanted, {len(columns)} column(s) found")
-    label, expression = columns if label_first else reversed(columns)
+        raise BeamtreeError(f"{wanted} with a tab between are wanted, {columns} column(s) found")
+    label, expression = line.split("\t") if label_first else reversed(line.split("\t"))
     tokens = split_tokens(expression)
     value = DIGITS[evaluate(tokens)]
     if label != value:

@@ -3,12 +3,13 @@
 An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses, however deep it nests.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 
 from beamtree.data.gold import merges_by_brackets
+from beamtree.data.known_tokens import known_tokens
 from beamtree.data.task import Tokens
 from beamtree.errors import UnreadableTextError
-from beamtree.reading import shown
 
 CLOSE = "]"
 DIGITS = tuple("0123456789")
@@ -30,6 +31,7 @@ OPERATORS = tuple(VALUE_OF)
 TOKENS = (*OPERATORS, CLOSE, *DIGITS)
 
 _SAME = {token: token for token in TOKENS}  # one object a token type: 4 million tokens are 15 strings
+_LANGUAGE = f"ListOps has {' '.join(TOKENS[:5])} and 0 to 9, with a blank between tokens"
 _DIGIT_VALUE = {digit: value for value, digit in enumerate(DIGITS)}
 
 
@@ -46,64 +48,57 @@ def split_tokens(text: str) -> Tokens:
         raise UnreadableTextError(
             f"unbalanced round brackets: {text.count('(')} '(' and {text.count(')')} ')'"
         )
-    words = text.replace("(", " ").replace(")", " ").split()
-    try:
-        return tuple(map(_SAME.__getitem__, words))
-    except KeyError:
-        position, word = next((place, word) for place, word in enumerate(words, 1) if word not in _SAME)
-        raise UnreadableTextError(
-            f"unknown token {shown(word)} at position {position}; ListOps has {' '.join(TOKENS[:5])} and "
-            "0 to 9, with a blank between tokens",
-            position - 1,
-        ) from None
+    return known_tokens(text, _SAME, _LANGUAGE, dropped="()")
 
 
 def evaluate(tokens: Sequence[str]) -> int:
     """The value of an expression of known tokens; an UnreadableTextError names the place of a wrong one."""
-    operators: list[str] = []
-    arguments: list[list[int]] = [[]]  # of the whole and of every open operator, innermost last
+    operators: list[str] = []  # that are open, the innermost last
+    starts = array("q")  # where the arguments of each begin
+    arguments: list[int] = []
     for position, token in enumerate(tokens, 1):
         value = _DIGIT_VALUE.get(token)
         if value is None:
             if token != CLOSE:
                 operators.append(token)
-                arguments.append([])
+                starts.append(len(arguments))
                 continue
             if not operators:
                 raise UnreadableTextError(
                     f"unbalanced brackets: the ']' at position {position} closes nothing", position - 1
                 )
-            values = arguments.pop()
+            start = starts.pop()
+            values = arguments[start:]
+            del arguments[start:]
             if not values:
                 raise UnreadableTextError(
                     f"the {operators[-1]} closed at position {position} has no arguments", position - 1
                 )
             value = VALUE_OF[operators.pop()](values)
-        arguments[-1].append(value)
+        arguments.append(value)
     if operators:
         raise UnreadableTextError(
             f"unbalanced brackets: {_few(operators)} not closed at the end, position {len(tokens)}",
             _out_of_place(tokens),
         )
-    if len(arguments[0]) != 1:
-        raise UnreadableTextError(
-            f"one expression is wanted, {len(arguments[0])} found", _out_of_place(tokens)
-        )
-    return arguments[0][0]
+    if len(arguments) != 1:
+        raise UnreadableTextError(f"one expression is wanted, {len(arguments)} found", _out_of_place(tokens))
+    return arguments[0]
 
 
 def _out_of_place(tokens: Sequence[str]) -> int | None:
     """The innermost operator that is never closed, else the beginning of a second expression."""
-    opened: list[int] = []
-    wholes: list[int] = []
+    opened, wholes = array("q"), 0
+    second = None
     for place, token in enumerate(tokens):
         if not opened:
-            wholes.append(place)
+            wholes += 1
+            second = place if wholes == 2 else second
         if token in VALUE_OF:
             opened.append(place)
         elif token == CLOSE:
             opened.pop()
-    return next(iter(opened[-1:] or wholes[1:]), None)
+    return opened[-1] if opened else second
 
 
 def _few(operators: Sequence[str]) -> str:

@@ -62,17 +62,15 @@ def _find(folder: Path, name: str) -> Path:
 
 def _read_pair(path: Path, number: int, line: str, bad_rows: BadRows | None) -> Iterator[Example]:
     try:
-        columns = line.split("\t")
-        if len(columns) != 3:
-            raise BeamtreeError(
-                f"wanted relation, formula, formula between tabs, found {len(columns)} column(s)"
-            )
-        relation, *formulas = columns
+        columns = line.count("\t") + 1
+        if columns != 3:
+            raise BeamtreeError(f"wanted relation, formula, formula between tabs, found {columns} column(s)")
+        relation, *formulas = line.split("\t")
         if relation not in RELATIONS:
             raise BeamtreeError(
                 f"unknown relation {shown(relation)}; the relations are {' '.join(RELATIONS)}"
             )
-        left, right = (tuple(formula.split()) for formula in formulas)
+        left, right = map(tokenize, formulas)
         true_relation = relation_between(worlds_of(left), worlds_of(right))
         if relation != true_relation:
             raise BeamtreeError(

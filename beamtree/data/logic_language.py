@@ -3,13 +3,18 @@
 A formula is a variable, `( not X )` or `( X ( and Y ) )`; the round brackets are tokens of the model's input.
 """
 
+from array import array
+
 from beamtree.data.gold import merges_by_brackets
+from beamtree.data.known_tokens import known_tokens
 from beamtree.data.task import Tokens
 from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.reading import shown
 
 VARIABLES = ("a", "b", "c", "d", "e", "f")
 TOKENS = ("(", ")", *VARIABLES, "and", "or", "not")
+_SAME = {token: token for token in TOKENS}
+_LANGUAGE = f"the tokens are {' '.join(TOKENS)}"
 RELATIONS = ("=", "<", ">", "^", "|", "v", "#")
 
 # A formula's meaning is the set of worlds where it holds: bit w of an integer, and variable i holds in
@@ -34,7 +39,7 @@ def relation_between(left: int, right: int) -> str:
 
 def tokenize(formula: str) -> Tokens:
     """Split at blanks; a token that is unknown or out of place is refused with its number, from 1."""
-    tokens = tuple(formula.split())
+    tokens = known_tokens(formula, _SAME, _LANGUAGE)
     worlds_of(tokens)
     return tokens
 
@@ -47,9 +52,8 @@ def worlds_of(tokens: Tokens) -> int:
             stack.append(WORLDS_OF[token])
         elif token != ")":
             if token not in TOKENS:
-                known = " ".join(TOKENS)
                 raise UnreadableTextError(
-                    f"unknown token {shown(token)} at position {place}; the tokens are {known}", place - 1
+                    f"unknown token {shown(token)} at position {place}; {_LANGUAGE}", place - 1
                 )
             stack.append(token)
         else:
@@ -82,7 +86,7 @@ def _why_not_closed(stack: list[str | int | tuple[str, int]], place: int) -> str
 
 
 def _first_unclosed(tokens: Tokens) -> int:
-    opened = []
+    opened = array("q")
     for place, token in enumerate(tokens):
         if token == "(":
             opened.append(place)

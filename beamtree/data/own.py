@@ -24,12 +24,14 @@ from beamtree.data.rows import (
 )
 from beamtree.data.task import CountRule, Example, Task
 from beamtree.errors import BeamtreeError, nearest
+from beamtree.printable import CONTROLS, HALVES
 from beamtree.reading import shown
 
 NAME = "own"
 TOKENIZERS = {"words": words_of, "blanks": blanks_apart, "characters": characters_of}
 MOST_LABELS = 1000
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # in a label, which is shown in terminals
+_LONGEST_LABEL = 1000  # characters
+_UNFIT = re.compile(f"[{CONTROLS}{HALVES}]")  # in a label, which stands in lines and columns
 _DEV_EVERY = 10
 _TEXT = ("text", "sentence")
 _PAIR = (("text1", "sentence1", "premise", "question1"), ("text2", "sentence2", "hypothesis", "question2"))
@@ -147,7 +149,7 @@ def restore(labels: list[Any], saved: Any) -> Task:
             tokenizer in TOKENIZERS
             and 1 <= len(texts) <= 2
             and all(isinstance(name, str) for name in (*texts, *labels))
-            and not any(map(_UNFIT.search, labels))
+            and all(map(_is_fit, labels))
             and 2 <= len(set(labels)) == len(labels) <= MOST_LABELS
         ):
             return OwnFormat(label, tuple(texts), tokenizer, tuple(labels)).task()
@@ -182,20 +184,23 @@ def _refuse_columns(path: Path, wanted: str, present: tuple[str, ...], setting: 
 
 def _find_labels(path: Path, form: OwnFormat) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    rows = 0
-    for _, row in read_columns(path, [form.rows.label]):
+    for rows, (_, row) in enumerate(read_columns(path, [form.rows.label]), start=1):
         label = "" if isinstance(row, str) else (row[0] or "").strip()
-        if label and not _UNFIT.search(label):  # the others are bad rows
+        if label and _is_fit(label):  # the others are bad rows
             found[label] = None
-            rows += 1
-    if len(found) > MOST_LABELS:
-        raise BeamtreeError(
-            f"{path}: the column {form.label!r} has {len(found):,} different values in {rows:,} rows, "
-            f"{MOST_LABELS:,} labels are the most: --set task.own.label=NAME chooses another column"
-        )
+        if len(found) > MOST_LABELS:
+            raise BeamtreeError(
+                f"{path}: the column {form.label!r} has {len(found):,} different values in {rows:,} rows, "
+                f"{MOST_LABELS:,} labels are the most: --set task.own.label=NAME chooses another column"
+            )
     if len(found) < 2:
         raise BeamtreeError(f"{path}: two labels are wanted at least, found {', '.join(found) or 'none'}")
     return tuple(sorted(found, key=_natural))
+
+
+def _is_fit(label: str) -> bool:
+    """Whether a label can stand in one line, beside others."""
+    return len(label) <= _LONGEST_LABEL and not _UNFIT.search(label)
 
 
 def _natural(label: str) -> tuple[float, str]:

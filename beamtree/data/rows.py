@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import read_rows
+from beamtree.data.files import LONGEST_LINE, read_rows
 from beamtree.data.task import Example, Tokens
 from beamtree.data.tokenizer import tokenize
 from beamtree.errors import BeamtreeError
-from beamtree.reading import shown
+from beamtree.reading import parse_json, shown
 
 MAX_WORDS = 10_000  # in a sentence; the longest review of IMDB has a quarter of it
+_MOST_CHARACTERS = 100 * MAX_WORDS
+_MOST_COLUMNS = 1_000_000  # a quoted text may hold commas
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _WRONG_BYTE = re.compile("[\udc80-\udcff]")
 _HALF = re.compile("[\ud800-\udfff]")  # of a character, as JSON can write it; no file could hold it
@@ -101,20 +103,23 @@ def refuse_strange_characters(text: str) -> None:
 
 def words_of(text: str) -> Tokens:
     """The words of a text that a model may be given: one at least, and not too many."""
-    return _some(tokenize(text))
+    return _some(tokenize, text)
 
 
 def blanks_apart(text: str) -> Tokens:
     """What stands between blanks in a text, as it is."""
-    return _some(tuple(text.split()))
+    return _some(lambda text: tuple(text.split()), text)
 
 
 def characters_of(text: str) -> Tokens:
     """Every character of a text but blanks."""
-    return _some(tuple("".join(text.split())))
+    return _some(lambda text: tuple("".join(text.split())), text)
 
 
-def _some(words: Tokens) -> Tokens:
+def _some(split: Callable[[str], Tokens], text: str) -> Tokens:
+    if len(text) > _MOST_CHARACTERS:  # before its words fill the memory
+        raise BeamtreeError(f"a sentence has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
+    words = split(text)
     if not words:
         raise BeamtreeError("a sentence has no words")
     if len(words) > MAX_WORDS:
@@ -124,14 +129,11 @@ def _some(words: Tokens) -> Tokens:
 
 def column_names(path: Path) -> tuple[str, ...]:
     """The names in a table's first line, in lower case; of JSON lines the keys of the first row."""
-    lines = read_rows(path, wrong_bytes="surrogateescape")
-    first = next(lines)[1]
     if not _is_json(path):
-        return tuple(_names(_header(first, *_punctuation(path))))
-    try:
-        row = json.loads(first)
-    except (ValueError, RecursionError) as error:
-        raise BeamtreeError(f"{path}, line 1: not JSON: {error}") from None
+        delimiter, quoted = _punctuation(path)
+        return tuple(_names(_header(next(_table_lines(path, delimiter))[1], delimiter, quoted)))
+    _, first = next(read_rows(path, wrong_bytes="surrogateescape"))
+    row = parse_json(first, f"{path}, line 1")
     if not isinstance(row, dict):
         raise BeamtreeError(f"{path}, line 1: a JSON object in every line is wanted, found {shown(first)}")
     return tuple(row)
@@ -159,9 +161,16 @@ def _names(header: list[str]) -> list[str]:
     return [name.strip().strip('"').lower() for name in header]
 
 
+def _table_lines(path: Path, delimiter: str) -> Iterator[tuple[int, str]]:
+    for number, text in read_rows(path, wrong_bytes="surrogateescape"):
+        if text.count(delimiter) > _MOST_COLUMNS:
+            raise BeamtreeError(f"{path}, line {number} has more than {_MOST_COLUMNS:,} columns")
+        yield number, text
+
+
 def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) -> Iterator[Row]:
-    lines = read_rows(path, wrong_bytes="surrogateescape")
     delimiter, quoted = _punctuation(path, quoted)
+    lines = _table_lines(path, delimiter)
     header = _header(next(lines)[1], delimiter, quoted)
     names = _names(header)
     places = []
@@ -171,7 +180,7 @@ def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) ->
             known = " or ".join(map(repr, wanted))
             raise BeamtreeError(f"{path}, line 1: no column {known}; the header is {shown(header)}")
         places.append(place)
-    rows = _quoted(lines, delimiter) if quoted else ((n, text.split(delimiter)) for n, text in lines)
+    rows = _quoted(path, lines, delimiter) if quoted else ((n, text.split(delimiter)) for n, text in lines)
     for line, fields in rows:
         if isinstance(fields, str):
             yield line, fields
@@ -181,10 +190,25 @@ def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) ->
             yield line, [fields[place] if place < len(fields) else None for place in places]
 
 
-def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
+def _quoted(
+    path: Path, lines: Iterator[tuple[int, str]], delimiter: str
+) -> Iterator[tuple[int, list[str] | str]]:
     """Rows in which a quoted text may hold tabs and line ends; the number is that of a row's last line."""
-    reader = csv.reader((text + "\n" for _, text in lines), delimiter=delimiter)
+    characters = 0  # of the row so far: one whose quotes never end would take in the file
+
+    def of_a_row() -> Iterator[str]:
+        nonlocal characters
+        for number, text in lines:
+            characters += len(text)
+            if characters > LONGEST_LINE:
+                raise BeamtreeError(
+                    f"{path}, line {number}: the row has more than {LONGEST_LINE:,} characters"
+                )
+            yield text + "\n"
+
+    reader = csv.reader(of_a_row(), delimiter=delimiter)
     while True:
+        characters = 0
         try:
             row = next(reader)
         except StopIteration:
@@ -198,9 +222,9 @@ def _quoted(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[
 def _json_rows(path: Path, columns: Sequence[tuple[str, ...]]) -> Iterator[Row]:
     for line, text in read_rows(path, wrong_bytes="surrogateescape"):
         try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            yield line, f"not JSON: {error}"
+            row = parse_json(text, "the line")
+        except BeamtreeError as error:
+            yield line, str(error)
             continue
         if not isinstance(row, dict):
             yield line, f"a JSON object is wanted, found {shown(text)}"

@@ -18,6 +18,7 @@ from beamtree.reading import shown
 
 LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 _CORPUS = "Stanford Sentiment Treebank (Socher et al. 2013), the trees in Penn format"
+_MOST_IN_PHRASES = 1_000_000  # words; the longest tree of the corpus has some hundred
 _ESCAPED = {"-lrb-": "(", "-rrb-": ")", "``": '"', "''": '"'}
 _LABEL_OF = {str(number): label for number, label in enumerate(LABELS)}
 _PARTS = re.compile(r"\(\s*([^\s()]*)|([^\s()]+)|(\))")
@@ -48,6 +49,8 @@ def phrases_of(line: str) -> list[Example]:
             raise BeamtreeError(f"unbalanced brackets: {shown(word or close)} stands outside the tree")
         elif word is not None:
             words.append(_unescape(word))
+            if len(words) > MAX_WORDS:
+                raise BeamtreeError(f"a sentence has more than {MAX_WORDS:,} words")
         else:
             start, label = opened.pop()
             if start == len(words):
@@ -55,8 +58,8 @@ def phrases_of(line: str) -> list[Example]:
             found.append((start, len(words), label))
     if opened or not found:
         raise BeamtreeError(f"unbalanced brackets: {len(opened)} never closed" if opened else "no tree")
-    if len(words) > MAX_WORDS:
-        raise BeamtreeError(f"a sentence has {len(words):,} words, more than {MAX_WORDS:,}")
+    if sum(stop - start for start, stop, _ in found) > _MOST_IN_PHRASES:
+        raise BeamtreeError(f"the phrases of the tree have more than {_MOST_IN_PHRASES:,} words together")
     return [Example((tuple(words[start:stop]),), label) for start, stop, label in found]
 
 

@@ -5,17 +5,26 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from beamtree.data.files import COMPRESSIONS, OPENERS, read_lines
+from beamtree.data.files import read_lines, split_lines
+from beamtree.data.unpacking import COMPRESSIONS, OPENERS, refuse_if_it_swells
 from beamtree.errors import BeamtreeError
 
 _KINDS = (".npy", ".zip", ".txt")
+_LARGEST_TABLE = 4 << 30  # bytes
+_WIDEST = 65536  # numbers
+_LARGEST_CONTENTS = 1 << 20  # bytes that name what is in a .zip
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_UNSOUND = (OSError, ValueError, EOFError, MemoryError, zlib.error, lzma.LZMAError, SyntaxError, TokenError)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,7 @@ def _from_text(
             if width == 1:  # word2vec's text files begin with their size
                 width = 0
                 continue
+            _refuse_if_large(path, len(wanted), width, 4)
         if word not in wanted or word in words or rest.count(" ") + 1 != width:
             continue
         try:
@@ -89,34 +99,77 @@ def _from_text(
 
 def _zipped_lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb", 0) as packed, zipfile.ZipFile(_FewContents(packed)) as archive:
             texts = [name for name in archive.namelist() if name.endswith(".txt")]
             if len(texts) != 1:
                 raise BeamtreeError(f"{path} must hold one .txt file of vectors, it holds {len(texts)}")
+            if archive.getinfo(texts[0]).compress_type == zipfile.ZIP_LZMA:
+                raise zipfile.BadZipFile("it is packed by LZMA, which may ask for any memory")
             with archive.open(texts[0]) as file:
-                yield from enumerate(io.TextIOWrapper(file, encoding="utf-8", newline="\n"), start=1)
+                yield from split_lines(io.TextIOWrapper(file, encoding="utf-8", newline="\n"), str(path))
     except FileNotFoundError:
         raise BeamtreeError(f"there is no file {path}") from None
     except (zipfile.BadZipFile, zlib.error, UnicodeDecodeError, OSError, EOFError, RuntimeError) as error:
         raise BeamtreeError(f"{path} is not a sound .zip of text: {error}") from None
 
 
+class _FewContents(io.BufferedReader):
+    """A .zip whose list of contents, which is read at once, is not too long for that."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > _LARGEST_CONTENTS:
+            raise zipfile.BadZipFile(f"the list of its contents has {size:,} bytes")
+        return super().read(size)
+
+
+def _refuse_if_large(path: Path, words: int, width: int, bytes_each: int) -> None:
+    if words * width * bytes_each > _LARGEST_TABLE or width > _WIDEST:
+        raise BeamtreeError(
+            f"{path}: {words:,} vectors of {width:,} numbers are too many: {_LARGEST_TABLE >> 30} GiB are "
+            f"the most, and {_WIDEST:,} numbers of one"
+        )
+
+
 def _from_array(path: Path, wanted: frozenset[str]) -> tuple[list[str], NDArray[Any]]:
     lists = [beside for beside in path.parent.iterdir() if _is_word_list(beside)]
     if len(lists) != 1:
         raise BeamtreeError(f"{path} needs one list of its words beside it (…words.txt), found {len(lists)}")
-    try:
-        with OPENERS.get(path.suffix, open)(path, "rb") as file:
-            table = np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError, zlib.error, lzma.LZMAError) as error:
-        raise BeamtreeError(f"{path} is not a sound array: {error}") from None
-    listed = [line for _, line in read_lines(lists[0])]
-    if table.ndim != 2 or len(table) != len(listed) or table.dtype.kind != "f":
+    refuse_if_it_swells(path)
+    count = _count_rows(path)
+    rows, listed = dict[str, int](), 0
+    for listed, word in islice(read_lines(lists[0]), count + 1):
+        if word in wanted:
+            rows[word] = listed - 1
+    if listed != count:
         raise BeamtreeError(
-            f"{path} must hold one row of floats for each of the {len(listed):,} words of {lists[0].name}, "
-            f"got {table.dtype} of shape {table.shape}"
+            f"{path} must hold one row for each word of {lists[0].name}, which has {listed:,} or more, "
+            f"got {count:,}"
         )
-    rows = {word: row for row, word in enumerate(listed) if word in wanted}
+    with _sound_array(path) as file:
+        table = np.lib.format.read_array(file, allow_pickle=False)
     if table.dtype not in (np.float16, np.float32):
         table = table.astype(np.float32)
     return list(rows), table[list(rows.values())]
+
+
+def _count_rows(path: Path) -> int:
+    """How many rows of floats an array says that it has, before it takes memory."""
+    with _sound_array(path) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise ValueError(f"its format is {version}")
+        shape, _, dtype = _HEADERS[version](file)
+    if len(shape) != 2 or min(shape) < 1 or dtype.kind != "f":
+        raise BeamtreeError(f"{path} must hold a table of floats, got {dtype} of shape {shape}")
+    _refuse_if_large(path, *shape, dtype.itemsize)
+    return int(shape[0])
+
+
+@contextmanager
+def _sound_array(path: Path) -> Iterator[Any]:
+    """The open file; what goes wrong in reading it is a BeamtreeError."""
+    try:
+        with OPENERS.get(path.suffix, open)(path, "rb") as file:
+            yield file
+    except _UNSOUND as error:
+        raise BeamtreeError(f"{path} is not a sound array: {error}") from None

@@ -1,6 +1,5 @@
 """Tokens and their numbers: padding 0, unknown 1, separator 2, then the tokens in the order given."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,11 +7,13 @@ from pathlib import Path
 from beamtree.atomic import replace_file
 from beamtree.data.task import Tokens
 from beamtree.errors import BeamtreeError
+from beamtree.printable import write_json
 from beamtree.reading import read_json, shown
 
 PAD, UNK, SEP = 0, 1, 2
 _SPECIAL = ("<pad>", "<unk>", "<sep>")
 FIRST_WORD = len(_SPECIAL)
+_LARGEST = 16 << 20  # bytes of a file; that of 400,000 English words has five million
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Write a JSON list, one token a line, the first one having number 3."""
-        replace_file(path, json.dumps(self.tokens, ensure_ascii=False, indent=0) + "\n")
+        replace_file(path, write_json(self.tokens, ensure_ascii=False, indent=0) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        tokens = read_json(path)
+        tokens = read_json(path, largest=_LARGEST)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise BeamtreeError(f"the vocabulary {path} must be a JSON list of strings")
         try:

@@ -23,7 +23,7 @@ def describe_model(name: str, model: TreeClassifier) -> dict[str, Any]:
         "kind": kind_of(model),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "settings": _finite(settings),
-        "figures": _finite({key: model.notes[key] for key in _FIGURES if key in model.notes}),
+        "figures": {key: model.notes[key] for key in _FIGURES if _is_figure(model.notes.get(key))},
     }
 
 
@@ -34,6 +34,11 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _is_figure(value: Any) -> bool:
+    """Notes may be a stranger's."""
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def kind_of(model: TreeClassifier) -> str:

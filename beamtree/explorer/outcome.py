@@ -11,7 +11,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.evaluating import evaluating
 from beamtree.explorer.record import SearchRecord, record_search
 from beamtree.heads import class_probabilities, pair_features
-from beamtree.inference import run_in_batches
+from beamtree.inference import refuse_unless_finite, run_in_batches
 from beamtree.model import TreeClassifier
 from beamtree.rivals.entangled import BeamTreeGRC
 from beamtree.tree import BeamTrees
@@ -59,6 +59,6 @@ def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int 
         ids = torch.tensor([model.vocabulary.encode(tokens)], device=device)
         records.append(record_search(encoder, model.embedding(ids), beam_size or encoder.beam_size))
     roots = [record.beams.root() for record in records]
-    logits = model.head(roots[0] if len(roots) == 1 else pair_features(*roots))
+    logits = refuse_unless_finite(model.head(roots[0] if len(roots) == 1 else pair_features(*roots)))
     trees = [record.beams.trees() for record in records]
     return Outcome(class_probabilities(logits)[0].tolist(), trees, records)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from beamtree.errors import MissingExtraError
+from beamtree.printable import printable_lines
 
 if TYPE_CHECKING:
     import uvicorn
@@ -17,11 +18,20 @@ _CONNECTIONS = 800  # a process may have 1024 files open
 _ACCEPTED_AT_ONCE = 32  # beyond those, until as many have made way
 
 
+class _Printable(logging.Formatter):
+    """Requests are quoted, and in a trace whatever failed at them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
 def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
     """Serve until it is interrupted; `debug` tells the trace of a failed request."""
     server = make_server(app)
     torch.set_num_threads(1)  # a request is a thread already, and its steps are small
-    logging.basicConfig(format="%(name)s: %(message)s")
+    console = logging.StreamHandler()
+    console.setFormatter(_Printable("%(name)s: %(message)s"))
+    logging.basicConfig(handlers=[console])
     logging.getLogger("beamtree.explorer").setLevel(logging.DEBUG if debug else logging.ERROR)
     for library in ("uvicorn.error", "asyncio"):
         logging.getLogger(library).setLevel(logging.CRITICAL)

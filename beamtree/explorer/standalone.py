@@ -6,7 +6,6 @@ name, so putting one after the other, imports and `export` left out, is all the 
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from beamtree.explorer.assets import PAGE
 from beamtree.explorer.view import make_view
 from beamtree.model import TreeClassifier
 from beamtree.parsing import MAX_LENGTH, Unparsed, read_sentences
+from beamtree.printable import printable, write_json
 
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 _STYLE = '<link rel="stylesheet" href="static/style.css">'
@@ -60,7 +60,7 @@ def write_page(records: Iterable[Viewed | Unparsed], title: str) -> Iterator[str
         (_STYLE, f'<meta http-equiv="Content-Security-Policy" content="{sources}">\n<style>{style}</style>'),
         (_ICON, f'<link rel="icon" href="data:image/svg+xml;base64,{icon}">'),
         (_SCRIPT, ""),
-        ("<title>beamtree explorer</title>", f"<title>{escape(title)}</title>"),
+        ("<title>beamtree explorer</title>", f"<title>{escape(printable(title))}</title>"),
         (_END, ""),
     ):
         head, found, tail = page.partition(wanted)
@@ -98,9 +98,9 @@ def _write_record(record: Viewed | Unparsed) -> str:
     else:
         content, said = record.view, record.view["prediction"]
         facts |= {"label": said["label"], "probability": str(said["probability"])}
-    attributes = " ".join(f'data-{key}="{escape(value)}"' for key, value in facts.items())
+    attributes = " ".join(f'data-{key}="{escape(printable(value))}"' for key, value in facts.items())
     # Within a script element only `<` could end it early.
-    data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = write_json(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" class="record" {attributes}>{data}</script>'
 
 

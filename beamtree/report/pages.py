@@ -4,6 +4,8 @@ import re
 from html import escape
 
 import beamtree
+from beamtree.markdown import code, without_links
+from beamtree.printable import printable, printable_lines
 from beamtree.report.build import Report
 from beamtree.report.layout import Cell, Line, Table
 
@@ -40,33 +42,39 @@ code { font: .88em ui-monospace, monospace; }
 
 
 def to_markdown(report: Report, command: str) -> str:
-    lines = [f"# {TITLE}", "", f"Written by `{command}` (beamtree {beamtree.__version__})."]
+    lines = [f"# {TITLE}", "", f"Written by {code(command)} (beamtree {beamtree.__version__})."]
     if report.notes:
-        lines += ["", *(f"- {note}" for note in report.notes)]
+        lines += ["", *(f"- {without_links(note)}" for note in report.notes)]
     for table in report.tables:
-        lines += ["", f"## {table.title}", "", table.caption, "", *_markdown_table(table)]
-        lines += ["", *(f"- {sentence}" for sentence in table.remarks)] if table.remarks else []
-    return "\n".join(lines) + "\n"
+        lines += ["", f"## {without_links(table.title)}", "", without_links(table.caption), ""]
+        lines += _markdown_table(table)
+        if table.remarks:
+            lines += ["", *(f"- {without_links(sentence)}" for sentence in table.remarks)]
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _markdown_table(table: Table) -> list[str]:
     rule = ["---" if i < table.words else "---:" for i in range(len(table.headers))]
     rows = [[_markdown(cell) for cell in line.cells] for line in table.lines]
-    return [f"| {' | '.join(row)} |" for row in (table.headers, rule, *rows)]
+    heads = [without_links(head).replace("|", "\\|") for head in table.headers]
+    return [f"| {' | '.join(row)} |" for row in (heads, rule, *rows)]
 
 
 def _markdown(cell: Cell) -> str:
-    text = cell.text.replace("|", "\\|").replace("\n", " ")
     if cell.code:
-        return f"`{text}`"
-    text = text.replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;")
+        return code(cell.text)
+    text = _words(cell.text)
     return f"**{text}**" if cell.best else text
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[|*_`]", r"\\\g<0>", without_links(text))
 
 
 def to_html(report: Report, command: str) -> str:
     sections = "\n".join(_section(table) for table in report.tables)
     notes = "".join(f"<p>{escape(note)}</p>\n" for note in report.notes)
-    return f"""<!doctype html>
+    page = f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -81,6 +89,7 @@ def to_html(report: Report, command: str) -> str:
 </body>
 </html>
 """
+    return printable_lines(page)
 
 
 def _section(table: Table) -> str:

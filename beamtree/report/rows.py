@@ -1,6 +1,5 @@
 """Which row of a table a run belongs to: that of the nearest shipped recipe, named with what was changed."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from beamtree.errors import BeamtreeError
+from beamtree.printable import write_json
 from beamtree.report.paper import LABELS, OPTIONAL
 from beamtree.report.runs import EARLY, Evaluation, TrainedRun
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
@@ -121,7 +121,7 @@ def training_command(recipe: Recipe) -> str | None:
     """The command that trains by exactly this recipe, or None if it cannot be had from a shipped one."""
     name, changes = _nearest(recipe)
     settings = [
-        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes if value is not None
+        f"{key}={write_json(value, ensure_ascii=False)}" for key, value in changes if value is not None
     ]
     try:
         if load_recipe(name, settings) != recipe:

@@ -4,6 +4,7 @@
 gone. Where they are still there, an evaluation of other weights is refused.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -149,7 +150,7 @@ def _check_record(file: Path, number: int, record: Any) -> None:
         value = record.get(key) if isinstance(record, dict) else None
         if kind is float and type(value) is int and abs(value) < 2**63:
             continue
-        if type(value) is not kind:
+        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
             raise BeamtreeError(f"{file}, line {number}: {key} must be {kind.__name__}, got {shown(value)}")
     if record["epoch"] != number:
         raise BeamtreeError(f"{file}, line {number}: this is epoch {record['epoch']}; others are missing")

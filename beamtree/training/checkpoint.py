@@ -10,11 +10,14 @@ from torch.optim import Optimizer
 
 from beamtree.atomic import make_folder
 from beamtree.errors import BeamtreeError
+from beamtree.folder import bytes_of
 from beamtree.reading import shown
 from beamtree.tensorfile import load_tensors, save_tensors
 from beamtree.training.schedule import Schedule
 
 FORMAT = 1
+_MOST_COPIES = 8  # of the weights: themselves, their average, what the optimiser keeps of them
+_RANDOM_STATES = 64 << 20  # bytes: 5,000 of every process
 
 
 @dataclass
@@ -76,7 +79,7 @@ def load_checkpoint(
 
     `data` is the checksum of the examples that are there now: a run may not go on with others.
     """
-    tensors, notes = load_tensors(path)
+    tensors, notes = load_tensors(path, largest=_MOST_COPIES * bytes_of(model.state_dict()) + _RANDOM_STATES)
     if notes.get("format") != FORMAT:
         raise BeamtreeError(
             f"{path} has checkpoint format {shown(notes.get('format'))}; "

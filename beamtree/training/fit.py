@@ -4,7 +4,6 @@ Nothing in a step waits for a GPU. Losses are summed there and looked at a few t
 gradient's norm of every step, which tells afterwards at which step the loss stopped being finite.
 """
 
-import json
 import math
 import os
 import time
@@ -20,6 +19,7 @@ from beamtree.data.batching import Batch
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.heads import class_losses
 from beamtree.model import save_model
+from beamtree.printable import write_json
 from beamtree.processes import Processes
 from beamtree.together import failing_together
 from beamtree.training.examples import LearningData
@@ -236,7 +236,7 @@ class _Epoch:
         epoch = run.position.epochs + 1
         where = run.folder.failure_file
         if run.main:
-            replace_file(where, json.dumps({"epoch": epoch, "step": step + 1, "examples": rows}) + "\n")
+            replace_file(where, write_json({"epoch": epoch, "step": step + 1, "examples": rows}) + "\n")
         few = ", ".join(map(str, rows[:8])) + (", …" if len(rows) > 8 else "")
         raise BeamtreeError(
             f"the loss or its gradient is not finite in epoch {epoch}, step {step + 1} (training examples "

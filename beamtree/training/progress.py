@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from beamtree.printable import printable
+
 
 class Display(AbstractContextManager["Display"]):
     """Epochs, loss, accuracy, speed and time left; give a `Console(quiet=True)` for silence."""
@@ -58,4 +60,4 @@ class Display(AbstractContextManager["Display"]):
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)

@@ -22,6 +22,7 @@ from beamtree.settings import (
 )
 
 _DRAWN = 10_000_000  # expressions that a run may draw: they are all in memory
+_LONGEST_CHAIN = 10  # of recipes that extend one another
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,8 @@ def _read_table(name: str, folder: Path, extended_by: tuple[Path, ...]) -> Table
     if path in extended_by:
         chain = " extends ".join(str(link) for link in (*extended_by, path))
         raise BeamtreeError(f"recipes extend each other in a circle: {chain}")
+    if len(extended_by) == _LONGEST_CHAIN:
+        raise BeamtreeError(f"more than {_LONGEST_CHAIN} recipes extend one another, the last is {path}")
     table = read_toml(path)
     base = table.pop("extends", None)
     if base is None:

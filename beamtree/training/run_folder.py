@@ -4,7 +4,6 @@ Every file in it is replaced whole, and the checkpoint is a single file, so a ru
 moment can be resumed; `metrics.jsonl` is written anew from the checkpoint's own history.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,8 @@ from typing import Any
 
 from beamtree.atomic import make_folder, replace_file
 from beamtree.errors import BeamtreeError
-from beamtree.reading import read_json, read_text
+from beamtree.printable import write_json
+from beamtree.reading import parse_json, read_json, read_text
 from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
 
 
@@ -117,12 +117,12 @@ class RunFolder:
         replace_file(self.recipe_file, recipe.to_toml())
 
     def write_data_facts(self, facts: Mapping[str, Any]) -> None:
-        replace_file(self.data_file, json.dumps(facts, indent=2) + "\n")
+        replace_file(self.data_file, write_json(facts, indent=2) + "\n")
 
     def write_data_place(self, place: Path | None) -> None:
         if place is not None:
             make_folder(self.data_place_file.parent)
-            replace_file(self.data_place_file, json.dumps(str(place.absolute())) + "\n")
+            replace_file(self.data_place_file, write_json(str(place.absolute())) + "\n")
 
     def read_data_place(self) -> Path | None:
         """Where the data of this run were when it was last trained, if it says so."""
@@ -143,12 +143,9 @@ class RunFolder:
         return wanted
 
     def write_metrics(self, history: Sequence[Mapping[str, Any]]) -> None:
-        replace_file(self.metrics_file, "".join(json.dumps(record) + "\n" for record in history))
+        replace_file(self.metrics_file, "".join(write_json(record) + "\n" for record in history))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The records, one an epoch."""
-        lines = read_text(self.metrics_file).split("\n")
-        try:
-            return [json.loads(line) for line in lines if line]
-        except (ValueError, RecursionError) as error:
-            raise BeamtreeError(f"{self.metrics_file} is not one JSON record a line: {error}") from error
+        lines = enumerate(read_text(self.metrics_file).split("\n"), start=1)
+        return [parse_json(line, f"{self.metrics_file}, line {number},") for number, line in lines if line]

@@ -1,0 +1,46 @@
+"""Text of strangers on its way to a terminal, an error line or JSON: what could steer these is spelt out.
+
+Letters of every language, marks, emoji and the joiners inside them stay as they are.
+"""
+
+import json
+import math
+import re
+from typing import Any
+
+CONTROLS = "\x00-\x1f\x7f-\x9f"  # escape sequences begin with one of them
+HALVES = "\ud800-\udfff"  # of a character: no file can hold one
+# Separators of lines, what turns the direction of writing, annotations, and what is no character.
+_OTHERS = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ufffe\uffff"
+_STEERING = re.compile(f"[{CONTROLS}{HALVES}{_OTHERS}]")
+_STEERING_IN_JSON = re.compile(f"[\x7f-\x9f{HALVES}{_OTHERS}]")  # whose text has no other controls
+
+
+def printable(text: str) -> str:
+    """The text in one line that can be printed: `\\n`, `\\x1b`, `\\u202e` for what would not only be seen."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines, which stay lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def write_json(value: Any, **options: Any) -> str:
+    """JSON that can be printed and that every reader takes: null for numbers that are not finite.
+
+    Nothing else is lost, as JSON can spell every character. `options` are those of `json.dumps`.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        text = json.dumps(_finite(value), allow_nan=False, **options)
+    return _STEERING_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return list(map(_finite, value))
+    return None if isinstance(value, float) and not math.isfinite(value) else value
