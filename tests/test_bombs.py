@@ -222,6 +222,7 @@ def folders(folder: Path) -> Iterator[tuple[str, Path]]:
         yield "by_model", model("config.json", text)
         yield "by_model", model("vocabulary.json", text)
         yield "by_block", block("config.json", text)
+    yield "by_model", model("vocabulary.json", "[" + "[]," * 5_000_000 + "0]")
     yield "by_model", model("vocabulary.json", json.dumps([f"{i:x}" for i in range(999_000)]))
     yield "by_model", model("vocabulary.json", json.dumps({f"{i:x}": f"{i:x}" for i in range(900_000)}))
     for text in small:

@@ -195,3 +195,13 @@ def test_without_a_bound_of_its_own_a_tensor_file_must_fit_the_memory(
         BeamtreeError, match=r"x\.safetensors has .* bytes, more than the 1,400 that it may have"
     ):
         tensorfile.load_tensors(path)
+
+
+def test_what_a_library_quotes_of_a_file_is_cut(tmp_path: Path) -> None:
+    entry = '{"dtype":"F32","shape":[1],"data_offsets":[4,0]}'
+    header = f'{{"{"x" * 100_000}":{entry}}}'.encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(BeamtreeError, match=r"x\.safetensors is damaged .*xxx") as caught:
+        tensorfile.load_tensors(path)
+    assert len(str(caught.value)) < 1000
