@@ -13,7 +13,7 @@ from command_line import call
 from small_models import small_model
 
 from beamtree import BeamTreeEncoder, parsing, tensorfile
-from beamtree.data import bad_rows, files
+from beamtree.data import bad_rows, files, imdb
 from beamtree.data.listops_language import brackets, evaluate
 from beamtree.data.own import look_at
 from beamtree.data.task import find_task
@@ -205,3 +205,14 @@ def test_what_a_library_quotes_of_a_file_is_cut(tmp_path: Path) -> None:
     with pytest.raises(BeamtreeError, match=r"x\.safetensors is damaged .*xxx") as caught:
         tensorfile.load_tensors(path)
     assert len(str(caught.value)) < 1000
+
+
+def test_a_review_of_many_lines_is_bounded_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("neg/1_1.txt", "dull\nfilm\n"), ("pos/1_9.txt", "good\n" * 30)):
+        path = tmp_path / "test" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    assert len(list(imdb.read(tmp_path, "test"))) == 2
+    monkeypatch.setattr(imdb, "LONGEST_LINE", 100)
+    with pytest.raises(BeamtreeError, match=r"1_9\.txt has 150 bytes, more than the 100"):
+        list(imdb.read(tmp_path, "test"))
