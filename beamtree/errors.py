@@ -36,8 +36,8 @@ class MissingExtraError(BeamtreeError, ImportError):
 
 
 def first_line(error: Exception) -> str:
-    """What another library says of its error, in one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What another library says of its error, in one line that is not too long."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from beamtree.errors import BeamtreeError, nearest
+from beamtree.errors import BeamtreeError, first_line, nearest
 from beamtree.printable import HALVES, write_json
 from beamtree.reading import read_text, shown
 
@@ -102,7 +102,7 @@ def read_toml(path: Path) -> Table:
     except BeamtreeError:
         raise
     except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
-        raise BeamtreeError(f"{path} is not valid TOML: {error}") from error
+        raise BeamtreeError(f"{path} is not valid TOML: {first_line(error)}") from error
 
 
 def _parse_toml(text: str) -> Table:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from beamtree.atomic import replace_file
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, first_line
 from beamtree.printable import write_json
 from beamtree.reading import machine_memory, parse_json, refuse_unless_file, shown
 
@@ -52,7 +52,7 @@ def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, T
     except OSError as error:
         raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
     except (SafetensorError, ValueError, TypeError, RuntimeError, MemoryError) as error:
-        raise BeamtreeError(f"{path} is damaged or not a safetensors file: {error}") from error
+        raise BeamtreeError(f"{path} is damaged or not a safetensors file: {first_line(error)}") from error
     match metadata:
         case {"notes": str(text), "sha256": str(checksum)}:
             if _checksum(tensors, text) != checksum:

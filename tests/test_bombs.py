@@ -182,10 +182,14 @@ def vectors(folder: Path) -> Iterator[tuple[str, Path]]:
         archive.writestr("a.txt", "a 1 2\n")
     (folder / "wide.txt").write_text("a " + "1 " * 3_000_000 + "\n")
     names = ["line.zip", "contents.zip", "lzma.zip", "wide.txt"]
-    for name, shape in (("rows", (1 << 28, 1)), ("columns", (2, 1 << 28)), ("large", (2, 65536 << 12))):
+    for name, words, shape in (
+        ("rows", 2, (1 << 28, 1)),
+        ("columns", 2, (2, 1 << 28)),
+        ("sound", 4096, (4096, 65536)),
+    ):
         inside = folder / name
         inside.mkdir()
-        (inside / "words.txt").write_text("a\nb\n")
+        (inside / "words.txt").write_text("a\n" * words)
         header = io.BytesIO()
         entry = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(header, entry)
@@ -222,6 +226,8 @@ def folders(folder: Path) -> Iterator[tuple[str, Path]]:
         yield "by_model", model("config.json", text)
         yield "by_model", model("vocabulary.json", text)
         yield "by_block", block("config.json", text)
+    yield "by_model", model("vocabulary.json", "[" + "[]," * 5_000_000 + "0]")
+    yield "by_model", model("vocabulary.json", '["😀' + "a" * 60_000_000 + '"]')
     yield "by_model", model("vocabulary.json", json.dumps([f"{i:x}" for i in range(999_000)]))
     yield "by_model", model("vocabulary.json", json.dumps({f"{i:x}": f"{i:x}" for i in range(900_000)}))
     for text in small:
@@ -238,8 +244,8 @@ def folders(folder: Path) -> Iterator[tuple[str, Path]]:
         path = make("README.md", "")
         save_tensors(path / "model.safetensors", {"a": torch.zeros(1 << 27)}, {})
         yield function, path
-    parts = "".join(f"{i:x}.{'a.' * 15}a=1\n" for i in range(30_000))
-    for text in ("a." * 120_000 + "a = 1", "[" + "a." * 120_000 + "a]", '"a".' * 60_000 + "a = 1", parts):
+    tables = "".join(f"{i:x}.a={{}}\n" for i in range(350_000))
+    for text in ("a." * 120_000 + "a = 1", "[" + "a." * 120_000 + "a]", '"a".' * 60_000 + "a = 1", tables):
         path = folder / f"recipe{next(number)}.toml"
         path.write_text(text)
         yield "by_recipe", path

@@ -13,7 +13,7 @@ from command_line import call
 from small_models import small_model
 
 from beamtree import BeamTreeEncoder, parsing, tensorfile
-from beamtree.data import bad_rows, files
+from beamtree.data import bad_rows, files, imdb
 from beamtree.data.listops_language import brackets, evaluate
 from beamtree.data.own import look_at
 from beamtree.data.task import find_task
@@ -195,3 +195,24 @@ def test_without_a_bound_of_its_own_a_tensor_file_must_fit_the_memory(
         BeamtreeError, match=r"x\.safetensors has .* bytes, more than the 1,400 that it may have"
     ):
         tensorfile.load_tensors(path)
+
+
+def test_what_a_library_quotes_of_a_file_is_cut(tmp_path: Path) -> None:
+    entry = '{"dtype":"F32","shape":[1],"data_offsets":[4,0]}'
+    header = f'{{"{"x" * 100_000}":{entry}}}'.encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(BeamtreeError, match=r"x\.safetensors is damaged .*xxx") as caught:
+        tensorfile.load_tensors(path)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_review_of_many_lines_is_bounded_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("neg/1_1.txt", "dull\nfilm\n"), ("pos/1_9.txt", "good\n" * 30)):
+        path = tmp_path / "test" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    assert len(list(imdb.read(tmp_path, "test"))) == 2
+    monkeypatch.setattr(imdb, "LONGEST_LINE", 100)
+    with pytest.raises(BeamtreeError, match=r"1_9\.txt has 150 bytes, more than the 100"):
+        list(imdb.read(tmp_path, "test"))

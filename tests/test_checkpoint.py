@@ -34,7 +34,15 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "epochs and steps must be whole numbers",
         ),
         (lambda tensors, notes: notes["position"].update(epoch_seconds="long"), "epoch_seconds a number"),
-        (lambda tensors, notes: notes["position"].update(history=[{"epoch": "1"}]), "history must hold"),
+        (lambda tensors, notes: notes["position"].update(history=[{"epoch": "1"}]), "KeyError: 'best'"),
+        (
+            lambda tensors, notes: notes["position"].update(history=[{"epoch": "1", "best": True}]),
+            "history must hold",
+        ),
+        (
+            lambda tensors, notes: notes["position"].update(history=[{"epoch": 0, "best": True}]),
+            "history must hold",
+        ),
         (lambda tensors, notes: notes.update(schedule=[]), "TypeError"),
         (lambda tensors, notes: notes["optimizer"]["groups"][0].update(lr="fast"), "other settings"),
         (lambda tensors, notes: notes["optimizer"]["groups"].pop(), "other settings"),

@@ -85,7 +85,7 @@ def test_a_line_beyond_the_longest_length_is_refused_by_itself() -> None:
     short, long = parse_lines(small_model(), ["[SM 1 2 ]", "[SM 1 2 3 ]"], max_length=4)
     assert isinstance(short, Parsed)
     assert isinstance(long, Unparsed)
-    assert long.reason == "a sentence has more tokens than --max-length 4"
+    assert long.reason == "5 tokens are more than --max-length 4"
 
 
 def test_a_pair_needs_two_sentences() -> None:

@@ -1,5 +1,6 @@
 """Text of strangers reaches terminals and error lines without what could steer them, the rest as it is."""
 
+import io
 import json
 import logging
 import os
@@ -117,9 +118,12 @@ def model(tmp_path: Path) -> Path:
     """A model of a stranger whose labels and words turn the direction of writing."""
     task = restore(["a\u202eb", "c"], {"label": "label", "texts": ["text"], "tokenizer": "blanks"})
     words = Words(Vocabulary(("known", f"k{HOSTILE}")))
-    save_model(small_model(task=task, words=words), tmp_path / "model")
-    assert json.loads((tmp_path / "model" / "vocabulary.json").read_text()) == ["known", f"k{HOSTILE}"]
-    return tmp_path / "model"
+    folder = tmp_path / f"m{HOSTILE}"
+    save_model(small_model(task=task, words=words), folder)
+    for name in ("config.json", "vocabulary.json"):
+        assert harmless((folder / name).read_text())
+    assert json.loads((folder / "vocabulary.json").read_text()) == ["known", f"k{HOSTILE}"]
+    return folder
 
 
 @pytest.mark.parametrize("format", ["text", "brackets", "json", "svg", "html"])
@@ -169,23 +173,44 @@ def test_eval_names_files_and_rows_without_harm(tmp_path: Path) -> None:
     assert found["splits"][0]["split"] == file.name
 
 
-def test_a_bar_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """The terminal on which bars are drawn, every change of which is seen."""
     from rich.console import Console
+    from rich.progress import Progress
 
     from beamtree.commands import progress
 
-    screen = io.StringIO()
+    drawn = io.StringIO()
     monkeypatch.setattr(
         progress,
         "Console",
-        lambda **_: Console(file=screen, force_terminal=True, width=200, color_system=None),
+        lambda **_: Console(file=drawn, force_terminal=True, width=200, color_system=None),
     )
-    with progress.count_up("examples") as bar:
-        bar.add_task("[red]name[/]", total=None)
-        bar.refresh()
+    update = Progress.update
+    monkeypatch.setattr(Progress, "update", lambda self, *_, **how: update(self, *_, **how, refresh=True))
+    return drawn
+
+
+def test_a_bar_shows_a_name_as_it_is(screen: io.StringIO) -> None:
+    from beamtree.commands.progress import count_up
+
+    with count_up("examples") as bar:
+        bar.update(bar.add_task("[red]name[/]", total=None))
     assert "[red]name[/]" in screen.getvalue()
+
+
+def test_bars_name_files_without_harm(tmp_path: Path, screen: io.StringIO) -> None:
+    file = tmp_path / f"[red]t{HOSTILE}.tsv"
+    file.write_text("9\t[MAX 2 9 ]\n")
+    call("eval", "listops-ebt-grc", file)
+    (tmp_path / "vectors").mkdir()
+    (tmp_path / "vectors" / f"[red]v{HOSTILE}.txt").write_text("a 1 2\n")
+    call("data", "check", tmp_path)
+    drawn = screen.getvalue()
+    assert "[red]t\\x1b]0;owned" in drawn
+    assert "[red]v\\x1b]0;owned" in drawn
+    assert not set(HOSTILE[10:]) & set(STEERING) & set(drawn)
 
 
 def test_data_check_names_folders_rows_and_vectors_without_harm(tmp_path: Path) -> None:

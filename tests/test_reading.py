@@ -1,5 +1,6 @@
 """Small files: text and JSON are read, everything else is refused by name, at once and in one line."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -7,7 +8,16 @@ import pytest
 
 from beamtree import reading
 from beamtree.errors import BeamtreeError
-from beamtree.reading import is_file, is_folder, machine_memory, read_json, read_text, shown
+from beamtree.reading import (
+    hash_files,
+    is_file,
+    is_folder,
+    machine_memory,
+    parse_json,
+    read_json,
+    read_text,
+    shown,
+)
 
 
 def test_text_and_json_are_read(tmp_path: Path) -> None:
@@ -76,3 +86,33 @@ def test_values_are_shown_in_a_line_of_bounded_length() -> None:
     assert shown("a") == "'a'"
     assert len(shown("a" * 1000)) == 81
     assert shown(int("9" * 4300) ** 2) == "a int too large to show"
+
+
+@pytest.mark.timeout(20)
+def test_only_a_file_that_fits_the_memory_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"ab" * 2_000_000)
+    (tmp_path / "b").write_bytes(b"c")
+    assert hash_files(tmp_path / "a", tmp_path / "b") == hashlib.sha256(b"ab" * 2_000_000 + b"c").hexdigest()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BeamtreeError, match=r"cannot read .*pipe: it is not a file"):
+        hash_files(tmp_path / "pipe")
+    monkeypatch.setattr(reading, "machine_memory", lambda: 1000)
+    with pytest.raises(BeamtreeError, match=r"a has 4,000,000 bytes, more than the 1,000"):
+        hash_files(tmp_path / "a")
+
+
+def test_json_of_too_many_values_is_refused_unless_they_are_marks_in_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_VALUES", 5)
+    assert parse_json('["[{,,,,", "\\",{", 1, []]', "it") == ["[{,,,,", '",{', 1, []]
+    for text in ("[[[[[[]]]]]]", '[{"a": 1}, {}, 2, 3]', "[1, 2, 3, 4, 5, 6]"):
+        with pytest.raises(BeamtreeError, match="it has 6 values or more, of which 5 are the most"):
+            parse_json(text, "it")
+    from safetensors.torch import save
+
+    from beamtree.tensorfile import load_tensors
+
+    (tmp_path / "x.safetensors").write_bytes(save({}, {"beamtree": "[[[[[[]]]]]]"}))
+    with pytest.raises(BeamtreeError, match=r"x\.safetensors has 6 values or more"):
+        load_tensors(tmp_path / "x.safetensors")

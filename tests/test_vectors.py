@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from beamtree.data import vectors as vectors_module
 from beamtree.data.vectors import find_vectors, read_vectors
 from beamtree.errors import BeamtreeError
 
@@ -134,3 +135,32 @@ def test_an_array_must_fit_its_list_of_words(tmp_path: Path) -> None:
     (tmp_path / "small_words.txt").write_text("the\n")
     with pytest.raises(BeamtreeError, match=r"a table of floats, got object of shape \(1,\)"):
         read_vectors(path, {"the"})
+
+
+def test_vectors_too_wide_or_too_many_are_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "words.txt").write_text("the\ncat\n")
+    np.save(tmp_path / "wide.npy", np.zeros((2, 65537), np.float16))
+    with pytest.raises(BeamtreeError, match=r"wide\.npy: 2 vectors of 65,537 numbers are too many"):
+        read_vectors(tmp_path / "wide.npy", {"the"})
+    (tmp_path / "wide.txt").write_text("the" + " 1" * 65537 + "\n")
+    with pytest.raises(BeamtreeError, match=r"wide\.txt: 1 vectors of 65,537 numbers are too many"):
+        read_vectors(tmp_path / "wide.txt", {"the"})
+    monkeypatch.setattr(vectors_module, "_LARGEST_TABLE", 20)
+    np.save(tmp_path / "wide.npy", np.zeros((2, 3), np.float32))
+    with pytest.raises(BeamtreeError, match="2 vectors of 3 numbers are too many"):
+        read_vectors(tmp_path / "wide.npy", {"the"})
+
+
+def test_a_zip_with_a_long_list_of_contents_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
+        archive.writestr("a.txt", "the 1 2\n")
+        for i in range(2000):
+            archive.writestr(f"{i}.md", "")
+    assert read_vectors(tmp_path / "many.zip", {"the"}).words == ("the",)
+    monkeypatch.setattr(vectors_module, "_LARGEST_CONTENTS", 90_000)
+    with pytest.raises(BeamtreeError, match=r"many\.zip is not a sound .*: the list of its contents has"):
+        read_vectors(tmp_path / "many.zip", {"the"})

@@ -22,7 +22,11 @@ class _Unxz(io.RawIOBase):
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
-        self._stream = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+        self._stream = self._begin()
+
+    @staticmethod
+    def _begin() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
 
     def readable(self) -> bool:
         return True
@@ -35,7 +39,7 @@ class _Unxz(io.RawIOBase):
                 packed = self._stream.unused_data or self._file.read(_PIECE)
                 if not packed:
                     return 0
-                self._stream = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+                self._stream = self._begin()
             elif self._stream.needs_input:
                 packed = self._file.read(_PIECE)
                 if not packed:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from beamtree.data.files import read_lines, split_lines
 from beamtree.data.unpacking import COMPRESSIONS, OPENERS, refuse_if_it_swells
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, first_line
 
 _KINDS = (".npy", ".zip", ".txt")
 _LARGEST_TABLE = 4 << 30  # bytes
@@ -110,7 +110,7 @@ def _zipped_lines(path: Path) -> Iterator[tuple[int, str]]:
     except FileNotFoundError:
         raise BeamtreeError(f"there is no file {path}") from None
     except (zipfile.BadZipFile, zlib.error, UnicodeDecodeError, OSError, EOFError, RuntimeError) as error:
-        raise BeamtreeError(f"{path} is not a sound .zip of text: {error}") from None
+        raise BeamtreeError(f"{path} is not a sound .zip of text: {first_line(error)}") from None
 
 
 class _FewContents(io.BufferedReader):
@@ -172,4 +172,4 @@ def _sound_array(path: Path) -> Iterator[Any]:
         with OPENERS.get(path.suffix, open)(path, "rb") as file:
             yield file
     except _UNSOUND as error:
-        raise BeamtreeError(f"{path} is not a sound array: {error}") from None
+        raise BeamtreeError(f"{path} is not a sound array: {first_line(error)}") from None

@@ -5,7 +5,7 @@ from html import escape
 
 import beamtree
 from beamtree.markdown import code, without_links
-from beamtree.printable import printable, printable_lines
+from beamtree.printable import printable_lines
 from beamtree.report.build import Report
 from beamtree.report.layout import Cell, Line, Table
 
@@ -50,7 +50,7 @@ def to_markdown(report: Report, command: str) -> str:
         lines += _markdown_table(table)
         if table.remarks:
             lines += ["", *(f"- {without_links(sentence)}" for sentence in table.remarks)]
-    return "\n".join(map(printable, lines)) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _markdown_table(table: Table) -> list[str]:

@@ -115,7 +115,8 @@ def _position(notes: dict[str, Any]) -> Position:
         raise ValueError(f"epochs and steps must be whole numbers, got {shown(counts)}")
     if type(position.data) is not str or type(position.epoch_seconds) is not float:
         raise ValueError("data must be a checksum and epoch_seconds a number")
-    if not all(type(record["epoch"]) is int and type(record["best"]) is bool for record in position.history):
+    records = [(record["epoch"], record["best"]) for record in position.history]
+    if not all(type(epoch) is int and epoch > 0 and type(best) is bool for epoch, best in records):
         raise ValueError("history must hold a record of every epoch")
     return position
 

@@ -127,6 +127,7 @@ class Lines:
     def one(self, draw: random.Random) -> str | None:
         from beamtree.formats import as_brackets, as_json
         from beamtree.parsing import parse_lines
+        from beamtree.printable import printable
 
         model = draw.choice(self.models)
         sound = texts.expression if model.task.sentences == 1 else _pair
@@ -137,8 +138,8 @@ class Lines:
             for record in records
             for text in (as_json(record, beams=True), as_brackets(record, beams=True))
         ]
-        if len(records) != 2 or any("\n" in text for text in written):
-            return f"{lines!r} gives {len(records)} records"
+        if len(records) != 2 or any(printable(text) != text.replace("\t", "\\t") for text in written):
+            return f"{lines!r} gives {len(records)} records, {written!r}"
         return None
 
 

@@ -69,9 +69,16 @@ class ModelFolders(Kind):
         return name
 
     def load(self) -> None:
+        from beamtree.errors import BeamtreeError
         from beamtree.model import load_model
 
-        load_model(self.place).predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"])
+        model = load_model(self.place)
+        try:
+            (prediction,) = model.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"])
+        except BeamtreeError as error:  # the weights are known by now, not where they came from
+            raise BeamtreeError(f"{self.place.name}: {error}") from error
+        if not 0 <= prediction.probability <= 1:
+            raise ValueError(f"a probability of {prediction.probability}")
 
 
 class BlockFolders(Kind):
@@ -267,7 +274,7 @@ def _spoil_tensors(draw: random.Random, tensors: dict[str, Any], path: Path, not
     from beamtree.tensorfile import save_tensors
 
     name = draw.choice(sorted(tensors))
-    match draw.randrange(6):
+    match draw.randrange(7):
         case 0:
             del tensors[name]
         case 1:
@@ -279,6 +286,9 @@ def _spoil_tensors(draw: random.Random, tensors: dict[str, Any], path: Path, not
             tensors[name] = tensors[name].to(draw.choice(kinds))
         case 4:
             tensors[name] = torch.zeros(draw.choice([(0,), (), (1, 1, 1), (3, 3), (100_000,)]))
+        case 5:
+            if tensors[name].is_floating_point():
+                tensors[name].view(-1)[0] = draw.choice([float("nan"), float("inf"), 3e38])
         case _:
             notes = hostile_value(draw)
     try:
@@ -289,7 +299,9 @@ def _spoil_tensors(draw: random.Random, tensors: dict[str, Any], path: Path, not
 
 def _spoilt(draw: random.Random, content: bytes) -> str:
     if draw.randrange(20) == 0:
-        return draw.choice(["[" * 100_000, '["a", ' * 50_000, "1" * 100_000, "{}", "[]", "null", '"x"'])
+        swelling = "[" + "[]," * draw.choice([1_000_000, 5_000_000, 20_000_000]) + "0]"
+        texts = ["[" * 100_000, '["a", ' * 50_000, "1" * 100_000, "{}", "[]", "null", '"x"', swelling]
+        return draw.choice(texts)
     value = json.loads(content)
     if isinstance(value, list) and draw.randrange(10) == 0:
         return json.dumps([*map(str, range(200_000)), "1"])

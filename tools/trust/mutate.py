@@ -16,6 +16,7 @@ NAMES = [
     "os.system",
     "__import__('os')",
     "é\u202e",
+    "\x1b]0;x\x07\x9b31m\n# x",
     "",
 ]
 

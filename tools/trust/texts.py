@@ -2,7 +2,7 @@
 
 import random
 
-ODD = [*"\0\ufeffé\u202e😀\u2028\x85\xa0\ud800()[]\t\r\x1f٣"]
+ODD = [*"\0\ufeffé\u202e😀\u2028\x85\xa0\ud800()[]\t\r\x1f٣\x1b\x9b"]
 LISTOPS = ["[MAX", "[MIN", "[MED", "[SM", "]", *"0123456789", "(", ")"]
 LOGIC = ["(", ")", "a", "b", "f", "and", "or", "not"]
 
