@@ -1,41 +1,56 @@
 """Neural networks that find a tree in a sequence by themselves."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from beamtree.attention import GatedAttentionUnit, ParentAttention
-from beamtree.cell import GatedRecursiveCell
-from beamtree.checks import validate
-from beamtree.contextualizer import BeamTreeContextualizer
-from beamtree.encoder import BeamTreeEncoder
+from beamtree.engine.record import Beams
 from beamtree.errors import BeamtreeError
-from beamtree.hybrid import HybridStack
+from beamtree.moved import keep_old_names
+from beamtree.nn.attention import GatedAttentionUnit, ParentAttention
+from beamtree.nn.contextualizer import BeamTreeContextualizer, Contextualized
+from beamtree.nn.encoder import BeamTreeEncoder
+from beamtree.nn.hybrid import HybridStack
+from beamtree.nn.state_space import StateSpaceLayer
+from beamtree.nn.tagger import TaggerHead
+from beamtree.nn.transformer_layer import TreeTransformerLayer
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import EntangledScorer, SlicedScorer
+from beamtree.pytorch.checks import validate
 from beamtree.recursion import beam_tree_recursion
-from beamtree.scorer import EntangledScorer, SlicedScorer
-from beamtree.state_space import StateSpaceLayer
-from beamtree.tagger import TaggerHead
-from beamtree.transformer_layer import TreeTransformerLayer
-from beamtree.tree import BeamTrees
-from beamtree.zoo import create_encoder, register_encoder
+from beamtree.trees.beam_trees import BeamTrees, ScoredTree
+from beamtree.trees.forest import Forest
+from beamtree.zoo.by_name import create_encoder, register_encoder
 
 if TYPE_CHECKING:
-    from beamtree.model import load_model
+    from beamtree.classifier.model import Prediction, TreeClassifier, load_model
+    from beamtree.data.batching import Batch, EncodedExamples
+    from beamtree.data.vocabulary import Vocabulary
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "BeamTreeContextualizer",
     "BeamTreeEncoder",
     "BeamTrees",
+    "Beams",
     "BeamtreeError",
+    "Contextualized",
+    "EncodedExamples",
     "EntangledScorer",
+    "Forest",
     "GatedAttentionUnit",
     "GatedRecursiveCell",
     "HybridStack",
     "ParentAttention",
+    "Prediction",
+    "ScoredTree",
     "SlicedScorer",
     "StateSpaceLayer",
     "TaggerHead",
+    "TreeClassifier",
     "TreeTransformerLayer",
+    "Vocabulary",
     "beam_tree_recursion",
     "create_encoder",
     "load_model",
@@ -44,10 +59,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Model folders need more than torch, so what reads them is imported when it is asked for."""
-    if name == "load_model":
-        from beamtree.model import load_model
+keep_old_names()
 
-        return load_model
+_LATER = {  # classifiers need more than torch, so they are imported when they are asked for
+    "Batch": "beamtree.data.batching",
+    "EncodedExamples": "beamtree.data.batching",
+    "Prediction": "beamtree.classifier.model",
+    "TreeClassifier": "beamtree.classifier.model",
+    "Vocabulary": "beamtree.data.vocabulary",
+    "load_model": "beamtree.classifier.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module 'beamtree' has no attribute {name!r}")

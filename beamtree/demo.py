@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from beamtree.atomic import replace_file
 from beamtree.cli import app
-from beamtree.data.listops import sample_expressions
-from beamtree.data.logic_generate import generate_logic
+from beamtree.data.listops.task import sample_expressions
+from beamtree.data.logic.generate import generate_logic
+from beamtree.files.atomic import replace_file
 
 SHIPPED = "listops-ebt-grc"
 LOGIC = "logic-ebt-grc"

@@ -1,4 +1,5 @@
-"""Text of strangers on its way to a terminal, an error line or JSON: what could steer these is spelt out.
+"""Text of strangers on its way to a terminal, an error line, JSON or Markdown: what could steer these is
+spelt out.
 
 Letters of every language, marks, emoji and the joiners inside them stay as they are.
 """
@@ -14,6 +15,9 @@ HALVES = "\ud800-\udfff"  # of a character: no file can hold one
 _OTHERS = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ufffe\uffff"
 _STEERING = re.compile(f"[{CONTROLS}{HALVES}{_OTHERS}]")
 _STEERING_IN_JSON = re.compile(f"[\x7f-\x9f{HALVES}{_OTHERS}]")  # whose text has no other controls
+# Of Markdown; but , - and _ in a word mean nothing.
+_MARKS = re.compile(r"[!-+./:-@\[-^`{-~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_LINKS = re.compile(r"[\\<]|\]\(|://")
 
 
 def printable(text: str) -> str:
@@ -44,3 +48,21 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return list(map(_finite, value))
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def plain(text: str) -> str:
+    """Words in Markdown: none of their characters means anything."""
+    return _MARKS.sub(r"\\\g<0>", printable(text))
+
+
+def code(text: str) -> str:
+    """A name in Markdown's type of code, where it has no marks that would end that."""
+    text = printable(text)
+    if text.strip() != text or not text or re.search(r"[`\\]", text):
+        return plain(text)
+    return "`" + text.replace("|", r"\|") + "`"
+
+
+def without_links(text: str) -> str:
+    """A sentence of ours that may quote strangers: Markdown, but for links and HTML."""
+    return _LINKS.sub(r"\\\g<0>", printable(text))

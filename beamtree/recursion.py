@@ -6,36 +6,17 @@ The built-in cell and scorer go through two registered operators, so that `torch
 a user's own go through an autograd function. On a GPU the commonest case has kernels of its own.
 """
 
-from typing import NamedTuple
-
 from torch import Tensor, nn
 
-from beamtree.cell import GatedRecursiveCell
-from beamtree.generic import Options, generic_recursion
-from beamtree.noise import draw_seed
-from beamtree.operators import registered_recursion
-from beamtree.rivals import step_graphs
-from beamtree.scorer import EntangledScorer, SlicedScorer
-from beamtree.tracing import is_compiling
-from beamtree.tree import BeamTrees
-
-
-class Beams(NamedTuple):
-    """The beams alive at the end, best first; `vectors`, `relative` and `nodes` carry gradient."""
-
-    vectors: Tensor  # (B, K, d) roots, zero for dead beams
-    relative: Tensor  # (B, K) accumulated log-scores less `offset`, −inf for dead beams
-    nodes: Tensor  # (B, K, n−1, d) the node made at each step, zero where none; (B, K, 0, d) if not asked for
-    offset: Tensor  # (B,) float64
-    merges: Tensor  # (B, K, n−1) the position merged at each step, −1 where none
-    lengths: Tensor
-
-    def root(self) -> Tensor:  # (B, d)
-        weights = self.relative.softmax(1).unsqueeze(-1)  # at least float32, and so the sum
-        return (weights * self.vectors).sum(1).to(self.vectors.dtype)
-
-    def trees(self) -> BeamTrees:
-        return BeamTrees(self.merges, self.relative, self.offset, self.lengths)
+from beamtree.engine.operators import registered_recursion
+from beamtree.engine.own_cell import own_cell_recursion
+from beamtree.engine.record import Beams, Options
+from beamtree.graphs import step_graphs
+from beamtree.graphs.own_cell import find_graphs
+from beamtree.kernels.runtime.random_bits import draw_seed
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import EntangledScorer, SlicedScorer
+from beamtree.pytorch.tracing import is_compiling
 
 
 def beam_tree_recursion(
@@ -70,7 +51,7 @@ def beam_tree_recursion(
     ):
         found = registered_recursion(leaves, lengths, cell, scorer, options)
     else:
-        found = generic_recursion(leaves, lengths, cell, scorer, options, merge_equal_trees)
+        found = own_cell_recursion(leaves, lengths, cell, scorer, options, merge_equal_trees, find_graphs)
     vectors, relative, nodes, offset, followed = found
     return Beams(vectors, relative, nodes, offset, followed, lengths)
 

@@ -32,7 +32,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> "list[Recording]":
 @pytest.fixture
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a kernel, where Triton's interpreter runs them one after the other."""
-    from beamtree.ops import plan
+    from beamtree.kernels.search import plan
 
     if not torch.cuda.is_available():
         monkeypatch.setattr(plan, "PROGRAMS", 1)

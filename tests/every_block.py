@@ -6,7 +6,7 @@ from small_encoders import trees_to_follow
 from torch import Tensor, nn
 
 from beamtree import BeamTreeContextualizer, HybridStack, create_encoder
-from beamtree.zoo import encoder_names, pair_encoder_names
+from beamtree.zoo.by_name import encoder_names, pair_encoder_names
 
 D = 16  # as narrow as kernels take
 

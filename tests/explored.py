@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import small_models
 import torch
 
+from beamtree.classifier.model import TreeClassifier
 from beamtree.data.task import Task, find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
-from beamtree.model import TreeClassifier
 
 
 def small_model(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from beamtree.cell import GatedRecursiveCell
+from beamtree.parts.cell import GatedRecursiveCell
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -40,7 +40,7 @@ def make_case(
 
 def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = False) -> tuple[Tensor, ...]:
     """Roots, relative scores, inner nodes, offset and merges."""
-    from beamtree.ops import fused
+    from beamtree.kernels import recursion as fused
 
     options = (K, case.seed, noisy, dropout, torch.float32, need_nodes)
     return fused.fused_recursion(case.leaves, case.lengths, case.weights, *options)

@@ -5,8 +5,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from beamtree.cell import GatedRecursiveCell
-from beamtree.scorer import SlicedScorer
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import SlicedScorer
 
 # Scores are rounded at 24 + score in float32 (reference.py), 2⁻¹⁹ apart: a unit for each of up to 16 steps.
 NEAR = 16 * 2.0**-19

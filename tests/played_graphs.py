@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from beamtree import cell_graphs, search
-from beamtree.ops.reference import up_to_rounding
-from beamtree.rivals import beam_step, ordered_memory_step, step_graphs
+from beamtree.engine import search
+from beamtree.engine.ties import up_to_rounding
+from beamtree.graphs import own_cell as cell_graphs
+from beamtree.graphs import step_graphs
+from beamtree.zoo import beam_step, ordered_memory_step
 
 
 class Recording(TorchDispatchMode):

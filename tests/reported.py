@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beamtree.report.build import build_report
-from beamtree.report.layout import Line, Table
+from beamtree.paper.report.build import build_report
+from beamtree.paper.report.layout import Line, Table
 from beamtree.training.recipe import load_recipe
 from beamtree.training.run_folder import RunFolder
 

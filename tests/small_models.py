@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
+from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.data.task import Task, find_task
 from beamtree.data.words import Words
-from beamtree.model import ModelSettings, TreeClassifier, create_model
 
 
 def small_model(

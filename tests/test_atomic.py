@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.atomic import make_folder, replace_file, replacing
+from beamtree.cli.streaming import LineJob, survey
 from beamtree.data.location import data_folder
 from beamtree.errors import BeamtreeError
-from beamtree.processes import Processes
-from beamtree.streaming import LineJob, survey
+from beamtree.files.atomic import make_folder, replace_file, replacing
+from beamtree.processes.ranks import Processes
 
 
 def test_text_and_bytes_replace_what_stood_there(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_whole_output_is_flushed_before_its_rename_and_the_folder_after(
 WRITER = """
 import sys
 from pathlib import Path
-from beamtree.atomic import replace_file
+from beamtree.files.atomic import replace_file
 for turn in range(150):
     replace_file(Path(sys.argv[1]), sys.argv[2] * 200_000)
 """

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from beamtree import BeamTrees
-from beamtree.ancestry import DenseAncestry, ListedAncestry, find_ancestry
-from beamtree.attention import GatedAttention, GatedAttentionUnit, ParentAttention, masked_softmax
+from beamtree.nn.attention import GatedAttention, GatedAttentionUnit, ParentAttention, masked_softmax
+from beamtree.trees.ancestry import DenseAncestry, ListedAncestry, find_ancestry
 
 D = 6
 

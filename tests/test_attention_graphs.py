@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from beamtree import BeamTreeContextualizer, create_encoder
-from beamtree.rivals import step_graphs
-from beamtree.rivals.whole_graphs import WholeGraphs
+from beamtree.graphs import step_graphs
+from beamtree.graphs.whole_graphs import WholeGraphs
 
 QUIET = {"stochastic": False}
 SOURCES = ("ebt-grc", "egt-grc", "gt-grc", "balanced-grc")

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from beamtree import BeamTreeEncoder
-from beamtree.cell import GatedRecursiveCell
+from beamtree.parts.cell import GatedRecursiveCell
 
 D = 6
 

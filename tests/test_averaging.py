@@ -6,8 +6,8 @@ import pytest
 import torch
 from small_runs import run_in, small_recipe
 
-from beamtree.model import load_model
-from beamtree.tensorfile import load_tensors
+from beamtree.classifier.model import load_model
+from beamtree.files.tensors import load_tensors
 from beamtree.training.recipe import Recipe
 
 DECAY = 0.8

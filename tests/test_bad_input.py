@@ -9,7 +9,7 @@ from torch import Tensor
 
 import beamtree
 from beamtree import BeamTreeEncoder
-from beamtree.checks import looks_at_values
+from beamtree.pytorch.checks import looks_at_values
 
 D = 4
 B, N = 2, 5

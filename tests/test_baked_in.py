@@ -7,7 +7,7 @@ import torch
 from own_cells import MeanCell
 from torch import nn
 
-from beamtree.baked_in import baked_in
+from beamtree.graphs.cache_key import baked_in
 
 CPU = torch.device("cpu")
 

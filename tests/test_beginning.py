@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from beamtree.data.listops import TASK
+from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
+from beamtree.data.listops.task import TASK
 from beamtree.data.vocabulary import PAD
-from beamtree.model import ModelSettings, TreeClassifier, create_model
 
 
 def small_model(**settings: object) -> TreeClassifier:

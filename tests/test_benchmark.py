@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from beamtree import BeamtreeError
-from beamtree.benchmark import measure, workload
-from beamtree.benchmark.measure import Measurement, Plan, measure_groups
-from beamtree.benchmark.models import NaiveEncoder, create_measured, find_variant, measurable_names, takes
-from beamtree.benchmark.process import OUT_OF_MEMORY
-from beamtree.benchmark.suites import Group, Wanted, quick, scaling, throughput
-from beamtree.benchmark.workload import Case, Timing, Workload
-from beamtree.encoder import BeamTreeEncoder
-from beamtree.zoo import encoder_names
+from beamtree.nn.encoder import BeamTreeEncoder
+from beamtree.paper.speed import measure, workload
+from beamtree.paper.speed.measure import Measurement, Plan, measure_groups
+from beamtree.paper.speed.models import NaiveEncoder, create_measured, find_variant, measurable_names, takes
+from beamtree.paper.speed.suites import Group, Wanted, quick, scaling, throughput
+from beamtree.paper.speed.workload import Case, Timing, Workload
+from beamtree.processes.fresh import OUT_OF_MEMORY
+from beamtree.zoo.by_name import encoder_names
 
 CPU = torch.device("cpu")
 TINY = Case(B=2, n=5, d=16, K=2)

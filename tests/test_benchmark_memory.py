@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from beamtree import BeamtreeError
-from beamtree.benchmark import memory, process
-from beamtree.benchmark.memory import PeakMemory, measure_peak, peak_growth, peak_memory, peak_resident
-from beamtree.benchmark.process import OUT_OF_MEMORY, call_alone, noting_lack_of_memory
-from beamtree.benchmark.workload import Case
+from beamtree.paper.speed import memory
+from beamtree.paper.speed.memory import PeakMemory, measure_peak, peak_growth, peak_memory, peak_resident
+from beamtree.paper.speed.workload import Case
+from beamtree.processes import fresh as process
+from beamtree.processes.fresh import OUT_OF_MEMORY, call_alone, noting_lack_of_memory
 
 
 def test_only_lack_of_memory_is_a_result():

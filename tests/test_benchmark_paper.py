@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from beamtree import BeamtreeError
-from beamtree.benchmark import paper
-from beamtree.benchmark.memory import FIRST_LENGTH
-from beamtree.benchmark.models import NaiveEncoder
-from beamtree.benchmark.paper import RANGES, Cell, Range, Trainer, measure_table, train_on
-from beamtree.benchmark.process import OUT_OF_MEMORY
-from beamtree.benchmark.published import TABLE_1
-from beamtree.benchmark.run import run_paper
-from beamtree.data.listops_splits import DRAWS
+from beamtree.data.listops.splits import DRAWS
+from beamtree.paper.speed import table1 as paper
+from beamtree.paper.speed.memory import FIRST_LENGTH
+from beamtree.paper.speed.models import NaiveEncoder
+from beamtree.paper.speed.published import TABLE_1
+from beamtree.paper.speed.run import run_paper
+from beamtree.paper.speed.table1 import RANGES, Cell, Range, Trainer, measure_table, train_on
+from beamtree.processes.fresh import OUT_OF_MEMORY
 
 CPU = torch.device("cpu")
 RESULTS = Path(__file__).resolve().parents[2] / "shared" / "spec" / "results.md"

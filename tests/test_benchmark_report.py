@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from beamtree import BeamtreeError
-from beamtree.benchmark import plot, report
-from beamtree.benchmark.measure import Measurement
-from beamtree.benchmark.paper import Cell
-from beamtree.benchmark.plot import draw, lines_of
-from beamtree.benchmark.report import Report, describe_environment
-from beamtree.benchmark.tables import paper_tables, size_tables
-from beamtree.benchmark.workload import Case, Timing
 from beamtree.errors import MissingExtraError
+from beamtree.paper.speed import page as report
+from beamtree.paper.speed import plot
+from beamtree.paper.speed.measure import Measurement
+from beamtree.paper.speed.page import Report, describe_environment
+from beamtree.paper.speed.plot import draw, lines_of
+from beamtree.paper.speed.table1 import Cell
+from beamtree.paper.speed.tables import paper_tables, size_tables
+from beamtree.paper.speed.workload import Case, Timing
 
 CPU = torch.device("cpu")
 

@@ -20,13 +20,13 @@ from peaks import Refused, refuse_alone
 from small_models import small_model
 
 from beamtree import BeamTreeEncoder
+from beamtree.classifier.model import load_model, save_model
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.task import TASKS, find_task
 from beamtree.data.vectors import read_vectors
 from beamtree.errors import BeamtreeError
-from beamtree.model import load_model, save_model
-from beamtree.report.build import build_report
-from beamtree.tensorfile import save_tensors
+from beamtree.files.tensors import save_tensors
+from beamtree.paper.report.build import build_report
 from beamtree.training.recipe import load_recipe
 
 MOST = 300 << 20  # bytes that refusing a file may take

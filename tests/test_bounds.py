@@ -12,17 +12,21 @@ import torch
 from command_line import call
 from small_models import small_model
 
-from beamtree import BeamTreeEncoder, parsing, tensorfile
-from beamtree.data import bad_rows, files, imdb
-from beamtree.data.listops_language import brackets, evaluate
+from beamtree import BeamTreeEncoder
+from beamtree.classifier import parsing
+from beamtree.classifier.model import load_model, save_model
+from beamtree.classifier.parsing import parse_lines
+from beamtree.data import bad_rows
+from beamtree.data.corpora import imdb
+from beamtree.data.listops.language import brackets, evaluate
 from beamtree.data.own import look_at
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.errors import BeamtreeError
-from beamtree.model import load_model, save_model
-from beamtree.parsing import parse_lines
-from beamtree.settings import assignment
-from beamtree.tensorfile import save_tensors
+from beamtree.files import lines as files
+from beamtree.files import tensors as tensorfile
+from beamtree.files.settings import assignment
+from beamtree.files.tensors import save_tensors
 from beamtree.training.recipe import load_recipe
 
 

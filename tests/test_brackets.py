@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beamtree.brackets import merges_from_brackets
 from beamtree.errors import BeamtreeError
-from beamtree.tree import BeamTrees
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.brackets import merges_from_brackets
 
 tokens_of_any_kind = st.text(st.sampled_from("ab()[]-é漢 ."), min_size=1, max_size=5)
 

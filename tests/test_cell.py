@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from beamtree import GatedRecursiveCell
-from beamtree.leaf import LeafTransform
-from beamtree.ops.gated_cell import GatedCell
+from beamtree.engine.gated_cell import GatedCell
+from beamtree.parts.leaf import LeafTransform
 
 D = 5
 

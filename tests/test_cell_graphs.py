@@ -7,8 +7,8 @@ from played_graphs import Recording
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from beamtree import cell_graphs
-from beamtree.rivals import step_graphs
+from beamtree.graphs import own_cell as cell_graphs
+from beamtree.graphs import step_graphs
 
 
 def launched(

@@ -8,9 +8,9 @@ import pytest
 import torch
 from small_runs import run_in, small_recipe
 
-from beamtree import tensorfile
 from beamtree.errors import BeamtreeError
-from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.files import tensors as tensorfile
+from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.training.run_folder import RunFolder
 
 RECIPE = small_recipe(training={"max_epochs": 2})

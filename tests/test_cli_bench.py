@@ -8,10 +8,11 @@ import torch
 from on_gpu import needs_gpu
 from typer.testing import CliRunner
 
-from beamtree.benchmark import paper, workload
-from beamtree.benchmark.paper import Range
-from beamtree.benchmark.run import arithmetic
 from beamtree.cli import app
+from beamtree.paper.speed import table1 as paper
+from beamtree.paper.speed import workload
+from beamtree.paper.speed.run import arithmetic
+from beamtree.paper.speed.table1 import Range
 
 SMALL = ["--device", "cpu", "--no-memory", "--repeat", "2", "--d-model", "8", "--beam", "2"]
 

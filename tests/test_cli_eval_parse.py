@@ -12,11 +12,11 @@ import pytest
 from command_line import call
 from small_models import small_model
 
-from beamtree.data import listops
-from beamtree.data.listops_language import brackets
-from beamtree.formats import as_json
-from beamtree.model import load_model, save_model
-from beamtree.parsing import parse_lines
+from beamtree.classifier.model import load_model, save_model
+from beamtree.classifier.parsing import parse_lines
+from beamtree.cli.formats import as_json
+from beamtree.data.listops import task as listops
+from beamtree.data.listops.language import brackets
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
 
@@ -224,7 +224,7 @@ def test_parse_stopped_by_the_user_says_how_to_go_on(
     def interrupt(*arguments: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(beamtree.parsing, "parse_lines", interrupt)
+    monkeypatch.setattr(beamtree.classifier.parsing, "parse_lines", interrupt)
     out = tmp_path / "out.jsonl"
     result = call("parse", models / "trees", "--file", lines, "--out", out, rc=130)
     assert f"--resume goes on with {out}" in result.stderr

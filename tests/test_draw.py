@@ -1,11 +1,11 @@
-"""Masks drawn by a kernel are those of noise.py to the bit; without a GPU in the interpreter."""
+"""Masks drawn by a kernel are those of random_bits.py to the bit; without a GPU in the interpreter."""
 
 import pytest
 import torch
 from kernel_cases import DEVICE
 
-from beamtree.noise import draw_keep
-from beamtree.ops import draw
+from beamtree.kernels.runtime import draw
+from beamtree.kernels.runtime.random_bits import draw_keep
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beamtree.brackets import merges_from_brackets
-from beamtree.drawing import SIDEWAYS, UPRIGHT, clip_label, count_columns
-from beamtree.tree import BeamTrees
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.brackets import merges_from_brackets
+from beamtree.trees.drawing import SIDEWAYS, UPRIGHT, clip_label, count_columns
 
 TOKENS, LISTOPS = merges_from_brackets("(((([MAX 2) 9) ((([MIN 4) 7) ])) (0 ]))")
 

@@ -8,7 +8,7 @@ from small_encoders import ThroughTheCell, gradients, random_tokens
 from torch import Tensor, nn
 
 from beamtree import create_encoder
-from beamtree.rivals.naive import naive_beam_tree_recursion
+from beamtree.engine.naive import naive_beam_tree_recursion
 
 D = 6
 LENGTHS = [9, 1, 2, 3, 4, 7, 9]

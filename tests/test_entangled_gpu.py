@@ -8,10 +8,10 @@ from on_gpu import needs_gpu, peak_of_training
 from torch import Tensor, nn
 
 from beamtree import create_encoder
-from beamtree.cell import GatedRecursiveCell
-from beamtree.lineage import merge_positions
-from beamtree.ops import fused
-from beamtree.scorer import EntangledScorer
+from beamtree.engine.record import merge_positions
+from beamtree.kernels import recursion as fused
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import EntangledScorer
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
 

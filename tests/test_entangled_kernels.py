@@ -6,10 +6,13 @@ from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, run
 from small_encoders import ThroughTheCell
 from torch import Tensor
 
-from beamtree.lineage import merge_positions
-from beamtree.ops import board, entangled_cell, entangled_search, plan
-from beamtree.rivals.naive import naive_beam_tree_recursion
-from beamtree.scorer import EntangledScorer
+from beamtree.engine.naive import naive_beam_tree_recursion
+from beamtree.engine.record import merge_positions
+from beamtree.kernels.entangled import cell as entangled_cell
+from beamtree.kernels.entangled import search as entangled_search
+from beamtree.kernels.runtime import addresses as board
+from beamtree.kernels.search import plan
+from beamtree.parts.scorer import EntangledScorer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)

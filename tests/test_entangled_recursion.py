@@ -8,11 +8,12 @@ from small_encoders import ThroughTheCell
 from torch import Tensor
 
 from beamtree import recursion
-from beamtree.cell import GatedRecursiveCell
-from beamtree.noise import draw_keep
-from beamtree.recursion import Beams, beam_tree_recursion
-from beamtree.rivals.naive import naive_beam_tree_recursion
-from beamtree.scorer import EntangledScorer
+from beamtree.engine.naive import naive_beam_tree_recursion
+from beamtree.engine.record import Beams
+from beamtree.kernels.runtime.random_bits import draw_keep
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import EntangledScorer
+from beamtree.recursion import beam_tree_recursion
 
 SEED = torch.tensor(77)
 LENGTHS = [9, 1, 2, 3, 13, 4, 7]

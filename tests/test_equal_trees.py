@@ -11,8 +11,8 @@ from small_encoders import sharp_encoder
 from torch import Tensor, nn
 
 from beamtree import BeamTreeEncoder, create_encoder
-from beamtree.equal_trees import EqualTrees
-from beamtree.noise import mix
+from beamtree.engine.equal_trees import EqualTrees
+from beamtree.kernels.runtime.random_bits import mix
 
 D = 5
 ENOUGH = {1: 1, 2: 1, 3: 2, 4: 5, 5: 14, 6: 46}  # forests of n leaves that can be met at one step, at most

@@ -11,20 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from beamtree.data import listops, logic
+from beamtree.classifier.inference import choose_device, merge_equal_trees, run_in_batches, set_beam_size
+from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.data.batching import Batch
-from beamtree.data.files import MissingFileError
 from beamtree.data.gold import nesting
-from beamtree.data.listops_language import brackets
-from beamtree.data.listops_language import evaluate as value_of
+from beamtree.data.listops import task as listops
+from beamtree.data.listops.language import brackets
+from beamtree.data.listops.language import evaluate as value_of
+from beamtree.data.logic import task as logic
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError
-from beamtree.inference import choose_device, merge_equal_trees, run_in_batches, set_beam_size
-from beamtree.model import ModelSettings, TreeClassifier, create_model
-from beamtree.training.agreement import Agreement
+from beamtree.files.lines import MissingFileError
 from beamtree.training.evaluate import evaluate, find_sources
 from beamtree.training.tally import SplitResult, Tally, length_range, pool, wilson_interval
-from beamtree.tree import BeamTrees
+from beamtree.trees.agreement import Agreement
+from beamtree.trees.beam_trees import BeamTrees
 
 SMALL = ModelSettings(d_model=8, embedding_size=8, classifier_hidden=8)
 PAIRS = [

@@ -8,13 +8,13 @@ import torch
 from small_models import small_model
 from torch import Tensor, nn
 
+from beamtree.classifier.evaluation_mode import evaluating
+from beamtree.classifier.model import TreeClassifier
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError
-from beamtree.evaluating import evaluating
 from beamtree.explorer.view import make_view
-from beamtree.model import TreeClassifier
 from beamtree.training.evaluate import evaluate
-from beamtree.zoo import encoder_names, pair_encoder_names
+from beamtree.zoo.by_name import encoder_names, pair_encoder_names
 
 TEXTS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[SM 1 [MED 2 8 5 ] 3 ]"]
 PAIRS = [("( a ( and b ) )", "a"), ("( not c )", "( c ( or d ) )")]

@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
 )
 from served import connect, served
 
-from beamtree.data.listops_language import TOKENS
-from beamtree.data.logic_language import TOKENS as LOGIC_TOKENS
+from beamtree.data.listops.language import TOKENS
+from beamtree.data.logic.language import TOKENS as LOGIC_TOKENS
 from beamtree.explorer.app import create_app
 from beamtree.explorer.limits import Limits
 

@@ -21,11 +21,11 @@ from explored import small_model
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
+from beamtree.classifier.model import save_model
 from beamtree.cli import app
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.explorer.catalog import load_models
 from beamtree.explorer.server import run
-from beamtree.model import save_model
 
 LIMITS = [
     "--max-tokens",
@@ -218,6 +218,6 @@ def test_models_are_named_by_their_folders_and_nothing_above(tmp_path: Path) -> 
 
 
 def test_a_package_without_models_says_what_to_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("beamtree.model.PRETRAINED", tmp_path)
+    monkeypatch.setattr("beamtree.classifier.model.PRETRAINED", tmp_path)
     with pytest.raises(BeamtreeError, match="name a model folder or a run folder"):
         load_models([])

@@ -7,16 +7,16 @@ import pytest
 import torch
 from explored import Slot, rebuild, small_model
 
-from beamtree.data.listops import sample_expressions
+from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.parsing import Parsed, parse_lines
+from beamtree.data.listops.task import sample_expressions
+from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.errors import BeamtreeError
-from beamtree.explorer.reading import TooLongError, UnreadableInputError
 from beamtree.explorer.schemas import View
+from beamtree.explorer.sentences import TooLongError, UnreadableInputError
 from beamtree.explorer.view import make_view
-from beamtree.model import TreeClassifier
-from beamtree.parsing import Parsed, parse_lines
-from beamtree.rivals.naive import naive_beam_tree_recursion
-from beamtree.training.agreement import Agreement
-from beamtree.zoo import encoder_names
+from beamtree.trees.agreement import Agreement
+from beamtree.zoo.by_name import encoder_names
 
 SEARCHERS = ("ebt-grc", "ebt-grc-noslice", "bt-grc", "bt-grc-os")
 

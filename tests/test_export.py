@@ -9,7 +9,9 @@ from exported import in_plain_loops, plain_loop
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from beamtree import BeamTreeEncoder, create_encoder, exporting, traced_loop
+from beamtree import BeamTreeEncoder, create_encoder
+from beamtree.engine import export as exporting
+from beamtree.pytorch import loops as traced_loop
 
 D = 6
 SIZES = {"x": {0: Dim("batch", min=1), 1: Dim("length", min=2)}}

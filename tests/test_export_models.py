@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 from beamtree import BeamTreeContextualizer, HybridStack, create_encoder
-from beamtree.zoo import encoder_names, pair_encoder_names
+from beamtree.zoo.by_name import encoder_names, pair_encoder_names
 
 D = 16
 SOURCES = ("ebt-grc", "bt-grc", "bt-grc-os", "egt-grc", "gt-grc", "balanced-grc", "gold-grc")

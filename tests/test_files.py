@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.data.files import find_file, read_lines, write_lines
 from beamtree.errors import BeamtreeError
+from beamtree.files.lines import find_file, read_lines, write_lines
 
 LINES = [f"line {number} é" for number in range(1, 500)]
 TEXT = "".join(line + "\n" for line in LINES)

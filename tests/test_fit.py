@@ -9,11 +9,11 @@ import pytest
 import torch
 from small_runs import run_in, small_examples, small_recipe, without_times
 
+from beamtree.classifier.model import TreeClassifier, create_model, load_model
 from beamtree.data.batching import BucketedBatches
 from beamtree.data.task import Example, find_task
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.heads import class_losses
-from beamtree.model import TreeClassifier, create_model, load_model
+from beamtree.nn.heads import class_losses
 from beamtree.training import fit as fit_module
 from beamtree.training.examples import LearningData
 from beamtree.training.ranger import Ranger

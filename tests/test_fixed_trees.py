@@ -6,7 +6,7 @@ from given_trees import MIXED, random_merges
 from torch import Tensor
 
 from beamtree import create_encoder
-from beamtree.rivals.given_tree import Plan
+from beamtree.zoo.given_tree import Plan
 
 D = 6
 LENGTHS = torch.tensor(MIXED)

@@ -11,8 +11,8 @@ from on_gpu import needs_gpu
 from torch import Tensor
 
 from beamtree import create_encoder
-from beamtree.cell import GatedRecursiveCell
-from beamtree.rivals.given_tree import Plan, compose_nodes, follow, has_levels
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.zoo.given_tree import Plan, compose_nodes, follow, has_levels
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
 

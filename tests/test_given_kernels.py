@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from beamtree import create_encoder
-from beamtree.cell import GatedRecursiveCell
-from beamtree.levels import Levels
-from beamtree.ops import given_tree as operators
-from beamtree.rivals import fixed_trees, given_tree
-from beamtree.rivals.given_tree import Plan, compose_nodes
+from beamtree.kernels.given import compose as operators
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.trees.levels import Levels
+from beamtree.zoo import fixed_trees, given_tree
+from beamtree.zoo.given_tree import Plan, compose_nodes
 
 pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
 

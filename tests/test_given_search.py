@@ -9,11 +9,11 @@ from on_gpu import needs_gpu
 from torch import Tensor
 
 from beamtree import BeamTreeEncoder
-from beamtree.cell import GatedRecursiveCell
-from beamtree.generic import Options
-from beamtree.operators import registered_recursion, weights_of
-from beamtree.ops import given_search
-from beamtree.scorer import SlicedScorer
+from beamtree.engine.operators import registered_recursion, weights_of
+from beamtree.engine.record import Options
+from beamtree.kernels.given import search as given_search
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import SlicedScorer
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
 SEED = 2**61 + 7

@@ -10,7 +10,7 @@ from small_encoders import padding, sharp_encoder
 from torch import Tensor, nn
 
 from beamtree import BeamTreeEncoder, recursion
-from beamtree.noise import draw_keep
+from beamtree.kernels.runtime.random_bits import draw_keep
 
 D = 6
 SEED = torch.tensor(2023)

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from beamtree.zoo import create_encoder
+from beamtree.zoo.by_name import create_encoder
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "golden"
 FIXTURE = Path(__file__).resolve().parent / "fixtures" / "golden.safetensors"

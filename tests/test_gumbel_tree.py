@@ -8,13 +8,13 @@ from own_cells import D, make_input
 from torch import Tensor
 
 from beamtree import create_encoder
-from beamtree.cell import GatedRecursiveCell
-from beamtree.rivals.gumbel_static import StaticSchedule
-from beamtree.rivals.gumbel_sweep import Schedule
-from beamtree.rivals.gumbel_tree_plain import gumbel_tree
-from beamtree.rivals.running_sum import sum_by_blocks
-from beamtree.rivals.straight_through import straight_through_tree
-from beamtree.scorer import EntangledScorer, SlicedScorer
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import EntangledScorer, SlicedScorer
+from beamtree.zoo.gumbel_static import StaticSchedule
+from beamtree.zoo.gumbel_sweep import Schedule
+from beamtree.zoo.gumbel_tree_plain import gumbel_tree
+from beamtree.zoo.running_sum import sum_by_blocks
+from beamtree.zoo.straight_through import straight_through_tree
 
 LENGTHS = [[1], [2], [3], [5, 1, 2, 3, 9, 9, 4], [1, 1], [2, 1, 2]]
 

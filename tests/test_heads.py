@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from beamtree.embedding import TrainableEmbedding
-from beamtree.heads import (
+from beamtree.nn.embedding import TrainableEmbedding
+from beamtree.nn.heads import (
     ClassifierHead,
     class_losses,
     class_probabilities,

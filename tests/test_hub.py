@@ -13,9 +13,9 @@ from small_models import small_model
 from torch import nn
 
 from beamtree import BeamTreeContextualizer, BeamTreeEncoder, create_encoder
-from beamtree.cell import GatedRecursiveCell
+from beamtree.classifier.model import TreeClassifier
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.model import TreeClassifier
+from beamtree.parts.cell import GatedRecursiveCell
 
 D = 6
 EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]"]

@@ -86,7 +86,7 @@ def test_importing_starts_no_compiler_and_reads_no_kernel() -> None:
         print(*sorted(set(sys.modules) - before))
     """
     loaded = run(program).split()
-    assert "beamtree.encoder" in loaded
+    assert "beamtree.nn.encoder" in loaded
     assert not [name for name in loaded if "kernels" in name or name.startswith(("torch._dynamo", "triton"))]
 
 
@@ -99,7 +99,7 @@ def test_a_users_type_checker_is_told_to_read_our_hints() -> None:
 def test_making_an_encoder_starts_no_compiler() -> None:
     program = """
         import sys
-        from beamtree.zoo import create_encoder, encoder_names, pair_encoder_names
+        from beamtree.zoo.by_name import create_encoder, encoder_names, pair_encoder_names
         for name in (*encoder_names(), *pair_encoder_names()):
             create_encoder(name, 16)
         print("torch._dynamo" in sys.modules)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from beamtree import BeamtreeError, create_encoder
-from beamtree.interaction import TreePairEncoder
-from beamtree.zoo import pair_encoder_names
+from beamtree.zoo.by_name import pair_encoder_names
+from beamtree.zoo.pairs import TreePairEncoder
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "golden"
 NAMES = pair_encoder_names()

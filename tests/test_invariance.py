@@ -15,8 +15,8 @@ from small_encoders import sharp_encoder
 from torch import Tensor
 
 from beamtree import BeamTreeEncoder, create_encoder
-from beamtree.ops.reference import stable_topk
-from beamtree.scorer import EntangledScorer
+from beamtree.engine.ties import stable_topk
+from beamtree.parts.scorer import EntangledScorer
 
 D = 8
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=5)

@@ -1,4 +1,4 @@
-"""The Triton kernels do what the published algorithm does; noise.py gives both sides the same draws.
+"""The Triton kernels do what the published algorithm does; random_bits.py gives both sides the same draws.
 
 Without a GPU they run in Triton's interpreter, on small shapes, and with one launch for each phase of a level
 where a GPU has one for all.
@@ -9,10 +9,14 @@ import torch
 from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, run
 from torch import Tensor
 
-from beamtree.lineage import merge_positions
-from beamtree.ops import board, cell_replay, fused, fused_search, lineage_kernels, plan
-from beamtree.rivals.naive import naive_beam_tree_recursion
-from beamtree.scorer import SlicedScorer
+from beamtree.engine.naive import naive_beam_tree_recursion
+from beamtree.engine.record import merge_positions
+from beamtree.kernels import recursion as fused
+from beamtree.kernels.replay import cell_replay
+from beamtree.kernels.runtime import addresses as board
+from beamtree.kernels.search import lineage_kernels, plan
+from beamtree.kernels.search import search as fused_search
+from beamtree.parts.scorer import SlicedScorer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)

@@ -9,11 +9,11 @@ import torch
 from command_line import attempt
 from small_language import PAIRS, WIDTH, write_corpora
 
+from beamtree.classifier.model import ModelSettings, create_model, load_model
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
-from beamtree.model import ModelSettings, create_model, load_model
 
 SMALL = ("model.d_model=16", "model.classifier_hidden=8", "model.embedding_size=6", "training.batch_size=8")
 

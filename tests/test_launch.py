@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from beamtree.ops import launch as launching
+from beamtree.pytorch import launch as launching
 
 
 class Kernel:

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import beamtree
-from beamtree.leaf import LeafTransform
-from beamtree.ops import leaf_kernels
+from beamtree.kernels import leaf_kernels
+from beamtree.parts.leaf import LeafTransform
 
 
 def make(lengths: list[int], width: int, d: int) -> tuple[LeafTransform, Tensor, Tensor]:

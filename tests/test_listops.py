@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from chi_square import assert_same_law
 
-from beamtree.data import listops_generate
 from beamtree.data.gold import nesting
-from beamtree.data.listops import TASK, generate_listops, read, read_file
-from beamtree.data.listops_language import evaluate
-from beamtree.data.listops_process import Choice, Tree, free_process
-from beamtree.data.listops_splits import DRAWS, SPLITS, Draw
+from beamtree.data.listops import generate as listops_generate
+from beamtree.data.listops.language import evaluate
+from beamtree.data.listops.process import Choice, Tree, free_process
+from beamtree.data.listops.splits import DRAWS, SPLITS, Draw
+from beamtree.data.listops.task import TASK, generate_listops, read, read_file
 from beamtree.data.task import Example, Tokens, find_task
 from beamtree.errors import BeamtreeError
 

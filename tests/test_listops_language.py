@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beamtree.data.gold import nesting
-from beamtree.data.listops_language import (
+from beamtree.data.listops.language import (
     DIGITS,
     OPERATORS,
     TOKENS,

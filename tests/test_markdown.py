@@ -12,16 +12,15 @@ from markdown_it import MarkdownIt
 from reported import make_run
 from small_models import small_model
 
-from beamtree.card import write_card
+from beamtree.classifier.model import TreeClassifier
 from beamtree.data.own import restore
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
-from beamtree.markdown import code, plain, without_links
-from beamtree.model import TreeClassifier
-from beamtree.printable import printable
-from beamtree.report.build import build_report
-from beamtree.report.pages import to_html, to_markdown
-from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.files.tensors import load_tensors, save_tensors
+from beamtree.paper.report.build import build_report
+from beamtree.paper.report.pages import to_html, to_markdown
+from beamtree.printable import code, plain, printable, without_links
+from beamtree.saving.card import write_card
 
 INJECTIONS = [
     "\n\n# Heading",

@@ -10,11 +10,11 @@ import torch
 from small_models import small_model
 
 import beamtree
-from beamtree import model as model_module
+from beamtree.classifier import model as model_module
+from beamtree.classifier.model import ModelSettings, create_model, load_model, save_model
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
-from beamtree.model import ModelSettings, create_model, load_model, save_model
-from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.files.tensors import load_tensors, save_tensors
 
 EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]", "[MED 1 2 3 4 5 ]"]
 PAIRS = [("a", "( not b )"), ("( a ( and b ) )", "c"), ("( not ( not d ) )", "d")]

@@ -6,9 +6,9 @@ import torch
 from near_ties import NEAR, gap
 from torch import Tensor
 
-from beamtree.cell import GatedRecursiveCell
-from beamtree.lineage import merge_positions
-from beamtree.scorer import SlicedScorer
+from beamtree.engine.record import merge_positions
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import SlicedScorer
 
 K = 3
 

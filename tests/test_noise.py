@@ -10,10 +10,17 @@ import torch
 from chi_square import chi_square_limit
 from torch import Tensor
 
-from beamtree import noise
-from beamtree.masks import node_masks
-from beamtree.noise import DROPOUT, FIRST_LEVEL, SECOND_LEVEL, Draws, Randomness, draw_keep, draw_seed, gumbel
-from beamtree.timeline import Timeline
+from beamtree.engine import randomness as noise
+from beamtree.engine.randomness import Draws, Randomness, node_masks
+from beamtree.engine.record import Timeline
+from beamtree.kernels.runtime.random_bits import (
+    DROPOUT,
+    FIRST_LEVEL,
+    SECOND_LEVEL,
+    draw_keep,
+    draw_seed,
+    gumbel,
+)
 
 SEED = torch.tensor(20231215)
 STREAMS = (DROPOUT, FIRST_LEVEL, SECOND_LEVEL)

@@ -14,17 +14,17 @@ from small_models import small_model
 from small_runs import run_in, small_recipe
 
 from beamtree import BeamTreeContextualizer, BeamTreeEncoder
-from beamtree import model as model_module
+from beamtree.classifier import model as model_module
+from beamtree.classifier.exports import compare_with_onnx
+from beamtree.classifier.model import TreeClassifier, load_model, save_model
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.app import create_app
 from beamtree.explorer.view import make_view
-from beamtree.model import TreeClassifier, load_model, save_model
-from beamtree.portable import compare_with_onnx
-from beamtree.report.runs import read_run
-from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.files.tensors import load_tensors, save_tensors
+from beamtree.paper.report.runs import read_run
 from beamtree.training.evaluate import evaluate
 from beamtree.training.run_folder import RunFolder
-from beamtree.tree import BeamTrees
+from beamtree.trees.beam_trees import BeamTrees
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
 NOT_FINITE = [math.nan, math.inf, -math.inf]

@@ -9,7 +9,7 @@ from command_line import call
 from small_runs import SMALL
 
 from beamtree import load_model
-from beamtree.settings import from_table
+from beamtree.files.settings import from_table
 from beamtree.training.recipe import Recipe
 
 

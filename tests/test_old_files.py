@@ -12,7 +12,7 @@ from old_files import OLD, RECIPE, answers, operator_schemas, predictions
 from small_runs import run_in, without_times
 
 from beamtree import BeamTreeEncoder, load_model
-from beamtree.tensorfile import load_tensors
+from beamtree.files.tensors import load_tensors
 from beamtree.training.run_folder import RunFolder
 
 

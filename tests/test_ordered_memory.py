@@ -13,10 +13,10 @@ from on_gpu import needs_gpu
 from small_encoders import assert_same, gradients, random_tokens
 from torch import Tensor
 
-from beamtree.rivals import ordered_memory, ordered_memory_step
-from beamtree.rivals.ordered_memory import OrderedMemory
-from beamtree.rivals.ordered_memory_step import Masks, draw_masks
-from beamtree.tree import BeamTrees
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.zoo import ordered_memory, ordered_memory_step
+from beamtree.zoo.ordered_memory import OrderedMemory
+from beamtree.zoo.ordered_memory_step import Masks, draw_masks
 
 LENGTHS = (7, 1, 2, 3, 9, 4)
 D = 6

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from command_line import attempt, call
 
+from beamtree.classifier.model import load_model
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.own import MOST_LABELS, look_at, restore
 from beamtree.data.task import Example, find_task
 from beamtree.errors import BeamtreeError
-from beamtree.model import load_model
 
 ROWS = [("pos", "a lovely film"), ("neg", "a dull film"), ("pos", "lovely"), ("neg", "dull , dull !")] * 5
 PAIRS = [("same", "a man sleeps", "he sleeps"), ("other", "a man runs", "it is late")] * 10

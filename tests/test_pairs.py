@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from small_language import PAIRS, write_corpora
 
-from beamtree.data import mnli, qqp, snli
-from beamtree.data.files import MissingFileError
+from beamtree.data.corpora import mnli, qqp, snli
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
+from beamtree.files.lines import MissingFileError
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

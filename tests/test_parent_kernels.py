@@ -13,8 +13,8 @@ from small_encoders import gradients, random_tokens
 from torch import Tensor
 
 from beamtree import create_encoder
-from beamtree.cell import GatedRecursiveCell
-from beamtree.rivals import entangled
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.zoo import entangled
 
 pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
 

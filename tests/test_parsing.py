@@ -5,17 +5,18 @@ import json
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
+import beamtree.parsing
 import pytest
 from rich.console import Console
 from small_models import small_model
 
-import beamtree.parsing
-from beamtree.brackets import merges_from_brackets
-from beamtree.data import listops, logic
+from beamtree.classifier.parsing import Parsed, Unparsed, parse_lines, parse_stream
+from beamtree.cli.formats import as_brackets, as_json, as_svg, print_text
+from beamtree.data.listops import task as listops
+from beamtree.data.logic import task as logic
 from beamtree.errors import BeamtreeError
-from beamtree.formats import as_brackets, as_json, as_svg, print_text
-from beamtree.parsing import Parsed, Unparsed, parse_lines, parse_stream
-from beamtree.training.agreement import spans_of
+from beamtree.trees.agreement import spans_of
+from beamtree.trees.brackets import merges_from_brackets
 
 LINES = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[MAX 2", "5", "", "[SM 1 2 [MED 3 3 3 ] ]", "[MIN 1 x ]", "3\t[SM 1 2 ]"]
 PAIR = "( not a )\t( a ( and b ) )"
@@ -108,7 +109,7 @@ def test_a_chunk_of_bad_lines_only_is_no_trouble() -> None:
 
 
 def test_a_stream_is_cut_into_chunks_and_keeps_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beamtree.parsing, "CHUNK_LINES", 3)
+    monkeypatch.setattr(beamtree.classifier.parsing, "CHUNK_LINES", 3)
     taken: list[str] = []
 
     def lines() -> Any:

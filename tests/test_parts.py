@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune, weight_norm
 
 from beamtree import BeamTreeEncoder, create_encoder
-from beamtree.zoo import encoder_names, pair_encoder_names
+from beamtree.zoo.by_name import encoder_names, pair_encoder_names
 
 D = 6
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.plots import Point, draw_accuracy
+from beamtree.paper.plots import Point, draw_accuracy
 
 SERIES = {
     "near-iid": [Point(5.5, 0.99, 0.97, 1.0), Point(250, 0.5, 0.4, 0.6)],

@@ -14,13 +14,13 @@ from small_models import small_model
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from beamtree import portable
+from beamtree.classifier import exports as portable
+from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.cli import app
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.model import ModelSettings, TreeClassifier, create_model
 
 Run = Callable[[Tensor], Tensor]
 SIZES = [(1, 1), (3, 1), (1, 2), (2, 2), (5, 3), (1, 7), (4, 19), (2, 41)]

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from beamtree import load_model
-from beamtree.data.listops import sample_expressions
-from beamtree.data.logic import read
-from beamtree.data.logic_generate import generate_logic
+from beamtree.classifier.model import PRETRAINED, shipped_models
+from beamtree.data.listops.task import sample_expressions
+from beamtree.data.logic.generate import generate_logic
+from beamtree.data.logic.task import read
 from beamtree.data.task import Example
 from beamtree.demo import LOGIC, SHIPPED
-from beamtree.model import PRETRAINED, shipped_models
-from beamtree.tensorfile import load_tensors
+from beamtree.files.tensors import load_tensors
 
 RUNS = Path(__file__).resolve().parents[1] / "docs" / "runs"
 MADE_BY = {SHIPPED: "listops-seed2", LOGIC: "logic-seed2"}

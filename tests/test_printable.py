@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from small_models import small_model
 
 from beamtree import BeamTreeEncoder
-from beamtree.brackets import merges_from_brackets, write_brackets
+from beamtree.classifier.model import load_model, save_model
 from beamtree.data.own import restore
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
-from beamtree.drawing import clip_label, count_columns
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.model import load_model, save_model
+from beamtree.files.bounded import shown
 from beamtree.printable import printable, printable_lines, write_json
-from beamtree.reading import shown
 from beamtree.training.recipe import load_recipe
+from beamtree.trees.brackets import merges_from_brackets, write_brackets
+from beamtree.trees.drawing import clip_label, count_columns
 
 # Every character that a terminal obeys, or that turns the order in which others are read.
 STEERING = [
@@ -179,7 +179,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     from rich.console import Console
     from rich.progress import Progress
 
-    from beamtree.commands import progress
+    from beamtree.cli import progress
 
     drawn = io.StringIO()
     monkeypatch.setattr(
@@ -193,7 +193,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def test_a_bar_shows_a_name_as_it_is(screen: io.StringIO) -> None:
-    from beamtree.commands.progress import count_up
+    from beamtree.cli.progress import count_up
 
     with count_up("examples") as bar:
         bar.update(bar.add_task("[red]name[/]", total=None))
@@ -321,7 +321,7 @@ def test_a_strangers_block_is_refused_without_harm(tmp_path: Path, change: Any) 
 
 
 def test_a_strangers_weights_name_their_tensors_without_harm(tmp_path: Path) -> None:
-    from beamtree.tensorfile import load_tensors, save_tensors
+    from beamtree.files.tensors import load_tensors, save_tensors
 
     BeamTreeEncoder(4).save_pretrained(tmp_path)
     tensors, _ = load_tensors(tmp_path / "model.safetensors")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from beamtree.errors import BeamtreeError
-from beamtree.processes import Processes
+from beamtree.processes.ranks import Processes
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +75,8 @@ def test_a_single_member_group_opens_and_closes_its_connections(monkeypatch: pyt
 SCRIPT = """
 import sys
 from pathlib import Path
-from beamtree.processes import Processes
-from beamtree.streaming import LineJob, survey
+from beamtree.processes.ranks import Processes
+from beamtree.cli.streaming import LineJob, survey
 
 folder = Path(sys.argv[1])
 processes = Processes.from_environment()

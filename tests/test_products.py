@@ -6,9 +6,9 @@ from kernel_cases import DEVICE
 from on_gpu import needs_gpu
 from torch import Tensor, nn
 
-from beamtree.ops import products
-from beamtree.ops.product_kernels import matrix_product
-from beamtree.ops.registry import has_kernels
+from beamtree.kernels.runtime import products
+from beamtree.kernels.runtime.product_kernels import matrix_product
+from beamtree.pytorch.registry import has_kernels
 
 
 def draw(rows: int, columns: int, *, across: bool) -> Tensor:

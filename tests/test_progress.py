@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from beamtree.training.progress import Display
+from beamtree.training.live import Display
 
 RECORD: dict[str, Any] = {
     "epoch": 2,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from beamtree import reading
 from beamtree.errors import BeamtreeError
-from beamtree.reading import (
+from beamtree.files import bounded as reading
+from beamtree.files.bounded import (
     hash_files,
     is_file,
     is_folder,
@@ -111,7 +111,7 @@ def test_json_of_too_many_values_is_refused_unless_they_are_marks_in_texts(
             parse_json(text, "it")
     from safetensors.torch import save
 
-    from beamtree.tensorfile import load_tensors
+    from beamtree.files.tensors import load_tensors
 
     (tmp_path / "x.safetensors").write_bytes(save({}, {"beamtree": "[[[[[[]]]]]]"}))
     with pytest.raises(BeamtreeError, match=r"x\.safetensors has 6 values or more"):

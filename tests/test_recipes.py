@@ -8,17 +8,17 @@ from rich.console import Console
 from small_language import TASKS, find_small, write_corpora
 from small_language import examples_of as language_examples
 
-from beamtree.data.listops import sample_expressions
+from beamtree.classifier.model import create_model, load_model
+from beamtree.data.listops.task import sample_expressions
 from beamtree.data.task import Example, find_task
 from beamtree.data.words import Words
-from beamtree.model import create_model, load_model
 from beamtree.training.examples import LearningData
 from beamtree.training.fit import fit
-from beamtree.training.progress import Display
+from beamtree.training.live import Display
 from beamtree.training.recipe import load_recipe, shipped_recipes
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.stopping import Stopping
-from beamtree.zoo import encoder_names
+from beamtree.zoo.by_name import encoder_names
 
 # models.md §4.5, the last column
 LISTOPS_PARAMETERS = {

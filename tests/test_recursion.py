@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from beamtree import recursion
-from beamtree.cell import GatedRecursiveCell
+from beamtree.engine.naive import naive_beam_tree_recursion
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import SlicedScorer
 from beamtree.recursion import beam_tree_recursion
-from beamtree.rivals.naive import naive_beam_tree_recursion
-from beamtree.scorer import SlicedScorer
 
 MIXED_LENGTHS = [7, 12, 3, 1, 5, 2, 40, 12, 9, 40, 4]
 SEED = torch.tensor(20231215)

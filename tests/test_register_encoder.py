@@ -7,8 +7,9 @@ import pytest
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from beamtree import BeamTreeEncoder, BeamtreeError, create_encoder, load_model, register_encoder, zoo
+from beamtree import BeamTreeEncoder, BeamtreeError, create_encoder, load_model, register_encoder
 from beamtree.cli import app
+from beamtree.zoo import by_name as zoo
 
 
 class DotScorer(nn.Module):

@@ -10,11 +10,11 @@ from command_line import call
 from reported import make_run
 from small_runs import run_in, small_recipe
 
-from beamtree.data.listops import sample_expressions
-from beamtree.data.listops_language import brackets
+from beamtree.data.listops.language import brackets
+from beamtree.data.listops.task import sample_expressions
 from beamtree.errors import BeamtreeError
-from beamtree.report.paper import TABLES
-from beamtree.report.runs import read_run
+from beamtree.paper.report.published import TABLES
+from beamtree.paper.report.runs import read_run
 
 
 class Page(HTMLParser):

@@ -8,8 +8,8 @@ import pytest
 from reported import cell_of, make_run, table_of
 
 from beamtree.errors import BeamtreeError
-from beamtree.report.build import build_report
-from beamtree.report.runs import read_run
+from beamtree.paper.report.build import build_report
+from beamtree.paper.report.runs import read_run
 
 
 def damaged(folder: Path, file: str, change: Any) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from reported import table_of
 
-from beamtree.report.paper import LABELS, TABLES
+from beamtree.paper.report.published import LABELS, TABLES
 
 RESULTS = Path(__file__).resolve().parents[2] / "shared" / "spec" / "results.md"
 

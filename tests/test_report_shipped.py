@@ -8,9 +8,9 @@ import pytest
 from reported import cell_of, make_run, table_of
 
 from beamtree.errors import BeamtreeError
-from beamtree.report import shipped
-from beamtree.report.build import build_report
-from beamtree.report.runs import read_run
+from beamtree.paper.report import shipped
+from beamtree.paper.report.build import build_report
+from beamtree.paper.report.runs import read_run
 
 
 def on_device(run: Path, device: str, name: str, accuracy: float, digest: str | None = None) -> None:

@@ -8,10 +8,10 @@ import pytest
 from reported import cell_of, line_of, make_run, seeds, table_of
 
 from beamtree.errors import BeamtreeError
-from beamtree.report.build import build_report
-from beamtree.report.paper import LABELS, TABLES, group
-from beamtree.report.rows import row_of, training_command
-from beamtree.report.runs import DIVERGED, EARLY, LIMIT, UNFINISHED, read_run
+from beamtree.paper.report.build import build_report
+from beamtree.paper.report.published import LABELS, TABLES, group
+from beamtree.paper.report.rows import row_of, training_command
+from beamtree.paper.report.runs import DIVERGED, EARLY, LIMIT, UNFINISHED, read_run
 from beamtree.training.recipe import load_recipe, shipped_recipes
 from beamtree.training.run_folder import RunFolder
 

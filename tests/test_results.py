@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.report.build import build_report
-from beamtree.report.pages import to_html, to_markdown
-from beamtree.report.remarks import read_remarks
+from beamtree.paper.report.build import build_report
+from beamtree.paper.report.pages import to_html, to_markdown
+from beamtree.paper.report.remarks import read_remarks
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = "beamtree report docs/runs --out docs"

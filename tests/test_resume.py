@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from small_runs import run_in, small_examples, small_recipe, without_times
 
+from beamtree.classifier.model import load_model
 from beamtree.errors import BeamtreeError
-from beamtree.model import load_model
-from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.training.recipe import Recipe
 from beamtree.training.run_folder import RunFolder
 
@@ -108,7 +108,7 @@ def test_the_loss_shown_within_an_epoch_is_the_mean_over_its_examples_so_far(
 ) -> None:
     shown: list[tuple[int, float, float]] = []
     monkeypatch.setattr(
-        "beamtree.training.progress.Display.show",
+        "beamtree.training.live.Display.show",
         lambda self, step, loss, accuracy, speed: shown.append((step, loss, accuracy)),
     )
     recipe = small_recipe(task={"sampled": {"train": 24}}, training={"max_epochs": 1})

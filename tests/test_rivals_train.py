@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.data.listops import sample_expressions
+from beamtree.data.listops.task import sample_expressions
 from beamtree.data.task import Example, find_task
-from beamtree.zoo import create_encoder, encoder_names
+from beamtree.zoo.by_name import create_encoder, encoder_names
 
 D, STEPS, BATCH, HELD_OUT = 16, 200, 16, 200
 # What a step of each costs differs by far; these keep the whole file under a minute.

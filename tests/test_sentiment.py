@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from small_language import write_corpora
 
-from beamtree.data import imdb, sst5
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import MissingFileError
+from beamtree.data.corpora import imdb, sst5
 from beamtree.errors import BeamtreeError
+from beamtree.files.lines import MissingFileError
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beamtree.errors import BeamtreeError
-from beamtree.settings import assignment, from_table, merge_tables, read_toml, setting, to_toml
+from beamtree.files.settings import assignment, from_table, merge_tables, read_toml, setting, to_toml
 
 
 @dataclass(frozen=True)

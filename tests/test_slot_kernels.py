@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from kernel_cases import DEVICE
 from small_encoders import gradients, random_tokens
 
-from beamtree.rivals import ordered_memory, ordered_memory_step
-from beamtree.rivals.ordered_memory import OrderedMemory
+from beamtree.zoo import ordered_memory, ordered_memory_step
+from beamtree.zoo.ordered_memory import OrderedMemory
 
 pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
 

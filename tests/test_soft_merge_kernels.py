@@ -10,8 +10,8 @@ import torch
 from kernel_cases import DEVICE
 from small_encoders import gradients, random_tokens
 
-from beamtree.rivals import crvnn, crvnn_step
-from beamtree.rivals.crvnn import CRvNN
+from beamtree.zoo import crvnn, crvnn_step
+from beamtree.zoo.crvnn import CRvNN
 
 pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
 

@@ -12,13 +12,13 @@ import pytest
 from small_models import small_model
 from typer.testing import CliRunner
 
+from beamtree.classifier.model import save_model
+from beamtree.classifier.parsing import Unparsed
 from beamtree.cli import app
-from beamtree.data import logic
+from beamtree.data.logic import task as logic
 from beamtree.explorer.assets import PAGE
 from beamtree.explorer.standalone import Viewed, bundle_modules, view_lines, write_page
 from beamtree.explorer.view import make_view
-from beamtree.model import save_model
-from beamtree.parsing import Unparsed
 
 LINES = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[MAX 2", "5", "<script>alert('x')</script>"]
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from on_gpu import needs_gpu
 from torch import Tensor
 
-from beamtree.state_space import STEPS, DiagonalStateSpace, StateSpaceLayer
+from beamtree.nn.state_space import STEPS, DiagonalStateSpace, StateSpaceLayer
 
 D = 5
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from beamtree import static_search
-from beamtree.lineage import find_lineages
-from beamtree.noise import Randomness
-from beamtree.search import Tape, search
-from beamtree.static_search import StaticSearch
+from beamtree.engine.randomness import Randomness
+from beamtree.engine.record import Tape, find_lineages
+from beamtree.engine.search import search
+from beamtree.graphs import static_search
+from beamtree.graphs.static_search import StaticSearch
 
 D, DROPOUT = 4, 0.3
 torch.manual_seed(0)

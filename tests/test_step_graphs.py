@@ -15,10 +15,10 @@ from played_graphs import Recording
 from stopped_threads import Stopped, answers, stop, stopped_while_waiting
 from torch import Tensor
 
-from beamtree.rivals import step_graphs
-from beamtree.rivals.crvnn import CRvNN
-from beamtree.rivals.ordered_memory import OrderedMemory
-from beamtree.rivals.step_graphs import StepGraphs
+from beamtree.graphs import step_graphs
+from beamtree.graphs.step_graphs import StepGraphs
+from beamtree.zoo.crvnn import CRvNN
+from beamtree.zoo.ordered_memory import OrderedMemory
 
 
 def scale(constants: list[Tensor], x: Tensor, *, by: float) -> tuple[Tensor]:
@@ -186,7 +186,7 @@ def test_a_model_replayed_gives_the_gradients_of_the_model(
 ) -> None:
     torch.manual_seed(0)
     encoder = model(6, dtype=torch.float64, **rates)
-    monkeypatch.setattr("beamtree.rivals.crvnn._row_width", lambda B, n, on_gpu: (16, True))
+    monkeypatch.setattr("beamtree.zoo.crvnn._row_width", lambda B, n, on_gpu: (16, True))
 
     def gradients(seed: int) -> list[Tensor]:
         torch.manual_seed(seed)

@@ -11,8 +11,8 @@ from test_straight_kernels import exact, make
 from torch import nn
 
 from beamtree import create_encoder
-from beamtree.contextualizer import BeamTreeContextualizer
-from beamtree.ops.straight_through import straight_through
+from beamtree.kernels.straight.recursion import straight_through
+from beamtree.nn.contextualizer import BeamTreeContextualizer
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
 ENCODERS = ("egt-grc", "gt-grc")

@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.nn.utils import parametrizations
 
 from beamtree import create_encoder
-from beamtree.cell import GatedRecursiveCell
-from beamtree.noise import FIRST_LEVEL, draw_keep, gumbel
-from beamtree.ops import entangled_cell, straight_replay
-from beamtree.ops import straight_through as operator
-from beamtree.ops.straight_through import straight_through, supports
-from beamtree.rivals import gumbel_tree, gumbel_tree_plain
-from beamtree.scorer import EntangledScorer, SlicedScorer
+from beamtree.kernels.entangled import cell as entangled_cell
+from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, draw_keep, gumbel
+from beamtree.kernels.straight import recursion as operator
+from beamtree.kernels.straight import replay as straight_replay
+from beamtree.kernels.straight.recursion import straight_through, supports
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import EntangledScorer, SlicedScorer
+from beamtree.zoo import gumbel_tree, gumbel_tree_plain
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from beamtree.cli.streaming import LineJob, survey
 from beamtree.errors import BeamtreeError
-from beamtree.processes import Processes
-from beamtree.streaming import LineJob, survey
+from beamtree.processes.ranks import Processes
 
 
 def shout(first: int, lines: list[str]) -> list[str]:

@@ -5,8 +5,8 @@ import torch
 from kernel_cases import DEVICE
 from torch import Tensor
 
-from beamtree.ops import structure_kernels
-from beamtree.structure import find_structure
+from beamtree.trees import structure_kernels
+from beamtree.trees.structure import find_structure
 
 
 def draw_merges(R: int, n: int) -> Tensor:

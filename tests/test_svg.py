@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from beamtree.brackets import merges_from_brackets
-from beamtree.tree import BeamTrees
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.brackets import merges_from_brackets
 
 SVG = "{http://www.w3.org/2000/svg}"
 TOKENS, LISTOPS = merges_from_brackets("(((([MAX 2) 9) ((([MIN 4) 7) ])) (0 ]))")

@@ -9,9 +9,9 @@ from small_encoders import random_tokens
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from beamtree.rivals import transformers
-from beamtree.rivals.transformers import TransformerSentenceEncoder, UniversalTransformer, sinusoids
-from beamtree.zoo import create_encoder
+from beamtree.zoo import transformers
+from beamtree.zoo.by_name import create_encoder
+from beamtree.zoo.transformers import TransformerSentenceEncoder, UniversalTransformer, sinusoids
 
 LENGTHS = (7, 1, 2, 3, 5)
 BOTH = pytest.mark.parametrize("name", ["transformer", "universal-transformer"])

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.nn.utils import parametrizations, parametrize, spectral_norm
 
 from beamtree import BeamTreeEncoder, create_encoder
-from beamtree.zoo import encoder_names
+from beamtree.zoo.by_name import encoder_names
 
 D = 6
 LENGTHS = [5, 3, 1, 2]

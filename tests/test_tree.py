@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError
-from beamtree.tree import BeamTrees
+from beamtree.nn.encoder import BeamTreeEncoder
+from beamtree.trees.beam_trees import BeamTrees
 
 
 def random_merges(n: int, rng: random.Random) -> list[int]:

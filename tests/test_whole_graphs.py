@@ -11,8 +11,8 @@ from played_graphs import Recording
 from torch import Tensor, nn
 
 from beamtree import create_encoder
-from beamtree.rivals import step_graphs, whole_graphs
-from beamtree.rivals.whole_graphs import WholeGraphs
+from beamtree.graphs import step_graphs, whole_graphs
+from beamtree.graphs.whole_graphs import WholeGraphs
 
 
 def make(name: str = "bt-grc-os", **options: object) -> nn.Module:

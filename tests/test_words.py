@@ -10,8 +10,8 @@ from small_language import WIDTH, examples_of, write_corpora, write_vectors
 from beamtree.data.task import CountRule, Example, find_task
 from beamtree.data.vocabulary import PAD, SEP, UNK, Vocabulary
 from beamtree.data.words import Words, choose_words, find_words, saved_words
-from beamtree.embedding import ProjectedEmbedding, TrainableEmbedding, WordEmbedding, create_embedding
 from beamtree.errors import BeamtreeError
+from beamtree.nn.embedding import ProjectedEmbedding, TrainableEmbedding, WordEmbedding, create_embedding
 
 RULE = CountRule(2, ("train", "test"))
 SEEN = Counter({"film": 9, "a": 7, "i": 5, "rare": 4, "lovely": 1})

@@ -11,8 +11,8 @@ from small_encoders import trees_to_follow, zero_padded_tokens
 from torch import Tensor, nn
 
 from beamtree import BeamtreeError, BeamTrees, create_encoder
-from beamtree.constraints import check_merges
-from beamtree.zoo import encoder_names
+from beamtree.trees.constraints import check_merges
+from beamtree.zoo.by_name import encoder_names
 
 NAMES = encoder_names()
 WITHOUT_TREE = ("transformer", "universal-transformer")

@@ -14,7 +14,7 @@ from random import Random
 
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.task import Example, Task, find_task
-from beamtree.training.agreement import Agreement
+from beamtree.trees.agreement import Agreement
 
 
 def balanced(n: int) -> list[int]:

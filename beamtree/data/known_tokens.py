@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from beamtree.data.task import Tokens
 from beamtree.errors import UnreadableTextError
-from beamtree.reading import shown
+from beamtree.files.bounded import shown
 
 _LONG = 1 << 20  # characters, which split() may make thirty times as many bytes of
 

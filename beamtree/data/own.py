@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import MissingFileError, find_file
 from beamtree.data.rows import (
     MAX_WORDS,
     RowFormat,
@@ -24,8 +23,9 @@ from beamtree.data.rows import (
 )
 from beamtree.data.task import CountRule, Example, Task
 from beamtree.errors import BeamtreeError, nearest
+from beamtree.files.bounded import shown
+from beamtree.files.lines import MissingFileError, find_file
 from beamtree.printable import CONTROLS, HALVES
-from beamtree.reading import shown
 
 NAME = "own"
 TOKENIZERS = {"words": words_of, "blanks": blanks_apart, "characters": characters_of}

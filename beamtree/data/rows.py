@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import LONGEST_LINE, read_rows
 from beamtree.data.task import Example, Tokens
 from beamtree.data.tokenizer import tokenize
 from beamtree.errors import BeamtreeError
-from beamtree.reading import parse_json, shown
+from beamtree.files.bounded import parse_json, shown
+from beamtree.files.lines import LONGEST_LINE, read_rows
 
 MAX_WORDS = 10_000  # in a sentence; the longest review of IMDB has a quarter of it
 _MOST_CHARACTERS = 100 * MAX_WORDS

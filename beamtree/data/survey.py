@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import MissingFileError
 from beamtree.data.task import TASKS, find_task
 from beamtree.data.vectors import find_vectors
 from beamtree.errors import BeamtreeError
+from beamtree.files.lines import MissingFileError
 
 VECTORS = "GloVe (Pennington et al. 2014): 840B, 300 wide, in the paper"
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from beamtree.data.bad_rows import BadRows
 from beamtree.errors import BeamtreeError
-from beamtree.reading import shown
+from beamtree.files.bounded import shown
 
 Tokens = tuple[str, ...]
 
@@ -66,13 +66,13 @@ class Task:
 
 
 TASKS = {
-    "listops": "beamtree.data.listops",
-    "logic": "beamtree.data.logic",
-    "sst5": "beamtree.data.sst5",
-    "imdb": "beamtree.data.imdb",
-    "snli": "beamtree.data.snli",
-    "mnli": "beamtree.data.mnli",
-    "qqp": "beamtree.data.qqp",
+    "listops": "beamtree.data.listops.task",
+    "logic": "beamtree.data.logic.task",
+    "sst5": "beamtree.data.corpora.sst5",
+    "imdb": "beamtree.data.corpora.imdb",
+    "snli": "beamtree.data.corpora.snli",
+    "mnli": "beamtree.data.corpora.mnli",
+    "qqp": "beamtree.data.corpora.qqp",
     "own": "beamtree.data.own",
 }
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from beamtree.data.files import read_lines, split_lines
-from beamtree.data.unpacking import COMPRESSIONS, OPENERS, refuse_if_it_swells
 from beamtree.errors import BeamtreeError, first_line
+from beamtree.files.lines import read_lines, split_lines
+from beamtree.files.unpacking import COMPRESSIONS, OPENERS, refuse_if_it_swells
 
 _KINDS = (".npy", ".zip", ".txt")
 _LARGEST_TABLE = 4 << 30  # bytes

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from beamtree.atomic import replace_file
 from beamtree.data.task import Tokens
 from beamtree.errors import BeamtreeError
+from beamtree.files.atomic import replace_file
+from beamtree.files.bounded import read_json, shown
 from beamtree.printable import write_json
-from beamtree.reading import read_json, shown
 
 PAD, UNK, SEP = 0, 1, 2
 _SPECIAL = ("<pad>", "<unk>", "<sep>")

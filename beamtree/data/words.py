@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import MissingFileError
 from beamtree.data.task import CountRule, Example, Task
 from beamtree.data.vectors import read_vectors
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.errors import BeamtreeError
-from beamtree.reading import shown
+from beamtree.files.bounded import shown
+from beamtree.files.lines import MissingFileError
 
 # Of vectors that lack even these, frequent words without a vector get one to learn.
 _COMMONEST = ("a", "i")

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Annotated, Any
 
 import beamtree
+from beamtree.classifier.model import TreeClassifier
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.explorer.description import describe_model
 from beamtree.explorer.examples import examples_for
 from beamtree.explorer.limits import Limits
 from beamtree.explorer.view import make_view
 from beamtree.explorer.work import BusyError, ClientLeftError, TooSlowError, Workshop
-from beamtree.model import TreeClassifier
 
 try:
     from fastapi import Depends, FastAPI, Query, Request, Response

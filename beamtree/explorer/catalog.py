@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from beamtree.classifier.inference import choose_device
+from beamtree.classifier.model import TreeClassifier, find_model, load_model, shipped_models
 from beamtree.errors import BeamtreeError
-from beamtree.inference import choose_device
-from beamtree.model import TreeClassifier, find_model, load_model, shipped_models
 
 
 def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, TreeClassifier]:

@@ -4,8 +4,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from beamtree.classifier.model import TreeClassifier
 from beamtree.explorer.outcome import is_watched
-from beamtree.model import TreeClassifier
 
 _FIGURES = ("epoch", "train_accuracy", "dev_accuracy")
 

@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 
 import torch
 
+from beamtree.classifier.evaluation_mode import evaluating
+from beamtree.classifier.inference import refuse_unless_finite, run_in_batches
+from beamtree.classifier.model import TreeClassifier
 from beamtree.data.task import Example, Tokens
-from beamtree.encoder import BeamTreeEncoder
 from beamtree.errors import BeamtreeError
-from beamtree.evaluating import evaluating
-from beamtree.explorer.record import SearchRecord, record_search
-from beamtree.heads import class_probabilities, pair_features
-from beamtree.inference import refuse_unless_finite, run_in_batches
-from beamtree.model import TreeClassifier
-from beamtree.rivals.entangled import BeamTreeGRC
-from beamtree.tree import BeamTrees
+from beamtree.explorer.watched_search import SearchRecord, record_search
+from beamtree.nn.encoder import BeamTreeEncoder
+from beamtree.nn.heads import class_probabilities, pair_features
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.zoo.entangled import BeamTreeGRC
 
 
 class Outcome(NamedTuple):

@@ -4,7 +4,7 @@ import json
 from typing import Any, NamedTuple
 
 from beamtree.errors import BeamtreeError
-from beamtree.explorer.reading import TooLongError, UnreadableInputError, Where
+from beamtree.explorer.sentences import TooLongError, UnreadableInputError, Where
 
 RETRY_AFTER = 2  # seconds
 

@@ -13,11 +13,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.parsing import MAX_LENGTH, Unparsed, read_sentences
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.assets import PAGE
 from beamtree.explorer.view import make_view
-from beamtree.model import TreeClassifier
-from beamtree.parsing import MAX_LENGTH, Unparsed, read_sentences
 from beamtree.printable import printable, write_json
 
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)

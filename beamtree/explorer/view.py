@@ -9,15 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from beamtree.brackets import write_brackets
+from beamtree.classifier.model import TreeClassifier
 from beamtree.data.task import Tokens
 from beamtree.explorer.description import describe_model, explain_kind
 from beamtree.explorer.outcome import run_model
-from beamtree.explorer.reading import Reading, read_texts
-from beamtree.explorer.record import SearchRecord
-from beamtree.model import TreeClassifier
-from beamtree.training.agreement import Agreement
-from beamtree.tree import BeamTrees
+from beamtree.explorer.sentences import Reading, read_texts
+from beamtree.explorer.watched_search import SearchRecord
+from beamtree.trees.agreement import Agreement
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.brackets import write_brackets
 
 FORMAT = 1
 _DIGITS = 6  # of scores and probabilities, after the point

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from beamtree.atomic import make_folder
 from beamtree.errors import BeamtreeError
-from beamtree.folder import bytes_of
-from beamtree.reading import shown
-from beamtree.tensorfile import load_tensors, save_tensors
+from beamtree.files.atomic import make_folder
+from beamtree.files.bounded import shown
+from beamtree.files.tensors import load_tensors, save_tensors
+from beamtree.saving.folder import bytes_of
 from beamtree.training.schedule import Schedule
 
 FORMAT = 1

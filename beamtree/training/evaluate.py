@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
+from beamtree.classifier.model import TreeClassifier
 from beamtree.data.bad_rows import BadRows
 from beamtree.data.batching import EncodedExamples
-from beamtree.data.files import MissingFileError
 from beamtree.data.gold import nesting
 from beamtree.data.location import data_folder
 from beamtree.data.task import Example, Task
 from beamtree.errors import BeamtreeError, nearest
-from beamtree.heads import class_losses, predicted_classes
-from beamtree.inference import BATCH_TOKENS, run_in_batches
-from beamtree.model import TreeClassifier
+from beamtree.files.lines import MissingFileError
+from beamtree.nn.heads import class_losses, predicted_classes
 from beamtree.training.tally import SplitResult, Tally
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from beamtree.data.bad_rows import BadRows
-from beamtree.data.files import MissingFileError
 from beamtree.data.location import data_folder, vectors_folder
 from beamtree.data.own import NAME as OWN
 from beamtree.data.own import find_split, look_at
@@ -15,6 +14,7 @@ from beamtree.data.task import Example, Task, find_task
 from beamtree.data.vectors import find_vectors
 from beamtree.data.words import Words, find_words
 from beamtree.errors import BeamtreeError
+from beamtree.files.lines import MissingFileError
 from beamtree.training.recipe import Recipe, SampledSettings, TaskSettings
 
 
@@ -130,7 +130,7 @@ def load_examples(
 
 def _sample(settings: SampledSettings) -> tuple[list[Example], list[Example]]:
     """Deep and shallow expressions by turns, all distinct, so that every prefix is half and half."""
-    from beamtree.data.listops import sample_expressions
+    from beamtree.data.listops.task import sample_expressions
 
     if settings.dev < 1:
         raise BeamtreeError("task.sampled.dev must be at least 1: a run needs held-out expressions")

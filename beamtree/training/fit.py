@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from beamtree.atomic import replace_file
+from beamtree.classifier.model import save_model
 from beamtree.data.batching import Batch
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.heads import class_losses
-from beamtree.model import save_model
+from beamtree.files.atomic import replace_file
+from beamtree.nn.heads import class_losses
 from beamtree.printable import write_json
-from beamtree.processes import Processes
-from beamtree.together import failing_together
+from beamtree.processes.ranks import Processes
+from beamtree.processes.shared_fate import failing_together
 from beamtree.training.examples import LearningData
-from beamtree.training.progress import Display
+from beamtree.training.live import Display
 from beamtree.training.recipe import Recipe, TrainingSettings
 from beamtree.training.run import Run, add_up
 from beamtree.training.run_folder import RunFolder

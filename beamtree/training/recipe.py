@@ -5,21 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from beamtree.classifier.model import ModelSettings
 from beamtree.data.bad_rows import CHOICES as BAD_ROWS
 from beamtree.data.own import TOKENIZERS
 from beamtree.data.rows import MAX_WORDS
 from beamtree.errors import BeamtreeError, nearest
-from beamtree.model import ModelSettings
-from beamtree.reading import is_file, shown
-from beamtree.settings import (
-    Table,
-    assignment,
-    from_table,
-    merge_tables,
-    read_toml,
-    setting,
-    to_toml,
-)
+from beamtree.files.bounded import is_file, shown
+from beamtree.files.settings import Table, assignment, from_table, merge_tables, read_toml, setting, to_toml
 
 _DRAWN = 10_000_000  # expressions that a run may draw: they are all in memory
 _LONGEST_CHAIN = 10  # of recipes that extend one another
@@ -128,7 +120,7 @@ class Recipe:
         return to_toml(self, "Every setting of this run, so that it can be repeated or resumed.")
 
 
-SHIPPED = Path(__file__).resolve().parent.parent / "recipes"
+SHIPPED = Path(__file__).resolve().parent / "recipes"
 
 # What may change between an interruption and its continuation: when to stop and how often to save.
 RESUMABLE = ("max_epochs", "patience", "checkpoint_minutes")

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from beamtree.classifier.model import TreeClassifier, create_model, save_model
 from beamtree.data.batching import Batch, BucketedBatches
-from beamtree.heads import class_losses, predicted_classes
-from beamtree.model import TreeClassifier, create_model, save_model
-from beamtree.together import failing_together
+from beamtree.nn.heads import class_losses, predicted_classes
+from beamtree.processes.shared_fate import failing_together
 from beamtree.training.checkpoint import (
     Position,
     load_checkpoint,
@@ -20,7 +20,7 @@ from beamtree.training.checkpoint import (
     set_random_state,
 )
 from beamtree.training.examples import LearningData
-from beamtree.training.progress import Display
+from beamtree.training.live import Display
 from beamtree.training.ranger import Ranger
 from beamtree.training.recipe import Recipe
 from beamtree.training.run_folder import RunFolder

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from beamtree.atomic import make_folder, replace_file
 from beamtree.errors import BeamtreeError
+from beamtree.files.atomic import make_folder, replace_file
+from beamtree.files.bounded import parse_json, read_json, read_text
 from beamtree.printable import write_json
-from beamtree.reading import parse_json, read_json, read_text
 from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from beamtree.training.agreement import Agreement
+from beamtree.trees.agreement import Agreement
 
 Range = tuple[int, int]  # both ends included
 

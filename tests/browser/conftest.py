@@ -14,10 +14,10 @@ from browsing import Explorer, find_program
 from explored import small_model
 from selenium import webdriver
 
+from beamtree.classifier.model import load_model
 from beamtree.data.own import OwnFormat
 from beamtree.explorer.app import create_app
 from beamtree.explorer.limits import Limits
-from beamtree.model import load_model
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ import pytest
 from browsing import EXPRESSION, Explorer
 from typer.testing import CliRunner
 
-from beamtree.brackets import merges_from_brackets
 from beamtree.cli import app
+from beamtree.trees.brackets import merges_from_brackets
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def expressions(draw: random.Random, name: str) -> str | None:
 def _whole_tree(found: list[int], n: int, text: str) -> str | None:
     import torch
 
-    from beamtree.constraints import check_merges
+    from beamtree.trees.constraints import check_merges
 
     check_merges(torch.tensor([found], dtype=torch.int64).reshape(1, -1), torch.tensor([n]), n=n)
     return None if len(found) == n - 1 else f"{text!r} gives {len(found)} merges of {n} tokens"
@@ -116,8 +116,8 @@ class Lines:
     """Lines through a tiny model, as `beamtree parse` reads them."""
 
     def __init__(self) -> None:
+        from beamtree.classifier.model import ModelSettings, create_model
         from beamtree.data.task import find_task
-        from beamtree.model import ModelSettings, create_model
 
         settings = ModelSettings(
             "ebt-grc", d_model=4, embedding_size=4, classifier_hidden=4, options={"beam_size": 2}
@@ -125,8 +125,8 @@ class Lines:
         self.models = [create_model(settings, find_task(name)).eval() for name in ("listops", "logic")]
 
     def one(self, draw: random.Random) -> str | None:
-        from beamtree.formats import as_brackets, as_json
-        from beamtree.parsing import parse_lines
+        from beamtree.classifier.parsing import parse_lines
+        from beamtree.cli.formats import as_brackets, as_json
         from beamtree.printable import printable
 
         model = draw.choice(self.models)
@@ -148,8 +148,8 @@ def _pair(draw: random.Random) -> str:
 
 
 def brackets(draw: random.Random) -> str | None:
-    from beamtree.brackets import merges_from_brackets
     from beamtree.errors import BeamtreeError
+    from beamtree.trees.brackets import merges_from_brackets
 
     text = _text(draw, texts.tree)
     given: Any = text if draw.random() < 0.7 else text.replace("(", "( ").replace(")", " )").split()
@@ -294,10 +294,10 @@ def activations(draw: random.Random) -> str | None:
 
 def long_lines(tokens: int) -> Tally:
     """Lines of so many tokens are read or refused in seconds of one core, however deep they nest."""
-    from beamtree.brackets import merges_from_brackets
+    from beamtree.classifier.parsing import parse_lines
     from beamtree.data.task import find_task
     from beamtree.errors import BeamtreeError
-    from beamtree.parsing import parse_lines
+    from beamtree.trees.brackets import merges_from_brackets
 
     tally = Tally(f"lines of {tokens:,} tokens")
     model = Lines().models[0]

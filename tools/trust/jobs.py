@@ -76,7 +76,7 @@ def _copy_run(folder: Path) -> None:
 
 def training_outcome(folder: Path) -> Any:
     """Metrics without what a clock decides, and every weight of best/ and last/, bit for bit."""
-    from beamtree.tensorfile import load_tensors
+    from beamtree.files.tensors import load_tensors
 
     records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     for record in records:

@@ -39,8 +39,8 @@ class ModelFolders(Kind):
     name = "model folders"
 
     def __init__(self, folder: Path) -> None:
+        from beamtree.classifier.model import ModelSettings, create_model, save_model
         from beamtree.data.task import find_task
-        from beamtree.model import ModelSettings, create_model, save_model
 
         super().__init__(folder)
         settings = ModelSettings("ebt-grc", d_model=8, embedding_size=6, classifier_hidden=8)
@@ -48,7 +48,7 @@ class ModelFolders(Kind):
         self.good = _contents(self.place)
 
     def spoil(self, draw: random.Random) -> str:
-        from beamtree.tensorfile import load_tensors
+        from beamtree.files.tensors import load_tensors
 
         name = draw.choice(sorted(self.good))
         path, weights = self.place / name, self.place / "model.safetensors"
@@ -69,8 +69,8 @@ class ModelFolders(Kind):
         return name
 
     def load(self) -> None:
+        from beamtree.classifier.model import load_model
         from beamtree.errors import BeamtreeError
-        from beamtree.model import load_model
 
         model = load_model(self.place)
         try:
@@ -141,7 +141,7 @@ class Checkpoints(Kind):
         self.good = _contents(self.place)
 
     def spoil(self, draw: random.Random) -> str:
-        from beamtree.tensorfile import load_tensors, save_tensors
+        from beamtree.files.tensors import load_tensors, save_tensors
 
         path = self.place / "state.safetensors"
         tensors, notes = load_tensors(path)
@@ -204,9 +204,9 @@ class Recipes(Kind):
         return "recipe"
 
     def load(self) -> None:
+        from beamtree.classifier.model import create_model
         from beamtree.data.task import find_task
         from beamtree.errors import BeamtreeError
-        from beamtree.model import create_model
         from beamtree.training.recipe import load_recipe
 
         recipe = load_recipe(self.place / "recipe.toml")
@@ -246,8 +246,8 @@ class RunFolders(Kind):
         return name
 
     def load(self) -> None:
-        from beamtree.report.build import build_report
-        from beamtree.report.pages import to_html, to_markdown
+        from beamtree.paper.report.build import build_report
+        from beamtree.paper.report.pages import to_html, to_markdown
 
         built = build_report([self.place], ())
         to_markdown(built, "")
@@ -255,8 +255,8 @@ class RunFolders(Kind):
 
 
 def _learner() -> Any:
+    from beamtree.classifier.model import ModelSettings, create_model
     from beamtree.data.task import find_task
-    from beamtree.model import ModelSettings, create_model
     from beamtree.training.ranger import Ranger
     from beamtree.training.recipe import TrainingSettings
     from beamtree.training.schedule import Schedule
@@ -271,7 +271,7 @@ def _spoil_tensors(draw: random.Random, tensors: dict[str, Any], path: Path, not
     """Other tensors under a checksum that is right."""
     import torch
 
-    from beamtree.tensorfile import save_tensors
+    from beamtree.files.tensors import save_tensors
 
     name = draw.choice(sorted(tensors))
     match draw.randrange(7):

@@ -90,7 +90,7 @@ def _step(d: int, K: int, n: int, size: float, seed: int) -> str | None:
 
     import torch
 
-    from beamtree.heads import ClassifierHead, class_losses
+    from beamtree.nn.heads import ClassifierHead, class_losses
 
     warnings.simplefilter("ignore")
     torch.manual_seed(seed)

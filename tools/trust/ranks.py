@@ -188,7 +188,7 @@ def fail_alone(runs: Runs, few: bool) -> Tally:
 
 def _steps_saved(out: Path) -> int:
     from beamtree.errors import BeamtreeError
-    from beamtree.tensorfile import load_tensors
+    from beamtree.files.tensors import load_tensors
 
     try:
         _, notes = load_tensors(out / "checkpoint" / "state.safetensors")

@@ -1,0 +1,1 @@
+"""A trained classifier: its folder, predictions, exports, and the weights in the package."""

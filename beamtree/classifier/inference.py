@@ -1,0 +1,94 @@
+"""A trained model over many examples, in batches of like length that keep to a budget of token places."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from beamtree.classifier.evaluation_mode import evaluating
+from beamtree.classifier.model import TreeClassifier
+from beamtree.data.batching import Batch, BucketedBatches, EncodedExamples
+from beamtree.errors import BeamtreeError, first_line
+
+if TYPE_CHECKING:
+    from beamtree.trees.beam_trees import BeamTrees
+
+BATCH_TOKENS = 16384  # rows × padded length: about 1 GiB for the largest encoders of the paper
+_SHORTEST_ROW = 16  # so that a batch of tiny sentences does not have thousands of rows
+
+
+@torch.no_grad()
+def run_in_batches(
+    model: TreeClassifier,
+    examples: EncodedExamples,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    need_trees: bool = False,
+) -> Iterator[tuple[Batch, Tensor, "BeamTrees | None"]]:
+    """(batch, logits, trees) in an order that mixes lengths; `batch.rows` tells which examples they are.
+
+    The model evaluates and stays in the mode it is in, so that others may use it meanwhile. There are no
+    trees from an encoder that builds none, whatever is needed.
+    """
+    if batch_tokens < 1:
+        raise BeamtreeError(f"--batch-tokens must be at least 1, got {batch_tokens}")
+    rows = max(1, batch_tokens // _SHORTEST_ROW)
+    batches = BucketedBatches(
+        examples, batch_size=rows, bucket=-(-len(examples) // rows), max_padded_tokens=batch_tokens
+    )
+    need_trees = need_trees and model.builds_trees
+    model = evaluating(model)
+    try:
+        for batch in batches.epoch(0, device=next(model.parameters()).device):
+            try:
+                found = model(batch.ids, batch.key_padding_mask, batch.gold_merges, need_trees=need_trees)
+            except ValueError as error:  # of a search among numbers that are not finite
+                raise BeamtreeError(f"the model cannot be run: {first_line(error)}") from error
+            logits, trees = found if need_trees else (found, None)
+            yield batch, refuse_unless_finite(logits), trees
+    except torch.OutOfMemoryError as error:
+        raise BeamtreeError(
+            f"the device ran out of memory with {batch_tokens} token places in a batch: lower --batch-tokens"
+        ) from error
+
+
+def refuse_unless_finite(output: Tensor) -> Tensor:
+    """What a model gives; weights that are finite may still be too large."""
+    if not output.isfinite().all():
+        raise BeamtreeError("the model's output is not finite: its weights are too large, or no good")
+    return output
+
+
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
+    """`auto` is the GPU of this process where there is one, else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and torch.cuda.is_available():
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was compiled with CUDA
+        raise BeamtreeError(f"cannot use the device {name!r}: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def set_beam_size(model: TreeClassifier, beam_size: int | None) -> None:
+    """Search with another number of beams than in training; the weights are the same for any."""
+    if beam_size is None:
+        return
+    if beam_size < 1:
+        raise BeamtreeError(f"--beam must be at least 1, got {beam_size}")
+    found = next((part for part in model.encoder.modules() if hasattr(part, "beam_size")), None)
+    if found is None:
+        raise BeamtreeError(f"--beam does not apply: the encoder {model.settings.encoder!r} has no beams")
+    found.beam_size = beam_size  # type: ignore[assignment]
+
+
+def merge_equal_trees(model: TreeClassifier) -> None:
+    """Search with beams that are different trees, however the model was trained."""
+    if not hasattr(model.encoder, "merge_equal_trees"):
+        encoder = model.settings.encoder
+        raise BeamtreeError(f"--merge-equal-trees does not apply: the encoder {encoder!r} cannot merge them")
+    model.encoder.merge_equal_trees = True  # type: ignore[assignment]

@@ -1,0 +1,293 @@
+"""A whole classifier (embedding, encoder, head) and the folder it lives in.
+
+A model folder holds `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.classifier.card import classifier_card
+from beamtree.data.batching import EncodedExamples
+from beamtree.data.own import restore
+from beamtree.data.task import Example, Task, find_task
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.data.words import Words, saved_words
+from beamtree.errors import BeamtreeError, UnreadableTextError, nearest
+from beamtree.files.atomic import make_folder
+from beamtree.files.bounded import is_file, is_folder, machine_memory, shown
+from beamtree.files.settings import from_table, setting
+from beamtree.files.tensors import load_tensors, save_tensors
+from beamtree.nn.embedding import create_embedding
+from beamtree.nn.heads import ClassifierHead, class_probabilities, pair_features
+from beamtree.saving.folder import (
+    CONFIG,
+    VOCABULARY,
+    WEIGHTS,
+    bytes_of,
+    check_fit,
+    check_options,
+    read_config,
+    write_config,
+)
+from beamtree.saving.hub import HubMixin
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.zoo.by_name import create_encoder, pair_encoder_names
+
+_KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
+PRETRAINED = Path(__file__).resolve().parent / "pretrained"
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    encoder: str = setting("ebt-grc", "a row of the paper's tables, by its name in beamtree.zoo, or your own")
+    d_model: int = setting(128, "features of a node", least=1, most=65536)
+    embedding_size: int = setting(
+        128, "features of a token; ready-made vectors bring their own", least=1, most=65536
+    )
+    project_tokens: bool = setting(False, "a learnt linear map to d_model after the embedding")
+    classifier_hidden: int = setting(128, "hidden features of the classifier", least=1, most=65536)
+    input_dropout: float = setting(0.1, "on token vectors", least=0, most=0.99)
+    dropout: float = setting(0.1, "inside the encoder", least=0, most=0.99)
+    output_dropout: float = setting(0.1, "around the classifier's first layer", least=0, most=0.99)
+    options: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "Further options of the encoder, such as beam_size."}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    label: str  # the most probable one
+    probability: float
+    probabilities: dict[str, float] = field(default_factory=dict, repr=False, compare=False)  # of every label
+    trees: tuple[BeamTrees, ...] = field(default=(), compare=False)  # one a sentence, with its tokens
+
+
+class TreeClassifier(HubMixin, nn.Module):
+    """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example."""
+
+    def __init__(self, settings: ModelSettings, task: Task, words: Words) -> None:
+        super().__init__()
+        self.settings, self.task, self.words = settings, task, words
+        self.notes: dict[str, Any] = {}  # what stands beside the weights: how they were trained
+        check_options(settings.options, "model.options")
+        d = settings.d_model
+        self.embedding = embedding = create_embedding(
+            words,
+            settings.embedding_size,
+            projected_to=d if settings.project_tokens else None,
+            dropout=settings.input_dropout,
+        )
+        self.meets = settings.encoder in pair_encoder_names()  # both sentences give one vector
+        if self.meets and task.sentences != 2:
+            raise BeamtreeError(f"the encoder {settings.encoder!r} reads pairs, task {task.name!r} has none")
+        input_size = None if embedding.output_size == d else embedding.output_size
+        try:
+            self.encoder = create_encoder(
+                settings.encoder, d, input_size=input_size, dropout=settings.dropout, **settings.options
+            )
+        except BeamtreeError:
+            raise
+        except (TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {reason}") from error
+        if self.needs_merges and task.gold_merges is None:
+            raise BeamtreeError(
+                f"the encoder {settings.encoder!r} follows gold trees, task {task.name!r} has none"
+            )
+        features = d if task.sentences == 1 or self.meets else 4 * d
+        self.head = ClassifierHead(
+            features, settings.classifier_hidden, len(task.labels), dropout=settings.output_dropout
+        )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.words.vocabulary
+
+    @property
+    def needs_merges(self) -> bool:
+        """Whether the encoder builds the trees it is given instead of looking for its own."""
+        return getattr(self.encoder, "needs_merges", False)
+
+    @property
+    def builds_trees(self) -> bool:
+        return getattr(self.encoder, "builds_trees", True)
+
+    def forward(
+        self,
+        ids: Tensor,
+        key_padding_mask: Tensor,
+        gold_merges: Tensor | None = None,
+        *,
+        need_trees: bool = False,
+    ) -> Any:
+        """The logits, and with `need_trees` the encoder's trees beside them."""
+        trees_too = {"need_trees": True} if need_trees else {}
+        x = self.embedding(ids)
+        if self.meets:
+            found = self.encoder(*x.chunk(2), *key_padding_mask.chunk(2), **trees_too)
+        else:
+            merges = {"merges": gold_merges} if self.needs_merges else {}
+            found = self.encoder(x, key_padding_mask=key_padding_mask, **trees_too, **merges)
+        root, trees = found if need_trees else (found, None)  # (S·B, d), of pairs that meet (B, d)
+        apart = self.task.sentences == 2 and not self.meets
+        logits = self.head(pair_features(*root.unflatten(0, (2, -1))) if apart else root)
+        return (logits, trees) if need_trees else logits
+
+    def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
+        """Examples as this model reads them, gold trees included if it needs them."""
+        return EncodedExamples.encode(
+            examples,
+            self.vocabulary,
+            self.task.labels if labelled else None,
+            gold_merges=self.task.gold_merges if self.needs_merges else None,
+        )
+
+    def predict(
+        self, texts: Sequence[str] | Sequence[tuple[str, str]], *, need_trees: bool = False
+    ) -> list[Prediction]:
+        """What the model says of every text; for a task on pairs each text is a pair of sentences.
+
+        The model stays in the mode it is in, so that other threads may train it or predict with it meanwhile.
+        """
+        from beamtree.classifier.inference import run_in_batches
+
+        if isinstance(texts, str):
+            raise BeamtreeError(f"texts must be a list of texts, got one text: {shown(texts)}")
+        examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]
+        if not examples:
+            return []
+        found: dict[int, Prediction] = {}
+        encoded = self.encode(examples, labelled=False)
+        for batch, logits, trees in run_in_batches(self, encoded, need_trees=need_trees):
+            rows = batch.rows.tolist()
+            for b, (row, shares) in enumerate(zip(rows, class_probabilities(logits).tolist(), strict=True)):
+                by_label = dict(zip(self.task.labels, shares, strict=True))
+                best = max(by_label, key=by_label.__getitem__)
+                own = () if trees is None else self._trees_of(examples[row], trees[b :: len(rows)])
+                found[row] = Prediction(best, by_label[best], by_label, own)
+        return [found[row] for row in range(len(examples))]
+
+    @staticmethod
+    def _trees_of(example: Example, trees: BeamTrees) -> tuple[BeamTrees, ...]:
+        return tuple(trees[s].named([list(tokens)]) for s, tokens in enumerate(example.sentences))
+
+    def _save_folder(self, folder: Path) -> None:
+        save_model(self, folder, self.notes)
+
+    @classmethod
+    def _load_folder(cls, folder: Path, device: torch.device | str) -> "TreeClassifier":
+        return load_model(folder, device=device)
+
+    @classmethod
+    def _find_folder(cls, path_or_name: str | Path) -> Path | None:
+        may_be_repository = str(path_or_name).count("/") == 1 and not is_folder(Path(path_or_name))
+        return None if may_be_repository else find_model(path_or_name)
+
+    def _card(self) -> str:
+        return classifier_card(self)
+
+    def _sentences(self, text: Any, i: int) -> tuple[tuple[str, ...], ...]:
+        parts = (text,) if self.task.sentences == 1 else text
+        wanted = "a text" if self.task.sentences == 1 else "a pair of texts"
+        if (
+            not isinstance(parts, (tuple, list))
+            or len(parts) != self.task.sentences
+            or not all(isinstance(part, str) for part in parts)
+        ):
+            raise BeamtreeError(f"texts[{i}] must be {wanted} for task {self.task.name!r}, got {shown(text)}")
+        try:
+            return tuple(self.task.tokenize(part) for part in parts)
+        except BeamtreeError as error:
+            raise UnreadableTextError(f"texts[{i}]: {error}", getattr(error, "token", None)) from error
+
+
+def create_model(settings: ModelSettings, task: Task, words: Words | None = None) -> TreeClassifier:
+    """A fresh model for a task; `words` are those counted in its text, if it is one on language."""
+    check_model(settings, task, words)
+    return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
+
+
+def check_model(settings: ModelSettings, task: Task, words: Words | None = None) -> None:
+    """Refuse what no model can be made of, or none for which this machine has memory."""
+    if words is None and not task.tokens:
+        raise BeamtreeError(f"task {task.name!r} has no words of its own: they are counted in its text")
+    words = words or Words(Vocabulary(task.tokens))
+    with torch.device("meta"):
+        needed = bytes_of(TreeClassifier(settings, task, words).state_dict())
+    if needed > machine_memory():
+        raise BeamtreeError(
+            f"the weights would take {needed / 2**30:,.0f} GiB, more than this machine's memory: "
+            "choose a smaller d_model or embedding_size"
+        )
+
+
+def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None = None) -> None:
+    """Write a model folder. Where one of the same shape stands, only its weights change, in one rename."""
+    make_folder(folder)
+    content: dict[str, Any] = {
+        "task": model.task.name,
+        "labels": list(model.task.labels),
+        "model": asdict(model.settings),
+    }
+    if model.task.own is not None:
+        content["own"] = dict(model.task.own)
+    if model.words.vectors is not None:
+        content["vectors"] = model.words.describe_vectors()
+    write_config(folder, content)
+    model.vocabulary.save(folder / VOCABULARY)
+    save_tensors(folder / WEIGHTS, model.state_dict(), notes or {})
+
+
+def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") -> TreeClassifier:
+    """The model of a folder, of a run folder (its best) or of a name that ships with beamtree; evaluating."""
+    folder = find_model(path_or_name)
+    config = read_config(folder, _KINDS)
+    source = str(folder / CONFIG)
+    settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
+    vocabulary, vectors = Vocabulary.load(folder / VOCABULARY), config.get("vectors")
+    try:
+        task = find_task(config["task"])
+        if task.own is not None:
+            task = restore(config["labels"], config.get("own"))
+        with torch.device("meta"):  # so that wrong sizes cost no memory
+            wanted = TreeClassifier(settings, task, saved_words(vocabulary, vectors)).state_dict()
+    except BeamtreeError as error:
+        raise BeamtreeError(f"{source}: {error}") from error
+    if config["labels"] != list(task.labels):
+        raise BeamtreeError(f"{source} lists other labels than the task {task.name!r} has")
+    tensors, notes = load_tensors(folder / WEIGHTS, largest=bytes_of(wanted))
+    check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
+    with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
+        model = TreeClassifier(settings, task, saved_words(vocabulary, vectors))
+    model.load_state_dict(tensors)
+    model.notes = notes
+    return model.to(device).eval()
+
+
+def shipped_models() -> tuple[str, ...]:
+    """The names of the models that come with beamtree."""
+    return tuple(sorted(entry.name for entry in PRETRAINED.glob("*") if (entry / CONFIG).is_file()))
+
+
+def find_model(path_or_name: str | Path) -> Path:
+    """The model folder that a path or a shipped name means."""
+    path = Path(path_or_name)
+    for folder in (path, path / "best"):
+        if is_file(folder / CONFIG):
+            return folder
+    if is_file(path / "last" / CONFIG):
+        raise BeamtreeError(
+            f"no epoch of {path} is finished, so that none is best; {path / 'last'} has the weights so far"
+        )
+    shipped = shipped_models()
+    if str(path_or_name) in shipped:
+        return PRETRAINED / str(path_or_name)
+    if is_folder(path):
+        raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
+    known = nearest(str(path_or_name), shipped) if shipped else ""
+    raise BeamtreeError(f"there is no model {shown(str(path_or_name))}, neither a folder nor shipped{known}")

@@ -1,0 +1,143 @@
+"""Text in, prediction and trees out: lines through a model a chunk at a time, a bad line as its own error."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
+from beamtree.classifier.model import TreeClassifier
+from beamtree.data.task import Example, Task, Tokens
+from beamtree.errors import BeamtreeError
+from beamtree.files.lines import in_blocks
+from beamtree.nn.heads import class_probabilities
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.brackets import write_brackets
+
+CHUNK_LINES = 512  # sorted by length together; all that is in memory at once
+MAX_LENGTH = 10_000
+
+
+@dataclass(frozen=True)
+class SentenceTrees:
+    """One sentence and its beams, left in their batch, where structure is worked out for all at once."""
+
+    tokens: Tokens
+    batch: BeamTrees
+    index: int
+
+    def alone(self) -> BeamTrees:
+        return self.batch[self.index]
+
+    def brackets(self, beam: int = 0) -> str:
+        return write_brackets(self.tokens, self.batch.span_sets(self.index, beam))
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A line that was read: what the model says of it and the trees it found (none if it looks for none)."""
+
+    line: int  # from 1
+    text: str
+    label: str
+    probability: float
+    trees: tuple[SentenceTrees, ...]  # one for each sentence
+    unknown: tuple[str, ...] = ()  # tokens that the model never saw, each once
+
+
+@dataclass(frozen=True)
+class Unparsed:
+    """A line that could not be read, and why."""
+
+    line: int
+    text: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.reason}"
+
+
+Record = Parsed | Unparsed
+
+
+def parse_lines(
+    model: TreeClassifier,
+    lines: Sequence[str],
+    *,
+    first: int = 1,
+    batch_tokens: int = BATCH_TOKENS,
+    max_length: int = MAX_LENGTH,
+) -> list[Record]:
+    """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
+    records: list[Record | None] = [None] * len(lines)
+    places: list[int] = []
+    examples: list[Example] = []
+    for place, line in enumerate(lines):
+        try:
+            examples.append(Example(read_sentences(model.task, line, max_length), ""))
+            places.append(place)
+        except BeamtreeError as error:
+            records[place] = Unparsed(first + place, line, str(error))
+    for row, label, probability, trees in _predict(model, examples, batch_tokens):
+        place = places[row]
+        tokens = dict.fromkeys(token for sentence in examples[row].sentences for token in sentence)
+        unknown = tuple(token for token in tokens if token not in model.vocabulary)
+        records[place] = Parsed(first + place, lines[place], label, probability, trees, unknown)
+    return [record for record in records if record is not None]
+
+
+def read_sentences(task: Task, line: str, max_length: int = MAX_LENGTH) -> tuple[Tokens, ...]:
+    """The sentences of one line of text, checked by the task."""
+    if not line.strip():
+        raise BeamtreeError("the line is empty")
+    count = line.count("\t") + 1
+    if count != task.sentences:
+        wanted = "one expression" if task.sentences == 1 else f"{task.sentences} sentences with a tab between"
+        found = f"{count} column{'s' if count > 1 else ''}"
+        raise BeamtreeError(f"wanted {wanted}, found {found} (labels are not part of the input)")
+    sentences = tuple(map(task.tokenize, line.split("\t")))
+    for sentence in sentences:
+        if not sentence:
+            raise BeamtreeError("a sentence has no token")
+        if len(sentence) > max_length:
+            raise BeamtreeError(f"{len(sentence)} tokens are more than --max-length {max_length}")
+    return sentences
+
+
+def parse_stream(
+    model: TreeClassifier,
+    lines: Iterable[str],
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    max_length: int = MAX_LENGTH,
+) -> Iterator[Record]:
+    """Records as they come, a chunk of lines in memory at a time."""
+    first = 1
+    for chunk in in_blocks(lines, CHUNK_LINES):
+        yield from parse_lines(model, chunk, first=first, batch_tokens=batch_tokens, max_length=max_length)
+        first += len(chunk)
+
+
+def _predict(
+    model: TreeClassifier, examples: Sequence[Example], batch_tokens: int
+) -> Iterator[tuple[int, str, float, tuple[SentenceTrees, ...]]]:
+    if not examples:
+        return
+    encoded = model.encode(examples, labelled=False)
+    for batch, logits, trees in run_in_batches(model, encoded, batch_tokens=batch_tokens, need_trees=True):
+        best = class_probabilities(logits).cpu().max(-1)
+        found = None if trees is None else _on_cpu(trees)
+        rows = batch.rows.tolist()
+        for b, row in enumerate(rows):
+            own = (
+                ()
+                if found is None
+                else tuple(
+                    SentenceTrees(tokens, found, s * len(rows) + b)
+                    for s, tokens in enumerate(examples[row].sentences)
+                )
+            )
+            yield row, model.task.labels[int(best.indices[b])], float(best.values[b]), own
+
+
+def _on_cpu(trees: BeamTrees) -> BeamTrees:
+    """The same trees off the GPU, where looking at a single number would be a wait."""
+    return BeamTrees(trees.merges.cpu(), trees.relative_scores.cpu(), trees.offset.cpu(), trees.lengths.cpu())

@@ -1,0 +1,89 @@
+"""The command line: a table of commands, each imported only when it is called."""
+
+import importlib
+import io
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import beamtree
+from beamtree.errors import BeamtreeError, SharedError, nearest
+from beamtree.processes.ranks import Processes
+
+# name -> module and what it holds: a function, or a Typer of several
+COMMANDS = {
+    "data": ("beamtree.cli.data", "app"),
+    "train": ("beamtree.cli.train", "train"),
+    "eval": ("beamtree.cli.eval", "evaluate"),
+    "parse": ("beamtree.cli.parse", "parse"),
+    "bench": ("beamtree.cli.bench", "bench"),
+    "export": ("beamtree.cli.export", "export"),
+    "report": ("beamtree.cli.report", "report"),
+    "serve": ("beamtree.cli.serve", "serve"),
+}
+
+
+class _Commands(TyperGroup):
+    """Knows the table, and says what a user can mend in one sentence instead of a trace."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            raise BeamtreeError(f"there is no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
+        module, attribute = COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False, rich_markup_mode="markdown")
+            found.command(cmd_name)(function)
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (BeamtreeError, MemoryError) as error:
+            if ctx.params.get("debug"):
+                raise
+            shared = isinstance(error, SharedError)
+            said = error if isinstance(error, BeamtreeError) else "this takes more memory than there is"
+            if not shared or os.environ.get("RANK", "0") == "0":
+                typer.echo(f"beamtree: {said}", err=True)
+        if shared:  # the error's frames are gone here, and with them what they held of the process group
+            Processes.from_environment().leave()
+        raise typer.Exit(2)
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"beamtree {beamtree.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole trace of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Neural networks that find a tree in a sequence by themselves."""
+    # oneDNN keeps what it compiled for the last 1024 shapes: hundreds of MiB, as every batch has its own.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without → or │ ends no training
+
+
+def main() -> None:
+    app(prog_name="beamtree")

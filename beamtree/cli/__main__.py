@@ -1,0 +1,5 @@
+"""`python -m beamtree.cli`."""
+
+from beamtree.cli import main
+
+main()

@@ -1,0 +1,158 @@
+"""`beamtree bench`: time and peak memory of encoders, the original algorithm beside the fast one, Table 1."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from beamtree.cli.options import Device
+from beamtree.errors import BeamtreeError
+
+
+class Suite(StrEnum):
+    quick = "quick"
+    throughput = "throughput"
+    scaling = "scaling"
+    paper = "paper"
+
+
+class Precision(StrEnum):
+    highest = "highest"
+    high = "high"
+
+
+def bench(
+    suite: Annotated[
+        Suite,
+        typer.Option(
+            help="quick: the fast path beside the original algorithm; throughput: tokens a second in "
+            "batches; scaling: n, K, d and d_s grow one at a time; paper: Table 1."
+        ),
+    ] = Suite.quick,
+    device: Device = "auto",
+    models: Annotated[
+        str | None, typer.Option(help="Names with commas between.", show_default="the suite's")
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(help="Tokens, e.g. 100,1000; for paper its ranges, e.g. 200-250,500-600."),
+    ] = None,
+    batch: Annotated[str | None, typer.Option(help="Sequences in a batch, e.g. 1,32.")] = None,
+    beam: Annotated[str | None, typer.Option(help="Beams K, e.g. 1,5.", show_default="5")] = None,
+    d_model: Annotated[str | None, typer.Option(help="Widths d, e.g. 128,512.", show_default="128")] = None,
+    slice_size: Annotated[
+        str | None, typer.Option(help="Slices d_s of the scorer, e.g. 16,64.", show_default="the model's")
+    ] = None,
+    inference: Annotated[bool, typer.Option("--inference", help="A forward pass only.")] = False,
+    repeat: Annotated[
+        int | None, typer.Option(min=1, help="Steps to take the median of.", show_default="5, on a GPU 20")
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Expressions a range, for paper.", show_default="100, on a CPU 3"),
+    ] = None,
+    max_seconds_per_cell: Annotated[
+        float, typer.Option(min=0, help="No further step of a model at a size that took so long.")
+    ] = 60.0,
+    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure the peak memory too.")] = True,
+    matmul_precision: Annotated[
+        Precision | None,
+        typer.Option(help="Of float32 matrix products; high allows tf32.", show_default="PyTorch's"),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads on a CPU.", show_default="PyTorch's")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables to this file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw time and memory to this .png, .svg or .pdf file.")
+    ] = None,
+) -> None:
+    """Measure time and peak memory of encoders.
+
+    A training step is forward, backward and AdamW, with noise and dropout 0.1 on. Models at one size take
+    turns, and the median step counts. Memory is the peak that PyTorch allocated on a GPU since before the
+    model was made; on a CPU the growth of a fresh process's peak since one step on 8 tokens. Ctrl-C keeps
+    what was measured.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+
+    from beamtree.classifier.inference import choose_device
+    from beamtree.cli.progress import show_progress
+    from beamtree.files.atomic import make_folder, replace_file
+    from beamtree.paper.speed.measure import Plan
+    from beamtree.paper.speed.plot import check_plot, draw, lines_of
+    from beamtree.paper.speed.run import arithmetic, run_paper, run_sizes
+    from beamtree.paper.speed.suites import Wanted
+
+    place = choose_device(device)
+    if place.type not in ("cpu", "cuda"):
+        raise BeamtreeError(f"bench measures on cpu and cuda, got --device {device}")
+    names = _words("--models", models)
+    if plot is not None:
+        check_plot(plot)
+    for file in (json_file, markdown, plot):
+        if file is not None:
+            make_folder(file.parent)
+    columns = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with arithmetic(threads, matmul_precision), show_progress(*columns) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def show(share: float, doing: str) -> None:
+            bar.update(task, completed=share, description=doing)
+
+        if suite is Suite.paper:
+            sizes = {"--batch": batch, "--beam": beam, "--d-model": d_model, "--slice-size": slice_size}
+            _refuse(suite, **sizes, **{"--repeat": repeat, "--inference": inference or None})
+            ranges = _words("--lengths", lengths)
+            report = run_paper(
+                names, ranges, place, samples=samples, max_seconds=max_seconds_per_cell, progress=show
+            )
+        else:
+            _refuse(suite, **{"--samples": samples})
+            wanted = Wanted(
+                models=names,
+                lengths=_numbers("--lengths", lengths),
+                batches=_numbers("--batch", batch),
+                beams=_numbers("--beam", beam),
+                widths=_numbers("--d-model", d_model),
+                slices=_numbers("--slice-size", slice_size),
+                inference=inference,
+            )
+            steps = repeat or (5 if place.type == "cpu" else 20)
+            report = run_sizes(suite, wanted, Plan(place, steps, max_seconds_per_cell, memory), show)
+    console = Console()
+    for table in report.tables():
+        table.print_to(console)
+    if json_file is not None:
+        replace_file(json_file, report.to_json())
+    if markdown is not None:
+        replace_file(markdown, report.to_markdown())
+    if plot is not None and (lines := lines_of(report)):
+        draw(lines, plot, f"{suite} on {report.environment['device']}")
+    if report.interrupted:
+        typer.echo("beamtree: interrupted; these are the measurements up to then", err=True)
+        raise typer.Exit(130)
+
+
+def _refuse(suite: Suite, **options: Any) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise BeamtreeError(f"the suite {suite} has no use for {', '.join(given)}: leave it out")
+
+
+def _words(option: str, text: str | None) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in text.split(",")) if text is not None else ()
+    if not all(words):
+        raise BeamtreeError(f"{option} has nothing between two commas or at an end: {text!r}")
+    return words
+
+
+def _numbers(option: str, text: str | None) -> tuple[int, ...]:
+    words = _words(option, text)
+    for word in words:
+        if not word.isdecimal() or int(word) < 1:
+            raise BeamtreeError(f"{option} wants whole numbers from 1 on with commas between, got {word!r}")
+    return tuple(map(int, words))

@@ -1,0 +1,167 @@
+"""`beamtree data listops` and `logic` draw the formal tasks' files anew; `check` says what a folder holds."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from beamtree.cli.saying import name, say
+from beamtree.errors import BeamtreeError
+from beamtree.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from beamtree.data.survey import Found
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Make the files of a task, or check what is there.",
+)
+
+Out = Annotated[
+    Path | None, typer.Option(help="Folder to write to.", show_default="$BEAMTREE_DATA/TASK or data/TASK")
+]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes on every machine.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that stand there.")]
+
+
+@app.command()
+def listops(
+    out: Out = None,
+    seed: Seed = 0,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Split to make; may be repeated; `all` adds the 96,000 long expressions of lra-train.",
+            show_default="all but lra-train",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """ListOps: nested MIN, MAX, MED and SM of digits, in the format of the published files.
+
+    Splits: train, dev, near-iid, 200-300 to 900-1000, 5-args, 10-args, 15-args, lra-train, lra-valid,
+    lra-test, depth-train, depth-dev, depth-test. Lengths are drawn exactly, not by rejection, and every label
+    is evaluated.
+    """
+    from rich.progress import Progress
+
+    from beamtree.data.listops.task import TASK, generate_listops
+    from beamtree.data.location import data_folder
+
+    folder = out or data_folder("listops")
+    if split is None:
+        splits = [name for name in TASK.splits if name != "lra-train"]
+    else:
+        splits = list(TASK.splits) if "all" in split else split
+    with Progress(transient=True) as bar:
+        tasks = {name: bar.add_task(name, total=None, visible=False) for name in splits}
+
+        def show(name: str, done: int, total: int) -> None:
+            bar.update(tasks[name], completed=done, total=total, visible=done < total)
+
+        files = generate_listops(folder, seed=seed, splits=splits, progress=show, overwrite=overwrite)
+    say(f"{len(files)} splits of ListOps in {folder}: {', '.join(files)}", err=False)
+
+
+@app.command()
+def logic(
+    out: Out = None,
+    seed: Seed = 0,
+    pairs: Annotated[
+        int, typer.Option(min=1, help="Pairs to draw before repetitions are dropped.")
+    ] = 500_000,
+    overwrite: Overwrite = False,
+) -> None:
+    """Logical inference: pairs of propositional formulas and the relation between them.
+
+    Writes train0 … train12 and test0 … test12, as published: the number is that of the operators in the
+    longer formula, and 12 stands for 12 and more.
+    """
+    from rich.progress import Progress
+
+    from beamtree.data.location import data_folder
+    from beamtree.data.logic.generate import LAST_INDEX, generate_logic
+
+    folder = out or data_folder("logic")
+    names = [f"{kind}{index}" for kind in ("train", "test") for index in range(LAST_INDEX + 1)]
+    existing = [name for name in names if (folder / name).exists()]
+    if existing and not overwrite:
+        raise BeamtreeError(
+            f"{folder} already has {existing[0]}: name another folder with --out, or --overwrite"
+        )
+    with Progress(transient=True) as bar:
+        task = bar.add_task("drawing pairs", total=pairs)
+        files = generate_logic(
+            folder, seed=seed, pairs=pairs, progress=lambda done, total: bar.update(task, completed=done)
+        )
+    say(f"{len(files)} files of logical inference in {folder}", err=False)
+
+
+@app.command()
+def check(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="Folder with a folder for each task.", show_default="$BEAMTREE_DATA or data"),
+    ] = None,
+    bad_rows: Annotated[
+        str, typer.Option(help="Rows that cannot be read: skip and count them, or refuse their file.")
+    ] = "skip",
+) -> None:
+    """Say for each task which splits are there, how large they are, and which corpus has those that are not.
+
+    Every file is read to its end. Rows that cannot be read are counted, the first of each file are shown.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+
+    from beamtree.cli.progress import show_progress
+    from beamtree.data.bad_rows import BadRows
+    from beamtree.data.location import data_folder
+    from beamtree.data.survey import survey
+
+    root, rows = folder or data_folder("vectors").parent, BadRows.chosen(bad_rows)
+    found = []
+    with show_progress(TextColumn("{task.description}", markup=False), BarColumn()) as bar:
+        row = bar.add_task("reading", total=None)
+        for split in survey(root, rows):
+            found.append(split)
+            bar.update(row, description=printable(f"{split.task} {split.split}"))
+    Console().print(_survey_table(root, found))
+    for sentence in (*dict.fromkeys(split.problem for split in found if split.problem), *rows.report()):
+        say(f"beamtree: {sentence}")
+    if not root.is_dir():  # what would have to be there was told all the same
+        raise BeamtreeError(f"there is no folder {root}")
+
+
+def _survey_table(root: Path, found: "list[Found]") -> "Table":
+    from itertools import groupby
+
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=name(str(root)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("task", "split", "examples", "", "where to get it"):
+        table.add_column(head, justify="right" if head == "examples" else "left", overflow="fold")
+    before = None
+    # Splits that are missing and come from one corpus share a line.
+    for (task, _), group in groupby(
+        enumerate(found), lambda one: (one[1].task, one[1].corpus if one[1].state == "missing" else one[0])
+    ):
+        splits = [split for _, split in group]
+        first = splits[0]
+        count = "" if first.examples is None else f"{first.examples:,}"
+        style = "red" if first.problem or first.bad else "bright_black" if first.state == "missing" else ""
+        table.add_row(
+            "" if task == before else task,
+            name(", ".join(split.split for split in splits)),
+            count,
+            first.state,
+            first.corpus if first.state else "",
+            style=style,
+        )
+        before = task
+    return table

@@ -1,0 +1,283 @@
+"""`beamtree eval MODEL --data …`: accuracy, loss and trees by split, length, depth; tables, JSON, plots."""
+
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from beamtree.cli.options import BatchTokens, Beam, Device, Model
+from beamtree.cli.saying import name, say
+from beamtree.errors import BeamtreeError
+from beamtree.printable import printable, write_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from beamtree.data.task import Task
+    from beamtree.training.tally import SplitResult, Tally
+
+
+def evaluate(
+    model: Model,
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="DATA", help="Further folders and files, as for --data."),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder with the task's splits, or a file in the task's format; may be repeated.",
+            show_default="$BEAMTREE_DATA/TASK or data/TASK",
+        ),
+    ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Split of a folder; may be repeated.", show_default="all that are not for training"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save",
+            help="Keep the JSON in the run folder for `report`: eval.json; eval-beamK.json with --beam, "
+            "eval-merged.json with --merge-equal-trees. Other splits that it has stay.",
+        ),
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Folder for accuracy by length and by depth, as PNG and SVG.")
+    ] = None,
+    batch_tokens: BatchTokens = 16384,
+    beam: Beam = None,
+    bad_rows: Annotated[
+        str | None,
+        typer.Option(
+            help="Rows that cannot be read: refuse them, or skip and count them.",
+            show_default="as in training, else refuse",
+        ),
+    ] = None,
+    merged: Annotated[
+        bool,
+        typer.Option("--merge-equal-trees", help="Unite beams that reach the same tree by different orders."),
+    ] = False,
+    device: Device = "auto",
+) -> None:
+    """Measure a model on labelled data.
+
+    Accuracy comes with Wilson's 95 % interval. F1 is the unlabelled bracketing F1 of the best trees against
+    the gold trees over the whole split; spans of two tokens or more count, that of the whole sentence does
+    not. Exact is the share of sentences whose tree is the gold tree. Sentences of one or two tokens have only
+    one tree and count for neither. A dash: the encoder has no tree of its own.
+    """
+    from rich.console import Console
+
+    from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
+    from beamtree.classifier.model import find_model, load_model
+    from beamtree.cli.progress import count_up
+    from beamtree.data.bad_rows import BadRows
+    from beamtree.data.location import data_folder
+    from beamtree.files.atomic import replace_file
+    from beamtree.paper.plots import require_matplotlib
+    from beamtree.saving.folder import hash_weights
+    from beamtree.training.evaluate import evaluate as run_evaluation
+    from beamtree.training.evaluate import find_sources
+    from beamtree.training.recipe import load_recipe
+
+    if plot is not None:
+        require_matplotlib()
+    if save and not Path(model, "recipe.toml").is_file():
+        raise BeamtreeError(f"--save keeps figures in a run folder, but {model} has no recipe.toml")
+    weights = hash_weights(find_model(model))
+    place = choose_device(device)
+    classifier = load_model(model, device=place)
+    set_beam_size(classifier, beam)
+    if merged:
+        merge_equal_trees(classifier)
+    task = classifier.task
+    paths = [*(data or ()), *(more or ())] or [data_folder(task.name)]
+    for path in paths:
+        if not path.exists():
+            made = f"make data with: beamtree data {task.name}"
+            remedy = "`beamtree data check` says what is there" if task.words else made
+            if task.own is not None:
+                remedy = f"name a table of yours: beamtree eval {shlex.quote(model)} FILE"
+            raise BeamtreeError(f"there is no file or folder {path}; {remedy}")
+    recipe_file = Path(model, "recipe.toml")
+    choice = load_recipe(recipe_file.resolve()).task.bad_rows if recipe_file.is_file() else "refuse"
+    rows = BadRows.chosen(bad_rows or choice)
+    sources = find_sources(task, paths, split or (), rows)
+    results = []
+    with count_up("examples") as bar:
+        for source in sources:
+            row = bar.add_task(printable(source.name), total=None)
+            results.append(
+                run_evaluation(
+                    classifier,
+                    source.name,
+                    source.read(),
+                    batch_tokens=batch_tokens,
+                    advance=lambda done, total, row=row: bar.update(row, completed=done, total=total),  # type: ignore[misc]
+                )
+            )
+            bar.remove_task(row)
+    for path in _learnt_from(Path(model), paths):
+        say(f"beamtree: the model learnt from rows of {path}: these figures are no test of it")
+    for sentence in rows.report():
+        say(f"beamtree: {sentence}")
+
+    content = {
+        "model": model,
+        "encoder": classifier.settings.encoder,
+        "task": task.name,
+        "beam": beam,
+        "merge_equal_trees": merged,
+        "weights": weights,
+        "device": place.type,
+        "command": _command(model, paths, split or (), beam, merged, device),
+        "splits": [{**result.to_dict(), "description": task.splits.get(result.name)} for result in results],
+    }
+    if save:
+        file = Path(model, f"eval{'' if beam is None else f'-beam{beam}'}{'-merged' if merged else ''}.json")
+        kept = _beside_what_stands(file, content)
+        replace_file(file, write_json(kept, indent=2) + "\n")
+        say(f"wrote {file}: {', '.join(entry['split'] for entry in kept['splits'])}")
+    if as_json:
+        typer.echo(write_json(content, indent=2))
+    else:
+        console = Console()
+        for table in _tables(classifier.settings.encoder, task, results):
+            console.print()
+            console.print(table)
+    if plot is not None:
+        for path in _draw(results, plot, f"{classifier.settings.encoder} on {task.name}"):
+            say(f"wrote {path}")
+
+
+def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:
+    """Which of these are files of the user's own that the run was trained on."""
+    from beamtree.data.own import find_split
+    from beamtree.files.bounded import read_json
+    from beamtree.training.run_folder import RunFolder
+
+    file = RunFolder(run).data_file
+    match read_json(file) if file.is_file() else None:
+        case {"path": str(own)}:
+            learnt = set()
+            with suppress(BeamtreeError):  # it is gone, and so is none of these
+                learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
+            return [path for path in paths if path.is_file() and path.resolve() in learnt]
+    return []
+
+
+def _beside_what_stands(file: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """These figures, and those of other splits that the file has of the same weights, measured likewise."""
+    from beamtree.files.bounded import read_json
+
+    before: Any = None
+    with suppress(BeamtreeError):  # what is spoilt is replaced
+        before = read_json(file) if file.is_file() else None
+    match before:
+        case {"splits": [*splits], "command": str(commands), **rest} if all(
+            rest.get(key) == content[key]
+            for key in ("encoder", "task", "beam", "merge_equal_trees", "weights", "device")
+        ):
+            new = {entry["split"] for entry in content["splits"]}
+            others = [entry for entry in splits if isinstance(entry, dict) and entry.get("split") not in new]
+            if others:
+                if content["command"] not in commands:
+                    commands = f"{commands}; {content['command']}"
+                return {**content, "command": commands, "splits": [*others, *content["splits"]]}
+    return content
+
+
+def _command(
+    model: str, paths: Sequence[Path], splits: Sequence[str], beam: int | None, merged: bool, device: str
+) -> str:
+    words = ["beamtree", "eval", model]
+    words += [word for path in paths for word in ("--data", str(path))]
+    words += [word for split in splits for word in ("--split", split)]
+    words += [] if beam is None else ["--beam", str(beam)]
+    words += ["--merge-equal-trees"] if merged else []
+    words += [] if device == "auto" else ["--device", device]
+    return shlex.join(words)
+
+
+def _tables(encoder: str, task: "Task", results: list["SplitResult"]) -> list["Table"]:
+    from beamtree.training.tally import pool
+
+    gold = task.gold_merges is not None
+    tables = [_table(f"{encoder} on {task.name}", "split", [(r.name, r.total) for r in results], gold)]
+    whole = pool(results)
+    together = ", all splits together" if len(results) > 1 else ""
+    longer = "longer sentence of a pair" if task.sentences > 1 else "tokens"
+    by_length = [(f"{low}–{high}", tally) for (low, high), tally in sorted(whole.by_length.items())]
+    by_depth = [(str(depth), tally) for depth, tally in sorted(whole.by_depth.items())]
+    if len(by_length) > 1:
+        tables.append(_table(f"by length ({longer}){together}", "tokens", by_length, gold, align="right"))
+    if len(by_depth) > 1:
+        tables.append(_table(f"by depth (open brackets){together}", "depth", by_depth, gold, align="right"))
+    return tables
+
+
+def _table(
+    title: str, first: str, rows: list[tuple[str, "Tally"]], gold: bool, align: Any = "left"
+) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, justify=align, no_wrap=True)
+    for head, style in (
+        ("examples", ""),
+        ("accuracy %", "bold green"),
+        ("95 % interval", "bright_black"),
+        ("loss", ""),
+        *((("F1 %", "cyan"), ("exact %", "cyan")) if gold else ()),
+    ):
+        table.add_column(head, justify="right", style=style, no_wrap=True)
+    for row, tally in rows:
+        low, high = tally.interval
+        table.add_row(
+            name(row),
+            f"{tally.examples:,}",
+            _percent(tally.accuracy),
+            f"{_percent(low)}–{_percent(high)}",
+            f"{tally.loss:.4f}",
+            *((_percent(tally.trees.f1), _percent(tally.trees.exact_match)) if gold else ()),
+        )
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+def _draw(results: list["SplitResult"], folder: Path, title: str) -> list[Path]:
+    from beamtree.paper.plots import Point, draw_accuracy
+
+    def point(x: float, tally: "Tally") -> Point:
+        return Point(x, tally.accuracy, *tally.interval)
+
+    lengths = {
+        result.name: [
+            point((low + high) / 2, tally) for (low, high), tally in sorted(result.by_length.items())
+        ]
+        for result in results
+    }
+    depths = {
+        result.name: [point(depth, tally) for depth, tally in sorted(result.by_depth.items())]
+        for result in results
+        if result.by_depth
+    }
+    written = draw_accuracy(
+        lengths, title=title, x_label="length (tokens)", stem=folder / "accuracy-by-length", log_x=True
+    )
+    if depths:
+        written += draw_accuracy(
+            depths, title=title, x_label="depth (open brackets)", stem=folder / "accuracy-by-depth"
+        )
+    return written

@@ -1,0 +1,55 @@
+"""`beamtree export MODEL --onnx FILE`: a trained model for runtimes that know nothing of beamtree."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beamtree.cli.options import Beam, Model, refuse_to_replace
+from beamtree.cli.saying import say
+from beamtree.errors import BeamtreeError
+
+
+def export(
+    model: Model,
+    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file, checked in onnxruntime.")] = None,
+    exported_program: Annotated[
+        Path | None, typer.Option(help="Write a file for torch.export.load (.pt2).")
+    ] = None,
+    beam: Beam = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+) -> None:
+    """Write a trained model as a file that runs without beamtree: token ids in, probabilities out.
+
+    Batch size and length are free. The file reads ids (batch, length) as 64-bit integers, 0 where a sentence
+    is padded on the right, and gives probabilities (batch, classes). For a task on pairs the first half of
+    the rows are the first sentences. An ONNX file names its labels and tokens in its metadata; the first
+    token has id 3, and 1 stands for an unknown one.
+
+    Models with any sentence encoder can be exported but gold-grc, which follows trees it is given.
+    """
+    from beamtree.classifier.exports import compare_with_onnx, export_program, save_onnx, save_program
+    from beamtree.classifier.inference import set_beam_size
+    from beamtree.classifier.model import load_model
+
+    wanted = [path for path in (onnx, exported_program) if path is not None]
+    if not wanted:
+        raise BeamtreeError("say what to write: --onnx FILE, --exported-program FILE or both")
+    if onnx == exported_program:
+        raise BeamtreeError(f"both files are to be {onnx}: the second would replace the first")
+    for path in wanted:
+        refuse_to_replace(path, overwrite)
+        if not path.parent.is_dir():
+            raise BeamtreeError(f"there is no folder {path.parent} to write {path.name} to")
+
+    classifier = load_model(model)
+    set_beam_size(classifier, beam)
+    program = export_program(classifier)
+    if exported_program is not None:
+        save_program(program, exported_program)
+        say(f"wrote {exported_program}, for batches of any size and length", err=False)
+    if onnx is not None:
+        save_onnx(program, classifier, onnx)
+        difference = compare_with_onnx(classifier, onnx)
+        agrees = f"in onnxruntime it differs from the model by {difference:.1e} at the most"
+        say(f"wrote {onnx}; {agrees}", err=False)

@@ -1,0 +1,139 @@
+"""How a parsed line is written: a line of brackets or JSON, a drawing for the terminal, SVG."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from beamtree.classifier.parsing import Record, SentenceTrees, Unparsed
+from beamtree.errors import BeamtreeError
+from beamtree.printable import printable, write_json
+from beamtree.trees.beam_trees import ScoredTree
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LINES_OF_A_TREE = r"[─│┌┐└┘├┤┬┴┼╵╷╴╶]+"
+_GAP = 16  # between stacked pictures
+_UNKNOWN_SHOWN = 10  # words
+
+
+def as_brackets(record: Record, *, beams: bool = False) -> str:
+    """`label⇥probability⇥tree`, a tree for each sentence; an unread line is `error⇥⇥line N: why`.
+
+    With `beams` every tree is preceded by its weight, and an empty column parts the two sentences of a pair.
+    """
+    if isinstance(record, Unparsed):
+        return f"error\t\t{printable(str(record))}"
+    columns = [printable(record.label), f"{record.probability:.6f}"]
+    for number, sentence in enumerate(record.trees):
+        if not beams:
+            columns.append(sentence.brackets())
+            continue
+        columns += [""] if number else []
+        for beam, tree in enumerate(sentence.alone().k_best()):
+            columns += [f"{tree.weight:.6f}", sentence.brackets(beam)]
+    return "\t".join(columns)
+
+
+def as_json(record: Record, *, beams: bool = False) -> str:
+    """One object in one line: prediction and, for each sentence, its best tree or all of them."""
+    return write_json(to_dict(record, beams=beams), ensure_ascii=False)
+
+
+def to_dict(record: Record, *, beams: bool = False) -> dict[str, Any]:
+    if isinstance(record, Unparsed):
+        return {"line": record.line, "text": record.text, "error": record.reason}
+    return {
+        "line": record.line,
+        "text": record.text,
+        "label": record.label,
+        "probability": record.probability,
+        "unknown": list(record.unknown),
+        "sentences": [
+            {
+                "tokens": list(sentence.tokens),
+                "trees": [
+                    {
+                        "weight": tree.weight,
+                        "log_score": tree.log_score,
+                        "brackets": sentence.brackets(beam),
+                        "merges": tree.merges,
+                    }
+                    for beam, tree in enumerate(_shown(sentence, beams))
+                ],
+            }
+            for sentence in record.trees
+        ],
+    }
+
+
+def print_text(console: "Console", record: Record, *, beams: bool = False) -> None:
+    """The prediction and the drawn tree; with `beams` all trees, those that differ drawn once."""
+    from rich.text import Text
+
+    def say(*parts: tuple[str, str]) -> None:
+        console.print(Text.assemble(*((printable(text), style) for text, style in parts)), soft_wrap=True)
+
+    say((record.text.replace("\t", "   "), "bold"))
+    if isinstance(record, Unparsed):
+        say(("cannot be read: ", "red"), (str(record), ""))
+        console.print()
+        return
+    say(
+        ("→ ", "bright_black"), (record.label, "bold green"), (f"   probability {record.probability:.1%}", "")
+    )
+    if record.unknown:
+        more = " …" if len(record.unknown) > _UNKNOWN_SHOWN else ""
+        say((f"unknown to the model: {' '.join(record.unknown[:_UNKNOWN_SHOWN])}{more}", "yellow"))
+    for number, sentence in enumerate(record.trees, start=1):
+        alone, drawn = sentence.alone(), dict[frozenset[tuple[int, int]], int]()
+        for beam, tree in enumerate(_shown(sentence, beams)):
+            console.print()
+            heading = [f"sentence {number}"] if len(record.trees) > 1 else []
+            if beams:
+                scores = f"weight {tree.weight:.3f}  log-score {tree.log_score:.3f}"
+                heading.append(f"beam {beam + 1}  {scores}")
+            if heading:
+                say(("  ".join(heading), "cyan"))
+            spans = frozenset(alone.span_sets(0, beam))
+            if spans in drawn:
+                say((f"the tree of beam {drawn[spans]}, merged in another order", "italic"))
+                continue
+            drawn[spans] = beam + 1
+            picture = Text(alone.draw(sentence.tokens, 0, beam, width=console.width))
+            picture.highlight_regex(_LINES_OF_A_TREE, "bright_black")
+            console.print(picture, soft_wrap=True)
+    if not record.trees:
+        say(("this encoder looks for no tree", "italic"))
+    console.print()
+
+
+def as_svg(record: Record, *, beams: bool = False) -> str:
+    """One picture; the sentences of a pair, and with `beams` all trees, below each other."""
+    if isinstance(record, Unparsed):
+        raise BeamtreeError(f"nothing to draw: {record}")
+    pictures = [picture for sentence in record.trees for picture in _pictures(sentence, beams)]
+    if not pictures:
+        raise BeamtreeError("nothing to draw: this encoder looks for no tree")
+    if len(pictures) == 1:
+        return pictures[0]
+    placed, widest, bottom = [], 0, 0
+    for picture in pictures:
+        width, height = _size(picture)
+        placed.append(picture.replace("<svg ", f'<svg y="{bottom}" ', 1))
+        widest, bottom = max(widest, width), bottom + height + _GAP
+    size = f'width="{widest}" height="{bottom - _GAP}" viewBox="0 0 {widest} {bottom - _GAP}"'
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', *placed, "</svg>"])
+
+
+def _pictures(sentence: SentenceTrees, beams: bool) -> list[str]:
+    alone = sentence.alone()
+    return [alone.svg(sentence.tokens, 0, beam) for beam in range(len(_shown(sentence, beams)))]
+
+
+def _shown(sentence: SentenceTrees, beams: bool) -> list[ScoredTree]:
+    return sentence.alone().k_best()[: None if beams else 1]
+
+
+def _size(picture: str) -> tuple[int, int]:
+    width, height = re.findall(r'(?:width|height)="(\d+)"', picture)[:2]
+    return int(width), int(height)

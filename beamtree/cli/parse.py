@@ -1,0 +1,262 @@
+"""`beamtree parse MODEL TEXT`: what a model says of a text and the trees it finds; one line or a million."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from beamtree.cli.options import BatchTokens, Beam, Device, Model, refuse_to_replace
+from beamtree.cli.saying import say
+from beamtree.errors import BeamtreeError
+from beamtree.files.bounded import hash_files, shown
+
+if TYPE_CHECKING:
+    from beamtree.classifier.parsing import Record
+    from beamtree.cli.streaming import LineJob, Transform
+
+
+class Format(StrEnum):
+    text = "text"
+    brackets = "brackets"
+    json = "json"
+    svg = "svg"
+    html = "html"
+
+
+AnyRecord = TypeVar("AnyRecord")
+_BY_SUFFIX = {".json": Format.json, ".jsonl": Format.json, ".svg": Format.svg, ".html": Format.html}
+_NEVER_TEXT = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf")
+
+
+def parse(
+    model: Model,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="What to parse; - reads lines from standard input."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A file (plain, .gz or .xz) with a text in every line.")
+    ] = None,
+    beams: Annotated[
+        bool, typer.Option("--beams", help="All trees with their scores; html always has them.")
+    ] = False,
+    format: Annotated[
+        Format | None, typer.Option(help="How to write it.", show_default="from the name of --out, or text")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file, not to the terminal.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on after the last whole line of an unfinished --out.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first line that cannot be read.")
+    ] = False,
+    max_length: Annotated[
+        int, typer.Option(min=1, help="Lines with more tokens than this count as unreadable.")
+    ] = 10_000,
+    batch_tokens: BatchTokens = 16384,
+    beam: Beam = None,
+    device: Device = "auto",
+) -> None:
+    """Predict the label of a text and draw its tree.
+
+    For a task on pairs, give two texts, or in a file two sentences with a tab between. In a file or on
+    standard input a line that cannot be read gives an error record with its number, and the rest goes on.
+    With --file, --out and the format brackets or json an interrupted run can be resumed, and torchrun or
+    accelerate launch share the lines out over processes and machines that see the same folder.
+    """
+    from beamtree.classifier.inference import choose_device, set_beam_size
+    from beamtree.classifier.model import find_model, load_model
+    from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
+    from beamtree.cli.streaming import LineJob, survey
+    from beamtree.explorer.standalone import view_lines, write_page
+    from beamtree.processes.ranks import Processes
+
+    source = _choose_source(texts, file)
+    format = format or _format_of(out)
+    processes = Processes.from_environment()
+    by_line = format in (Format.brackets, Format.json)
+    files = (source, out) if isinstance(source, Path) and out is not None and by_line else None
+    if files is None:
+        if resume or processes.count > 1:
+            what = "--resume" if resume else "sharing a file out over processes"
+            raise BeamtreeError(f"{what} needs --file, --out and --format json or brackets")
+        if out is not None:
+            refuse_to_replace(out, overwrite)
+
+    classifier = load_model(model, device=choose_device(device, processes.local_rank))
+    set_beam_size(classifier, beam)
+    settings = {"batch_tokens": batch_tokens, "max_length": max_length}
+    watch = _Watch(strict, unnamed=isinstance(source, list))
+    if files is None:
+        lines = _lines(source, classifier.task.sentences)
+        if format is Format.html:
+            name = Path(model).resolve().name
+            viewed = watch(view_lines(classifier, lines, name=name, max_length=max_length))
+            _put(write_page(viewed, title=f"{name}: {classifier.settings.encoder}"), out)
+        else:
+            _write(watch(parse_stream(classifier, lines, **settings)), format, beams, out)
+    else:
+        write = _line_writer(format, beams)
+        made_of = {
+            "model": _checksum(find_model(model)),
+            "format": format.value,
+            "beams": beams,
+            "beam": beam,
+        }
+        _run(
+            LineJob(survey(files[0]), files[1], {**made_of, **settings}, processes, CHUNK_LINES),
+            lambda first, lines: [
+                write(record) for record in watch(parse_lines(classifier, lines, first=first, **settings))
+            ],
+            resume=resume,
+            overwrite=overwrite,
+        )
+    watch.report()
+
+
+def _format_of(out: Path | None) -> Format:
+    if out is not None and out.suffix.lower() in _NEVER_TEXT:
+        raise BeamtreeError(f"cannot write {out.suffix}: pictures are .svg, or .html to play with")
+    return _BY_SUFFIX.get(out.suffix, Format.text) if out is not None else Format.text
+
+
+def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Path | None:
+    """Texts, a file, or None for standard input."""
+    if (texts and file is not None) or (not texts and file is None and sys.stdin.isatty()):
+        raise BeamtreeError("give one of: a TEXT to parse, --file FILE, or - for standard input")
+    if texts:
+        # Python gives bytes that are not UTF-8 as lone surrogates, which no file could hold.
+        return None if texts == ["-"] else [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in texts]
+    return None if file == Path("-") else file
+
+
+def _run(job: "LineJob", transform: "Transform", *, resume: bool, overwrite: bool) -> None:
+    from beamtree.cli.progress import count_up
+
+    first = job.processes.first
+    try:
+        with count_up("lines", wanted=first) as bar:
+            row = bar.add_task("parsing", total=job.own_lines)
+            done = job.run(
+                transform, resume=resume, overwrite=overwrite, advance=lambda lines: bar.advance(row, lines)
+            )
+    except KeyboardInterrupt:
+        say(f"stopped; what is done is kept: --resume goes on with {job.out}")
+        raise typer.Exit(130) from None
+    finally:
+        job.processes.leave()
+    if first:
+        said = f"wrote {job.out}" if done else f"{job.out} was complete already"
+        say(f"{said}: {job.source.lines:,} lines")
+
+
+def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
+    from beamtree.files.lines import read_lines, split_lines
+
+    if isinstance(source, Path):
+        yield from (line for _, line in read_lines(source))
+    elif isinstance(source, list):
+        # For a task on pairs every two arguments are one, unless a tab parts the two in each.
+        size = sentences if not any("\t" in text for text in source) else 1
+        if len(source) % size:
+            raise BeamtreeError(f"this model reads pairs: give two texts, got {len(source)}")
+        yield from ("\t".join(source[i : i + size]) for i in range(0, len(source), size))
+    else:
+        line = None
+        stream = typer.get_text_stream("stdin", encoding="utf-8", errors="replace")
+        for _, line in split_lines(stream, "standard input"):
+            yield line
+        if line is None:
+            raise BeamtreeError("standard input is empty: give a TEXT, --file FILE, or pipe lines in")
+
+
+class _Watch:
+    """Lets records through and counts those that are errors.
+
+    It stops at the first of them if strict, and for texts on the command line, which have no line number.
+    """
+
+    def __init__(self, strict: bool, unnamed: bool) -> None:
+        self.strict, self.unnamed, self.seen, self.unread = strict, unnamed, 0, 0
+
+    def __call__(self, records: Iterable[AnyRecord]) -> Iterator[AnyRecord]:
+        from beamtree.classifier.parsing import Unparsed
+
+        for record in records:
+            self.seen += 1
+            if isinstance(record, Unparsed):
+                if self.unnamed:
+                    raise BeamtreeError(f"cannot read {shown(record.text, most=400)}: {record.reason}")
+                if self.strict:
+                    raise BeamtreeError(str(record))
+                self.unread += 1
+            yield record
+
+    def report(self) -> None:
+        if self.unread:
+            say(f"{self.unread:,} of {self.seen:,} lines could not be read; their records say why")
+
+
+def _line_writer(format: Format, beams: bool) -> Callable[["Record"], str]:
+    from beamtree.cli.formats import as_brackets, as_json
+
+    function = as_json if format is Format.json else as_brackets
+    return lambda record: function(record, beams=beams)
+
+
+def _write(records: Iterator["Record"], format: Format, beams: bool, out: Path | None) -> None:
+    from rich.console import Console
+
+    from beamtree.cli.formats import print_text
+
+    if format is Format.text and out is None:
+        console = Console()
+        for record in records:
+            print_text(console, record, beams=beams)
+        return
+    _put(_pieces(records, format, beams), out)
+
+
+def _put(pieces: Iterator[str], out: Path | None) -> None:
+    from beamtree.files.lines import write_lines
+
+    if out is not None:
+        write_lines(out, pieces)
+        say(f"wrote {out}")
+    else:
+        for piece in pieces:
+            typer.echo(piece)
+
+
+def _pieces(records: Iterator["Record"], format: Format, beams: bool) -> Iterator[str]:
+    import io
+
+    from rich.console import Console
+
+    from beamtree.cli.formats import as_svg, print_text
+
+    if format is Format.text:
+        console = Console(file=io.StringIO(), width=120)
+        for record in records:
+            with console.capture() as drawn:
+                print_text(console, record, beams=beams)
+            yield drawn.get().rstrip("\n") + "\n"
+    elif format is Format.svg:
+        record = next(records)
+        if next(records, None) is not None:
+            raise BeamtreeError("svg is the picture of one text: use --format html for several")
+        yield as_svg(record, beams=beams)
+    else:
+        yield from map(_line_writer(format, beams), records)
+
+
+def _checksum(folder: Path) -> str:
+    """Of all that makes a model what it is."""
+    from beamtree.saving.folder import CONFIG, VOCABULARY, WEIGHTS
+
+    return hash_files(*(folder / name for name in (CONFIG, VOCABULARY, WEIGHTS)))

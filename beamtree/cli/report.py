@@ -1,0 +1,64 @@
+"""`beamtree report RUNS…`: the paper's tables from run folders, as Markdown and HTML."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beamtree.cli.saying import say
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Run folders, or folders of run folders, with what `eval RUN --save` wrote. A folder of run "
+            "folders may have a remarks.toml: targets, costs of rows without a run, runs cut off, options."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for results.md and results.html.", show_default="Markdown to stdout"),
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="targets, summary, listops, logic, sst5, imdb, snli, qqp, mnli, others (splits that the "
+            "paper's tables do not have), trees (against gold), slices (the sweep of d_s), splits (run by "
+            "run), shipped (models in the package), costs, runs or cut-off; may be repeated.",
+            show_default="all that the runs have figures for",
+        ),
+    ] = None,
+    skip: Annotated[
+        bool,
+        typer.Option("--skip", help="Leave runs that cannot be read or counted out, with a note."),
+    ] = False,
+) -> None:
+    """Build the paper's tables from run folders, the published figures beside ours.
+
+    ListOps figures are the median of the seeds, all others the mean; ± is the population standard deviation.
+    Runs whose settings differ from a shipped recipe by more than the seed get a row of their own that says
+    so, and so do evaluations with another beam. Cells without a run show a dash. All runs are listed with
+    their commands.
+    """
+    from beamtree.files.atomic import make_folder, replace_file
+    from beamtree.paper.report.build import build_report
+    from beamtree.paper.report.pages import to_html, to_markdown
+
+    built = build_report(runs, table or (), skip=skip)
+    for note in built.notes:
+        say(f"beamtree: {note}")
+    words = ["beamtree", "report", *map(str, runs)]
+    words += [word for name in table or () for word in ("--table", name)] + (["--skip"] if skip else [])
+    if out is None:
+        typer.echo(to_markdown(built, shlex.join(words)), nl=False)
+        return
+    command = shlex.join([*words, "--out", str(out)])
+    make_folder(out)
+    for name, text in (
+        ("results.md", to_markdown(built, command)),
+        ("results.html", to_html(built, command)),
+    ):
+        replace_file(out / name, text)
+        say(f"wrote {out / name}")

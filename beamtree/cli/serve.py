@@ -1,0 +1,82 @@
+"""`beamtree serve [MODEL…]`: the tree explorer, a page and a JSON API on this machine."""
+
+import socket
+from typing import Annotated
+
+import typer
+
+from beamtree.cli.options import Device
+from beamtree.cli.saying import say
+from beamtree.errors import BeamtreeError
+
+_DEFAULT_PORT = 8765
+
+
+def serve(
+    context: typer.Context,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Model folders, run folders or names of shipped models.",
+            show_default="all that come with beamtree",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0 is the whole network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = _DEFAULT_PORT,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name under which browsers may come; may be repeated."),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one sentence.")] = 1000,
+    max_beam_size: Annotated[int, typer.Option(min=1, help="Beams that may be asked for.")] = 20,
+    max_request_bytes: Annotated[int, typer.Option(min=1, help="Bytes of one request.")] = 65536,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Time of one computation.")] = 20.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Computations at once.", show_default="as many as there are cores, at most 4"
+        ),
+    ] = None,
+    waiting: Annotated[int, typer.Option(min=0, help="Requests that may wait for one; more get 429.")] = 16,
+    device: Device = "cpu",
+) -> None:
+    """Show trees in a browser.
+
+    Type a text and see the prediction, the trees and the search, step by step. The address is printed; Ctrl-C
+    stops it. Only this machine can reach it unless --host says otherwise.
+    """
+    listener = _listen(host, port)
+    with listener:
+        from beamtree.explorer.app import LOCAL_HOSTS, create_app
+        from beamtree.explorer.catalog import load_models
+        from beamtree.explorer.limits import Limits
+        from beamtree.explorer.server import run
+
+        at_once = {"workers": workers} if workers is not None else {}
+        limits = Limits(max_tokens, max_beam_size, max_request_bytes, seconds, waiting=waiting, **at_once)
+        served = load_models(models or (), device)
+        app = create_app(served, limits, {*LOCAL_HOSTS, host, *(allow_host or ())})
+        if host not in ("127.0.0.1", "::1", "localhost"):
+            say("anybody who can reach this machine can use the explorer")
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listener.getsockname()[1]}/"
+        say(f"beamtree explorer: {address}  (Ctrl-C stops it)", err=False)
+        run(app, listener, debug=context.find_root().params.get("debug", False))
+    say("stopped")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Taken before anything is loaded, so that a port in use is told at once."""
+    if not host:  # the system would take it for every address there is
+        raise BeamtreeError("--host is empty: name an address, such as 127.0.0.1")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BeamtreeError(
+            f"cannot listen at {host}, port {port}: {reason.lower()}; --port 0 takes any port that is free"
+        ) from error

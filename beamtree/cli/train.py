@@ -1,0 +1,164 @@
+"""`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from beamtree.errors import BeamtreeError
+from beamtree.files.bounded import is_file, is_folder
+
+if TYPE_CHECKING:
+    from beamtree.training.run_folder import RunFolder
+
+
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="A shipped recipe (listops, sst5, own for your own files, …) or a TOML file."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Change a setting, e.g. training.seed=1; may be repeated.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder to make.", show_default="runs/RECIPE-seedN")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the task's files; for the recipe own a file will do.",
+            show_default="$BEAMTREE_DATA/TASK or data/TASK; with --resume, what the run was begun with",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Continue the run in this folder from its last checkpoint; with a RECIPE, begin it if it "
+            "is not there yet, so that the same command can be restarted."
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that stands there.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--show",
+            help="Print the RECIPE in full, every setting with its meaning, and train nothing; "
+            "without RECIPE, the names of all that are shipped.",
+        ),
+    ] = False,
+    max_minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop after so long, with a checkpoint to resume from.")
+    ] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many steps, with a checkpoint to resume from.")
+    ] = None,
+) -> None:
+    """Train a model by a recipe.
+
+    The run folder gets recipe.toml, metrics.jsonl (one record an epoch), TensorBoard events, the models best/
+    and last/, and checkpoint/. Ctrl-C stops after the present step and leaves a checkpoint. The same command
+    runs on several GPUs: accelerate launch -m beamtree.cli train RECIPE.
+    """
+    if show:
+        typer.echo(_in_full(recipe, changes or ()), nl=False)
+        return
+    if resume is not None and (out is not None or overwrite):
+        raise BeamtreeError("--resume continues a run in its own folder: leave out --out and --overwrite")
+    if recipe is None and resume is None:
+        raise BeamtreeError("name a RECIPE to train by (--show lists them), or a run folder with --resume")
+
+    import signal
+
+    from rich.console import Console
+
+    from beamtree.classifier.model import check_model
+    from beamtree.processes.shared_fate import failing_together
+    from beamtree.training.examples import load_learning_data
+    from beamtree.training.fit import create_accelerator, fit
+    from beamtree.training.live import Display
+    from beamtree.training.recipe import load_recipe
+    from beamtree.training.run_folder import RunFolder
+    from beamtree.training.stopping import Stopping
+
+    stopping = Stopping(minutes=max_minutes, steps=max_steps)
+    accelerator = create_accelerator()
+    display = Display(Console(quiet=not accelerator.is_main_process))
+    continued = resume is not None and (recipe is None or RunFolder(resume).begun)
+    # All have looked at what stands in the folder before the first process changes it.
+    with failing_together(accelerator.device):
+        if resume is not None and continued:
+            folder = RunFolder(resume)
+            settings = folder.continue_with(recipe, changes or ())
+            data = data or _begun_with(folder, display.say)
+        elif recipe is not None:
+            settings = load_recipe(recipe, changes or ())
+            folder = RunFolder(
+                resume or out or Path("runs") / f"{Path(recipe).stem}-seed{settings.training.seed}"
+            )
+        if accelerator.is_main_process and not continued:
+            folder.refuse_if_taken(overwrite)
+        found = load_learning_data(settings, data, display.say)
+        check_model(settings.model, found.task, found.words)
+    with ExitStack() as held:
+        with failing_together(accelerator.device):
+            if accelerator.is_main_process:
+                held.enter_context(folder.held())
+                if not continued:
+                    folder.begin(settings)
+                # A run that goes on is refused if its data are others, and must not have their facts by then.
+                if not (folder.checkpoint_file.is_file() and folder.data_file.is_file()):
+                    folder.write_data_facts(found.facts(settings.task))
+        display.say(
+            f"{settings.model.encoder} on {found.task.name}: {len(found.train):,} training and "
+            f"{len(found.dev):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "
+            f"in {folder.path}"
+        )
+        outcome = fit(
+            settings,
+            folder,
+            found,
+            accelerator=accelerator,
+            stopping=stopping,
+            display=display,
+        )
+    if outcome.finished:
+        best = [record for record in outcome.history if record["best"]][-1]
+        display.say(
+            f"finished: {outcome.reason}; best epoch {best['epoch']} with dev accuracy "
+            f"{best['dev_accuracy']:.2%}, in {folder.best}"
+        )
+    else:
+        command = shlex.join(["beamtree", "train", "--resume", str(folder.path)])
+        display.say(f"{outcome.reason}; continue with: {command}")
+    accelerator.free_memory()  # the wrapped model, which holds on to the process group
+    accelerator.end_training()
+    if stopping.signal_number is not None:
+        raise typer.Exit(128 + signal.Signals(stopping.signal_number))
+
+
+def _begun_with(folder: "RunFolder", say: Callable[[str], None]) -> Path | None:
+    """Where a run that goes on had its data; None where it does not say, or they are gone."""
+    place = folder.read_data_place()
+    if place is None:
+        return None
+    there = is_file(place) or is_folder(place)
+    say(f"data: {place}, as before" if there else f"{place} is gone, where the data of this run were")
+    return place if there else None
+
+
+def _in_full(recipe: str | None, changes: Sequence[str]) -> str:
+    from beamtree.training.recipe import SHIPPED, load_recipe, shipped_recipes
+
+    if recipe is not None:
+        return load_recipe(recipe, changes).to_toml()
+    first = {name: (SHIPPED / f"{name}.toml").read_text(encoding="utf-8") for name in shipped_recipes()}
+    width = max(map(len, first))
+    return "".join(f"{name:{width}}  {text.splitlines()[0][2:]}\n" for name, text in first.items())

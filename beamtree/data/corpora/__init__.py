@@ -1,0 +1,1 @@
+"""Published corpora, read from their own files."""

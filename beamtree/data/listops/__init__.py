@@ -1,0 +1,1 @@
+"""ListOps: its language, draws and splits."""

@@ -1,0 +1,1 @@
+"""Logical inference: its language and draws."""

@@ -1,0 +1,143 @@
+"""Beams that reach the same tree by different orders of merging, united into one; K beams are K trees.
+
+A state of the search is a forest, known by the set of spans it has made. Candidates for the same forest are
+united: the best of them goes on as itself, with the scores of all,
+
+    S(forest) = log Σ exp S(candidate),    ∂S(forest)/∂S(candidate) = exp(S(candidate) − S(forest)),
+
+so a beam's history is no longer a chain of merges but a network, and its gradient a flow through it.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from beamtree.engine.pinned import NodeSpans
+from beamtree.engine.record import LEFT_NEIGHBOUR, RIGHT_NEIGHBOUR, Timeline
+from beamtree.engine.ties import stable_topk
+from beamtree.kernels.runtime.random_bits import mix
+
+
+class _Step(NamedTuple):
+    """What the gradient needs of a step at which A sequences choose among C candidates."""
+
+    ids: Tensor  # (A, K, pairs + 1) the nodes that lived
+    energy: Tensor  # (A, K, pairs)
+    position: Tensor  # (A, C) the pair that a candidate merges
+    heir: Tensor  # (A, C) the slot that its forest got, K for none
+    share: Tensor  # (A, C) its part of the forest's weight
+
+
+class EqualTrees(NodeSpans):
+    """Unites candidates for the same forest, and with `record` remembers how.
+
+    Forests are told apart by a sum of 64-bit numbers, one for each span: order plays no part, and two
+    different ones are taken for equal with a probability of 2⁻⁶⁴.
+    """
+
+    def __init__(self, sequences: int, n: int, K: int, device: torch.device, record: bool) -> None:
+        super().__init__(sequences, n, 1 + sequences * (n + K * (n - 1)), device)
+        self.forests = torch.zeros(sequences, K, dtype=torch.int64, device=device)
+        self.record = record
+        self.steps: list[_Step] = []
+
+    def unite(self, candidates: Tensor, position: Tensor, ids: Tensor) -> Tensor:
+        """The candidates' scores (A, C): of each forest at its best candidate, −inf at the others.
+
+        `position` (A, C) are the pairs they merge, C/K for each beam, `ids` (A·K, …) the nodes that live.
+        """
+        A, C = candidates.shape
+        K = self.forests.shape[1]
+        left = position.view(A * K, -1) + 1
+        start, end = self.spans[ids.gather(1, left), 0], self.spans[ids.gather(1, left + 1), 1]
+        number = mix(mix(start) + end).view(A, K, -1)
+        self.names = (self.forests[:A].unsqueeze(-1) + number).view(A, C)
+
+        best_first = stable_topk(candidates, C)[1]
+        by_name = self.names.gather(1, best_first).argsort(dim=1, stable=True)
+        order = best_first.gather(1, by_name)  # kin side by side, the best before the others
+        name = self.names.gather(1, order)
+        opens = torch.cat((torch.ones_like(name[:, :1], dtype=torch.bool), name[:, 1:] != name[:, :-1]), 1)
+        family = opens.cumsum(1) - 1  # (A, C)
+        self.family = torch.empty_like(family).scatter_(1, order, family)
+
+        best = torch.full_like(candidates, -torch.inf).scatter_reduce_(1, self.family, candidates, "amax")
+        best = best.masked_fill_(best == -torch.inf, 0)
+        parts = (candidates - best.gather(1, self.family)).exp()
+        mass = torch.zeros_like(best).scatter_add_(1, self.family, parts)
+        self.together = (best + mass.log()).gather(1, self.family)  # (A, C)
+        is_heir = torch.zeros_like(opens).scatter_(1, order, opens)
+        self.candidates, self.position = candidates, position
+        return self.together.masked_fill(~is_heir, -torch.inf)
+
+    def keep(self, chosen: Tensor, scores: Tensor, ids: Tensor, energy: Tensor) -> None:
+        """Go on with the candidates chosen (A, K), dead where the score is −inf."""
+        self.forests = self.names.gather(1, chosen)
+        if not self.record:
+            return
+        A, K = chosen.shape
+        C = self.family.shape[1]
+        family = torch.where(scores > -torch.inf, self.family.gather(1, chosen), C)  # C stands for the dead
+        slots = torch.arange(K, device=chosen.device).expand(A, K)
+        slot = chosen.new_full((A, C + 1), K).scatter_(1, family, slots)
+        heir = slot.gather(1, self.family)
+        share = torch.where(heir < K, (self.candidates - self.together).exp(), 0)
+        self.steps.append(_Step(ids.view(A, K, -1)[..., 1:-1], energy, self.position, heir, share))
+
+    def differentiate(
+        self, roots: Tensor, grad_scores: Tensor, links: Tensor, timeline: Timeline
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The merges that matter, the pairs (P, 2) that they scored, and ∂L/∂e of each, (P,).
+
+        Back from the roots: a state passes the gradient of its score on to the candidates it was made of,
+        which are their own states' scores plus e − log Z; every pair that lived took part in that Z.
+        """
+        first, made, K = timeline.first, timeline.made, timeline.K
+        begins = timeline.begins.tolist()
+        flow = grad_scores.new_zeros(made)
+        matters = torch.zeros(made, dtype=torch.bool, device=roots.device)
+        merged = roots >= first
+        flow[roots[merged] - first] = grad_scores[merged]
+        matters[roots[merged] - first] = True
+        grad_pairs = grad_scores.new_zeros(first + 2 * made)
+        for t in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[t]
+            A = step.energy.shape[0]
+            rows = slice(begins[t], begins[t] + A * K)
+            passed = _of_heirs(flow[rows].view(A, K), step.heir) * step.share
+            counts = _of_heirs(matters[rows].view(A, K), step.heir) & (step.share > 0)
+            passed = passed.view(A, K, -1)
+            state = passed.sum(-1, keepdim=True)  # (A, K, 1)
+            grad = -state * step.energy.softmax(-1).nan_to_num_(0)
+            grad.scatter_add_(2, step.position.view(A, K, -1), passed)
+            index = _number_pairs(step.ids[..., :-1], step.ids[..., 1:], first)
+            grad_pairs.index_add_(0, index.reshape(-1), grad.view(-1))
+            if t > 0:
+                earlier = slice(begins[t - 1], begins[t - 1] + A * K)
+                flow[earlier] += state.view(-1)
+                matters[earlier] |= counts.view(A * K, -1).any(1)
+        used = grad_pairs.nonzero().squeeze(1)
+        return matters.nonzero().squeeze(1), _find_pairs(used, links, first), grad_pairs[used]
+
+
+def _of_heirs(values: Tensor, heir: Tensor) -> Tensor:
+    """Each candidate's value of the slot that inherited it (A, C), nothing where none did."""
+    return torch.cat((values, torch.zeros_like(values[:, :1])), 1).gather(1, heir)
+
+
+def _number_pairs(left: Tensor, right: Tensor, first: int) -> Tensor:
+    """A number for each pair: a left leaf's id; else by the younger node and the side it is on."""
+    younger = torch.maximum(left, right)
+    return torch.where(younger < first, left, 2 * younger - first + (left == younger))
+
+
+def _find_pairs(numbers: Tensor, links: Tensor, first: int) -> Tensor:
+    """The pairs (P, 2) that have these numbers."""
+    merge = (numbers - first).clamp(min=0) // 2
+    node = merge + first
+    with_left = torch.stack((links[merge, LEFT_NEIGHBOUR], node), 1)
+    with_right = torch.stack((node, links[merge, RIGHT_NEIGHBOUR]), 1)
+    born = torch.where(((numbers - first) % 2 == 1).unsqueeze(1), with_right, with_left)
+    leaves = torch.stack((numbers, numbers + 1), 1)
+    return torch.where((numbers < first).unsqueeze(1), leaves, born)

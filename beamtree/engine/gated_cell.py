@@ -1,0 +1,143 @@
+"""The gated recursive cell with its derivative written out, so that a batch of nodes can be differentiated
+level by level: activations of all nodes at once, gradients of some at a time, parameters at the end.
+
+    h = W₁ [l; r] + b₁      u = keep · GELU(h)      [a; b; g; c] = W₂ u + b₂
+    p = σ(a)·l + σ(b)·r + σ(g)·c                    parent = LayerNorm(p)
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from beamtree.pytorch.precision import in_blocks
+
+
+class GatedCell:
+    """`GatedRecursiveCell` as a function of its six parameters; products in `product_dtype` (autocast)."""
+
+    def __init__(self, parameters: list[Tensor], product_dtype: torch.dtype, eps: float = 1e-5) -> None:
+        w1, b1, w2, b2, self.norm_weight, self.norm_bias = parameters
+        self.dtype = w1.dtype
+        self.wide = torch.promote_types(w1.dtype, torch.float32)
+        self.product_dtype = product_dtype
+        self.w1, self.w2 = w1.to(product_dtype), w2.to(product_dtype)
+        self.b1, self.b2 = b1.to(product_dtype), b2.to(product_dtype)
+        self.eps = eps
+        self.d = self.norm_weight.shape[0]
+
+    def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:  # (rows, 2, d) -> (rows, d)
+        d, rows = self.d, children.shape[0]
+        pair = children.view(-1, 2 * d)
+        if keep is None:
+            pair = in_blocks(pair)
+        hidden = F.gelu(self._linear(pair, self.w1, self.b1))
+        if keep is not None:
+            hidden *= keep
+        gates = self._linear(hidden, self.w2, self.b2)
+        opened = gates[:, : 3 * d].sigmoid()
+        mixed = opened[:, :d] * pair[:, :d]
+        mixed.addcmul_(opened[:, d : 2 * d], pair[:, d:])
+        mixed.addcmul_(opened[:, 2 * d :], gates[:, 3 * d :])
+        return self._norm(mixed)[:rows]
+
+    def recall(self, children: Tensor, keep: Tensor | None) -> None:
+        """Recompute what the derivative needs, for all rows at once."""
+        d = self.d
+        self.pair = children.view(-1, 2 * d)
+        hidden = self._linear(self.pair, self.w1, self.b1)
+        activated = F.gelu(hidden)
+        slope = torch.ones_like(hidden) if keep is None else keep.to(self.wide)
+        self.activated = activated if keep is None else activated * keep
+        self.to_hidden = torch.ops.aten.gelu_backward(slope, hidden)  # ∂u/∂h, becomes ∂L/∂h
+        gates = self._linear(self.activated, self.w2, self.b2).view(-1, 4, d)
+        self.opened = gates[:, :3].sigmoid()
+        mixed = torch.cat((self.pair.view(-1, 2, d).to(self.wide), gates[:, 3:]), 1)  # (rows, 3, d)
+        self.to_gates = torch.empty_like(gates)  # ∂p/∂[a; b; g; c], becomes ∂L/∂[a; b; g; c]
+        torch.mul(mixed, self.opened * (1 - self.opened), out=self.to_gates[:, :3])
+        self.to_gates[:, 3] = self.opened[:, 2]
+        self.mixed = (mixed * self.opened).sum(1)
+        self.mean = self.mixed.mean(-1, keepdim=True)
+        self.scale = ((self.mixed - self.mean).square().mean(-1, keepdim=True) + self.eps).rsqrt()
+
+    def recalled(self) -> Tensor:
+        """The parents of the rows that were recalled."""
+        return self._norm(self.mixed)
+
+    def pull(self, rows: slice, grad: Tensor) -> Tensor:
+        """Gradients of some rows' parents → gradients of their children, (rows, 2, d)."""
+        through_norm = torch.ops.aten.native_layer_norm_backward(
+            grad,
+            self.mixed[rows],
+            (self.d,),
+            self.mean[rows],
+            self.scale[rows],
+            self.norm_weight.to(self.wide),
+            self.norm_bias.to(self.wide),
+            (True, False, False),
+        )[0].unsqueeze(1)  # (rows, 1, d)
+        to_gates = self.to_gates[rows].mul_(through_norm)
+        to_hidden = self.to_hidden[rows].mul_(self._product(to_gates.flatten(1), self.w2))
+        to_pair = self._product(to_hidden, self.w1).view(-1, 2, self.d)
+        return to_pair.addcmul(through_norm, self.opened[rows, :2])
+
+    def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
+        """Once every row has been pulled: gradients of the six parameters; `grad` is that of all parents."""
+        to_gates = self.to_gates.flatten(1)
+        normed = (self.mixed - self.mean) * self.scale
+        gradients = [
+            self._product(self.to_hidden.t(), self.pair),
+            self.to_hidden.sum(0),
+            self._product(to_gates.t(), self.activated),
+            to_gates.sum(0),
+            (grad * normed).sum(0),
+            grad.sum(0),
+        ]
+        return [g.to(self.dtype) for g in gradients]
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(x.to(self.product_dtype), weight, bias).to(self.wide)
+
+    def _product(self, x: Tensor, y: Tensor) -> Tensor:
+        return (x.to(self.product_dtype) @ y.to(self.product_dtype)).to(self.wide)
+
+    def _norm(self, mixed: Tensor) -> Tensor:
+        weight, bias = self.norm_weight.to(self.wide), self.norm_bias.to(self.wide)
+        return F.layer_norm(mixed, (self.d,), weight, bias, self.eps).to(self.dtype)
+
+
+class SlicedScore:
+    """`SlicedScorer` as a function of its four parameters, with its derivative; always at least float32."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        self.dtype = parameters[0].dtype
+        wide = torch.promote_types(self.dtype, torch.float32)
+        self.w1, self.b1, self.w2, self.b2 = (p.to(wide) for p in parameters)
+        self.slice_size = self.w1.shape[1] // 2
+        self.gradients = [torch.zeros_like(p) for p in (self.w1, self.b1, self.w2, self.b2)]
+
+    def __call__(self, pairs: Tensor) -> Tensor:  # (rows, 2, d) -> (rows,)
+        hidden = self._hidden(in_blocks(self._slices(pairs)))
+        return torch.addmv(self.b2, F.gelu(hidden), self.w2[0])[: pairs.shape[0]]
+
+    def pull(self, pairs: Tensor, grad: Tensor) -> Tensor:
+        """Gradients of scores → gradients of the pairs, (rows, 2, d); the parameters' are summed up."""
+        slices = self._slices(pairs)
+        hidden = self._hidden(slices)
+        to_hidden = torch.ops.aten.gelu_backward(grad.unsqueeze(1) * self.w2, hidden)
+        w1, b1, w2, b2 = self.gradients
+        w1.addmm_(to_hidden.t(), slices)
+        b1 += to_hidden.sum(0)
+        w2[0].addmv_(F.gelu(hidden).t(), grad)
+        b2 += grad.sum()
+        to_pairs = pairs.new_zeros(pairs.shape, dtype=self.w1.dtype)
+        to_pairs[..., : self.slice_size] = (to_hidden @ self.w1).view(-1, 2, self.slice_size)
+        return to_pairs
+
+    def parameter_gradients(self) -> list[Tensor]:
+        return [g.to(self.dtype) for g in self.gradients]
+
+    def _slices(self, pairs: Tensor) -> Tensor:
+        return pairs[..., : self.slice_size].to(self.w1.dtype).reshape(-1, 2 * self.slice_size)
+
+    def _hidden(self, slices: Tensor) -> Tensor:
+        return F.linear(slices, self.w1, self.b1)

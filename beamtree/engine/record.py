@@ -1,0 +1,161 @@
+"""What is asked of a recursion, what a search leaves behind, and what can be read off that.
+
+Ids: 0 is no node; leaf i of sequence b is 1 + b·n + i; then the nodes made, numbered by step, within it by
+sequence (longest first), within it by slot.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from beamtree.trees.beam_trees import BeamTrees
+
+NONE = 0  # the id of no node
+BEFORE, LEFT_NEIGHBOUR, LEFT, RIGHT, RIGHT_NEIGHBOUR, POSITION = range(6)  # columns of Tape.links
+
+ROWS_AT_ONCE = 8192  # bounds what a batched computation holds beside the tape
+
+Compose = Callable[[Tensor, Tensor | None], Tensor]  # child pairs (rows, 2, d), keep -> parents (rows, d)
+Score = Callable[..., Tensor]  # pairs (rows, 2, d), keep where a mask belongs to a pair -> scores (rows,)
+
+
+class Tape(NamedTuple):
+    """The search's record. A row of `links` and `energies` is a merge, and a merge is the node it made."""
+
+    nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero
+    links: Tensor  # (B·K·(n−1), 6) the beam's merge before, the children between neighbours, the position
+    energies: Tensor  # (B·K·(n−1), 4) scores of the pairs it ended: left, chosen, right; log Z
+    roots: Tensor  # (B, K) ids, best beam first, NONE for dead beams
+    relative: Tensor  # (B, K) accumulated scores less `offset`, −inf for dead beams
+    offset: Tensor  # (B,) float64
+
+
+class Options(NamedTuple):
+    """What is asked of a recursion, in the order of the arguments of `beamtree::search`."""
+
+    beam_size: int
+    seed: Tensor | None  # of the noise and the masks; None where nothing is drawn
+    noisy: bool  # Gumbel noise on both selections
+    dropout: float
+    merges: Tensor | None  # (B, n−1): follow this tree instead of searching
+    pins: Tensor | None  # (B, P, 2): spans that every tree contains
+    need_nodes: bool
+
+
+class Beams(NamedTuple):
+    """The beams alive at the end, best first; `vectors`, `relative` and `nodes` carry gradient."""
+
+    vectors: Tensor  # (B, K, d) roots, zero for dead beams
+    relative: Tensor  # (B, K) accumulated log-scores less `offset`, −inf for dead beams
+    nodes: Tensor  # (B, K, n−1, d) the node made at each step, zero where none; (B, K, 0, d) if not asked for
+    offset: Tensor  # (B,) float64
+    merges: Tensor  # (B, K, n−1) the position merged at each step, −1 where none
+    lengths: Tensor
+
+    def root(self) -> Tensor:  # (B, d)
+        weights = self.relative.softmax(1).unsqueeze(-1)  # at least float32, and so the sum
+        return (weights * self.vectors).sum(1).to(self.vectors.dtype)
+
+    def trees(self) -> BeamTrees:
+        return BeamTrees(self.merges, self.relative, self.offset, self.lengths)
+
+
+def empty_results(
+    leaves: Tensor, lengths: Tensor, K: int, need_nodes: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What a recursion returns, shapes and types only."""
+    B, n, d = leaves.shape
+    return (
+        leaves.new_empty(B, K, d),
+        leaves.new_empty(B, K, dtype=torch.promote_types(leaves.dtype, torch.float32)),
+        leaves.new_empty(B, K, n - 1 if need_nodes else 0, d),
+        leaves.new_empty(B, dtype=torch.float64),
+        lengths.new_empty(B, K, n - 1),
+        lengths.new_empty(B * K * (n - 1), 6),
+    )
+
+
+class Timeline:
+    """When, where and in which sequence a node was made, read off its id."""
+
+    def __init__(self, lengths: Tensor, n: int, K: int) -> None:
+        self.n, self.K = n, K
+        self.first = 1 + lengths.shape[0] * n  # the id of the first node made
+        self.order = lengths.argsort(descending=True, stable=True)
+        self.running = _running_counts(lengths.tolist(), n)  # how many sequences merge at each step
+        counts = torch.tensor([0, *self.running], dtype=torch.int64, device=lengths.device)
+        self.begins = (counts * K).cumsum(0)  # the first merge of each step, and the end
+        self.made = K * sum(self.running)
+
+    def step(self, merges: Tensor) -> Tensor:
+        return torch.searchsorted(self.begins, merges, right=True) - 1
+
+    def slot(self, merges: Tensor) -> Tensor:
+        return merges % self.K
+
+    def sequence(self, merges: Tensor) -> Tensor:
+        return self.order[(merges - self.begins[self.step(merges)]) // self.K]
+
+    def born(self, ids: Tensor) -> Tensor:
+        """The first step at which a node's pairs are scored."""
+        return torch.where(ids < self.first, 0, self.step(ids - self.first) + 1)
+
+    def names(self, ids: Tensor) -> Tensor:
+        """A number for each node of a sequence, whatever the padding and the rest of the batch."""
+        merges = ids - self.first
+        return torch.where(
+            merges < 0, (ids - 1) % self.n, 2**32 + self.step(merges) * self.K + self.slot(merges)
+        )
+
+    def owner(self, ids: Tensor) -> Tensor:
+        """The sequence that a node, leaf or made, belongs to."""
+        merges = ids - self.first
+        return torch.where(merges < 0, (ids - 1) // self.n, self.sequence(merges.clamp(min=0)))
+
+
+def _running_counts(lengths: list[int], n: int) -> list[int]:
+    ends = [0] * n
+    for length in lengths:
+        ends[length - 1] += 1
+    counts, running = [], len(lengths)
+    for t in range(n - 1):
+        running -= ends[t]
+        counts.append(running)
+    return counts
+
+
+def find_lineages(links: Tensor, roots: Tensor, lengths: Tensor, n: int) -> Tensor:
+    """The merge made at each step in the history of each beam, (B, K, n−1) rows of `links`; −1 where none.
+
+    The chain of merges before a root is unrolled by doubling: once the first L links of a chain are known,
+    stepping L back from each of them gives the next L.
+    """
+    B, K = roots.shape
+    first = 1 + B * n
+    made = links.shape[0]
+    back = torch.cat((links[:, BEFORE] - first, links.new_full((1,), -1)))  # the last entry: no merge
+    back = torch.where(back < 0, made, back)
+    last = torch.where(roots < first, made, roots - first)
+    chain = last.unsqueeze(-1)  # (B, K, L), newest first
+    while chain.shape[-1] < n - 1:
+        chain = torch.cat((chain, back[chain]), -1)
+        back = back[back]
+    newest_first = (lengths - 2).view(B, 1, 1) - torch.arange(n - 1, device=links.device)  # (B, 1, n−1)
+    by_step = chain.gather(-1, newest_first.clamp(min=0).expand(B, K, n - 1))
+    return torch.where((newest_first < 0) | (by_step == made), -1, by_step)
+
+
+def inner_nodes(nodes: Tensor, lineages: Tensor, wanted: bool) -> Tensor:
+    """Vectors of the nodes each beam made, (B, K, n−1, d), zero where none; (B, K, 0, d) if not wanted."""
+    B, K, steps = lineages.shape
+    if not wanted:
+        return nodes.new_empty(B, K, 0, nodes.shape[1])
+    first = 1 + B * (steps + 1)
+    return nodes[torch.where(lineages < 0, NONE, lineages + first)]
+
+
+def merge_positions(links: Tensor, lineages: Tensor) -> Tensor:
+    """The position merged at each step of each beam, (B, K, n−1), −1 where none."""
+    return torch.where(lineages < 0, -1, links[lineages, POSITION])

@@ -1,0 +1,201 @@
+"""The gradient: from the beams alive at the end back to the leaves and the parameters.
+
+Only the survivors' history matters. A merge is a node, and `Tape.links` chains the merges of a lineage, so
+a sum over a lineage is a sum over a linked list: done for all merges at once, in log₂ n rounds of doubling.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from beamtree.engine.randomness import Randomness, node_masks, pair_masks
+from beamtree.engine.record import BEFORE, LEFT, LEFT_NEIGHBOUR, RIGHT, ROWS_AT_ONCE, Tape, Timeline
+
+if TYPE_CHECKING:
+    from beamtree.engine.equal_trees import EqualTrees
+
+
+class DifferentiableCell(Protocol):
+    def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor: ...
+    def recall(self, children: Tensor, keep: Tensor | None) -> None: ...
+    def pull(self, rows: slice, grad: Tensor) -> Tensor: ...
+    def parameter_gradients(self, grad: Tensor) -> list[Tensor]: ...
+
+
+class DifferentiableScore(Protocol):
+    @property
+    def __call__(self) -> Callable[..., Tensor]: ...
+    @property
+    def pull(self) -> Callable[..., Tensor]: ...  # pairs, gradients, keep where a mask belongs to a pair
+    def parameter_gradients(self) -> list[Tensor]: ...
+
+
+class Gradients(NamedTuple):
+    leaves: Tensor  # (B, n, d)
+    cell: list[Tensor]
+    scorer: list[Tensor]
+
+
+@torch.no_grad()
+def replay(
+    tape: Tape,
+    lengths: Tensor,  # (B,)
+    grad_roots: Tensor,  # (B, K, d)
+    grad_scores: Tensor,  # (B, K)
+    cell: DifferentiableCell,
+    score: DifferentiableScore,
+    *,
+    n: int,
+    randomness: Randomness | None = None,
+    inner: tuple[Tensor, Tensor] | None = None,  # lineages (B, K, n−1), ∂L of their nodes (B, K, n−1, d)
+    equal_trees: "EqualTrees | None" = None,  # how the search united beams
+    heights: Tensor | None = None,  # of all nodes, where the search has kept them
+) -> Gradients:
+    B, K = tape.roots.shape
+    d = tape.nodes.shape[1]
+    wide = tape.relative.dtype
+    timeline = Timeline(lengths, n, K)
+    first = timeline.first
+
+    if equal_trees is None:
+        weight = _lineage_weights(tape, grad_scores, first, timeline.made)
+        survivors = weight[:, 1].nonzero().squeeze(1)  # in the order they were made
+    else:
+        survivors, pairs, grad_pairs = equal_trees.differentiate(
+            tape.roots, grad_scores.to(wide), tape.links, timeline
+        )
+    S = survivors.shape[0]
+    links = tape.links[survivors]
+    rank = torch.full((timeline.made + 1,), S, device=survivors.device)  # merge -> place among survivors
+    rank[survivors] = torch.arange(S, device=survivors.device)
+
+    if heights is None:
+        height = _heights(links[:, LEFT : RIGHT + 1], rank, first)
+    else:
+        height = heights[first + survivors]
+    order = height.argsort(stable=True)
+    by_height = survivors[order]
+    row = torch.arange(first + timeline.made, device=survivors.device)  # id -> row of `grad`
+    row[first + by_height] = torch.arange(first, first + S, device=survivors.device)
+
+    grad = tape.nodes.new_zeros(first + S, d, dtype=wide)
+    alive = tape.roots.view(-1).nonzero().squeeze(1)
+    grad.index_add_(0, row[tape.roots.view(-1)[alive]], grad_roots.reshape(-1, d)[alive].to(wide))
+
+    if inner is not None and inner[1].shape[2]:
+        lineages, grad_inner = inner
+        made = lineages >= 0
+        grad.index_add_(0, row[lineages[made] + first], grad_inner[made].to(wide))
+
+    if equal_trees is None:
+        pairs, grad_pairs = _pair_gradients(tape, survivors, links, rank, weight[survivors, 0], timeline)
+    for some, grad_some in zip(pairs.split(ROWS_AT_ONCE), grad_pairs.split(ROWS_AT_ONCE), strict=True):
+        vectors = tape.nodes[some]
+        if randomness is not None and randomness.per_pair and randomness.dropout > 0.0:
+            pulled = score.pull(vectors, grad_some, pair_masks(randomness, timeline, some, vectors.dtype))
+        else:
+            pulled = score.pull(vectors, grad_some)
+        grad.index_add_(0, row[some.view(-1)], pulled.reshape(-1, d).to(wide))
+
+    children = tape.links[by_height, LEFT : RIGHT + 1]  # (S, 2) ids
+    keep = _masks(randomness, timeline, by_height, children, tape.nodes.dtype)
+    cell.recall(tape.nodes[children.view(-1)].view(S, 2, d), keep)
+    child_rows = row[children]
+    ends = height.bincount()[1:].cumsum(0).tolist() if S else []
+    for start, end in reversed(list(zip([0, *ends], ends, strict=False))):
+        rows = slice(start, end)
+        pulled = cell.pull(rows, grad[first + start : first + end])
+        grad.index_add_(0, child_rows[rows].view(-1), pulled.reshape(-1, d).to(wide))
+
+    grad_leaves = grad[1:first].view(B, n, d).to(tape.nodes.dtype, copy=True)  # not the storage of all
+    return Gradients(grad_leaves, cell.parameter_gradients(grad[first:]), score.parameter_gradients())
+
+
+def _masks(
+    randomness: Randomness | None, timeline: Timeline, merges: Tensor, children: Tensor, dtype: torch.dtype
+) -> Tensor | None:
+    """The dropout masks these nodes were made with, drawn again."""
+    if randomness is None or randomness.dropout == 0.0:
+        return None
+    if randomness.per_pair:
+        return pair_masks(randomness, timeline, children, dtype)
+    return node_masks(randomness, timeline, merges, dtype)
+
+
+def _lineage_weights(tape: Tape, grad_scores: Tensor, first: int, made: int) -> Tensor:
+    """For each merge: the sum of ∂L/∂S over the surviving beams with it, and their number. (made, 2)"""
+    weight = tape.relative.new_zeros(made + 1, 2)  # the last row stands for "no merge"
+    roots = tape.roots.view(-1)
+    merged = (roots >= first).nonzero().squeeze(1)
+    last = roots[merged] - first
+    weight[last, 0] = grad_scores.reshape(-1)[merged].to(weight.dtype)
+    weight[last, 1] = 1
+    ancestor = _ancestors(tape.links[:made, BEFORE] - first)
+    while bool((ancestor[:-1] < made).any()):
+        weight.index_add_(0, ancestor[:-1], weight[:-1].clone())
+        ancestor = ancestor[ancestor]
+    return weight[:-1]
+
+
+def _ancestors(before: Tensor) -> Tensor:
+    """The merge one step earlier, (m + 1,); m, the last entry, stands for "no merge"."""
+    m = before.shape[0]
+    return torch.cat((torch.where(before < 0, m, before), before.new_full((1,), m)))
+
+
+def _heights(children: Tensor, rank: Tensor, first: int) -> Tensor:
+    """Heights of the survivors, given in the order they were made. (S,)"""
+    S = children.shape[0]
+    places = torch.where(children < first, S, rank[(children - first).clamp(min=0)])
+    heights = [0] * (S + 1)  # the last entry is a leaf's
+    for i, (left, right) in enumerate(places.tolist()):
+        heights[i] = 1 + max(heights[left], heights[right])
+    return torch.tensor(heights[:S], dtype=torch.int64, device=children.device)
+
+
+def _pair_gradients(
+    tape: Tape,
+    survivors: Tensor,
+    links: Tensor,
+    rank: Tensor,
+    weight: Tensor,
+    timeline: Timeline,
+) -> tuple[Tensor, Tensor]:
+    """The pairs (P, 2) that survivors ended, and ∂L/∂e of each, (P,).
+
+    A pair is in Z_t from the step its younger node was there until it is merged or broken, so
+    ∂S/∂e = [chosen] − Σ_life exp(e − log Z_t). Every pair of a lineage ends exactly once.
+    """
+    pairs = links[:, LEFT_NEIGHBOUR:].unfold(1, 2, 1)[:, :3]  # (S, 3, 2): left, chosen, right
+    energy = tape.energies[survivors]  # (S, 4)
+    birth = timeline.born(pairs).amax(-1)  # (S, 3)
+    life = timeline.step(survivors).unsqueeze(1) + 1 - birth
+    before = links[:, BEFORE] - timeline.first
+    ancestor = _ancestors(torch.where(before < 0, -1, rank[before.clamp(min=0)]))
+    mass = _lineage_log_sum(-energy[:, 3], ancestor, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
+    grad = -(energy[:, :3] + mass).exp()
+    grad[:, 1] += 1
+    grad *= weight.unsqueeze(1)
+    exists = (energy[:, :3] > -torch.inf).nonzero(as_tuple=True)
+    return pairs[exists], grad[exists]
+
+
+def _lineage_log_sum(values: Tensor, ancestor: Tensor, life: Tensor) -> Tensor:
+    """log Σ exp(values) over the last `life` (S, m) merges of each lineage, this merge included. (S, m)
+
+    A life is cut into windows of 1, 2, 4, … merges by the binary digits of its length; windows of the next
+    size come from two of the last. Differences of prefix sums would cancel where log Z moves far.
+    """
+    window = torch.cat((values, values.new_full((1,), -torch.inf)))
+    total = values.new_full(life.shape, -torch.inf)
+    place = torch.arange(values.shape[0], device=values.device).unsqueeze(1).expand_as(life)
+    while bool(life.any()):
+        odd = life % 2 == 1
+        total = torch.where(odd, torch.logaddexp(total, window[place]), total)
+        place = torch.where(odd, ancestor[place], place)
+        window = torch.logaddexp(window, window[ancestor])
+        ancestor = ancestor[ancestor]
+        life = life // 2
+    return total

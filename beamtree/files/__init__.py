@@ -1,0 +1,1 @@
+"""Files: replaced whole, read with bounds, tensors in them, tables as dataclasses."""

@@ -1,0 +1,134 @@
+"""Text files of one example a line: read plain, .gz or .xz with line numbers; written whole or not at all.
+
+What is in memory is bounded: the length of a line, and of what is kept how far an archive may unpack.
+"""
+
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from beamtree.errors import BeamtreeError
+from beamtree.files.atomic import make_folder, replacing
+from beamtree.files.unpacking import COMPRESSIONS, OPENERS, refuse_if_it_swells
+
+LONGEST_LINE = 8 << 20  # characters; a ListOps expression of a million tokens has 6.5 million
+
+
+class MissingFileError(BeamtreeError):
+    """A folder lacks a file that a split is made of."""
+
+
+def find_file(folder: Path, names: Sequence[str]) -> Path:
+    """The first of `names` that `folder` holds, plain, .gz or .xz; several names where releases differ."""
+    if not folder.is_dir():
+        raise BeamtreeError(
+            f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
+        )
+    for name in names:
+        for compression in COMPRESSIONS:
+            if (path := folder / (name + compression)).is_file():
+                return path
+    present = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    shown = ", ".join(present[:20]) + (f" and {len(present) - 20} more" if len(present) > 20 else "")
+    wanted = " or ".join(names)
+    raise MissingFileError(f"{folder} has no {wanted} (plain, .gz or .xz); it holds {shown or 'nothing'}")
+
+
+def read_lines(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end); every way a file can be unreadable is a BeamtreeError.
+
+    Bytes that are not UTF-8 are one of these, unless `wrong_bytes` is "surrogateescape".
+    """
+    number = 0
+    try:
+        with _open(path, wrong_bytes) as file:
+            for number, line in split_lines(file, str(path)):
+                yield number, line
+    except FileNotFoundError:
+        raise BeamtreeError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise BeamtreeError(f"{path} is a folder, a file is wanted") from None
+    except EOFError:
+        raise BeamtreeError(
+            f"{path} is truncated: the archive ends after line {number}; copy it again"
+        ) from None
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise BeamtreeError(f"{path} is not a sound {path.suffix} archive: {error}") from None
+    except UnicodeDecodeError as error:
+        raise BeamtreeError(f"{path} is not UTF-8 text (after line {number}: {error.reason})") from None
+    except OSError as error:
+        raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from None
+    if number == 0:
+        raise BeamtreeError(f"{path} is empty")
+
+
+def split_lines(file: TextIO, source: str) -> Iterator[tuple[int, str]]:
+    """The numbered lines of an open file, none of which is longer than a bound."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise BeamtreeError(
+                f"{source}, line {number} has more than {LONGEST_LINE:,} characters, the most that are read "
+                "of one: put every text in a line of its own"
+            )
+        yield number, line.removesuffix("\n").removesuffix("\r")
+
+
+def read_rows(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int, str]]:
+    """The lines but blank ones at the end of the file, which are no rows; they may all be kept in memory."""
+    refuse_if_it_swells(path)
+    blank: list[str] = []  # the last lines read
+    characters = 0
+    number = 0
+    for number, line in read_lines(path, wrong_bytes=wrong_bytes):
+        if line and not line.isspace():
+            yield from enumerate(blank, start=number - len(blank))
+            blank.clear()
+            characters = 0
+            yield number, line
+            continue
+        blank.append(line)
+        characters += len(line) + 64  # for what else a line takes
+        if characters > LONGEST_LINE:
+            raise BeamtreeError(f"{path}, line {number}: {len(blank):,} lines in a row are blank")
+    if len(blank) == number:
+        raise BeamtreeError(f"{path} is empty")
+
+
+def in_blocks(lines: Iterable[str], most: int) -> Iterator[list[str]]:
+    """Lines in lists of at most so many, and of no more characters than the longest line may have."""
+    block: list[str] = []
+    characters = 0
+    for line in lines:
+        if block and characters + len(line) > LONGEST_LINE:
+            yield block
+            block, characters = [], 0
+        block.append(line)
+        characters += len(line)
+        if len(block) == most:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write `lines` beside `path` and rename at the end, so that `path` is never half a file.
+
+    Making the lines may fail too: then nothing is left behind and an older file stays as it was.
+    """
+    make_folder(path.parent)
+    with replacing(path) as file:
+        file.writelines(line.encode() + b"\n" for line in lines)
+
+
+def _open(path: Path, wrong_bytes: str) -> TextIO:
+    # utf-8-sig drops a byte-order mark; newline="\n" keeps a carriage return inside a line from splitting it.
+    file: TextIO = OPENERS.get(path.suffix, open)(
+        path, "rt", encoding="utf-8-sig", errors=wrong_bytes, newline="\n"
+    )
+    return file

@@ -1,0 +1,84 @@
+"""Tensors and JSON notes in one safetensors file that knows its own checksum; nothing is pickled.
+
+One file is replaced in one rename, so whoever reads it sees the old content or the new, never a mixture.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beamtree.errors import BeamtreeError, first_line
+from beamtree.files.atomic import replace_file
+from beamtree.files.bounded import machine_memory, parse_json, refuse_unless_file, shown
+from beamtree.printable import write_json
+
+_LARGEST_HEADER = 8 << 20  # bytes; a checkpoint of a thousand epochs has a million
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    """Write beside, flush and rename; `notes` is anything JSON can hold."""
+    from safetensors.torch import save
+
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = write_json(notes)
+    # Under one key, because safetensors writes several in an order that changes from time to time.
+    metadata = {"beamtree": write_json({"notes": text, "sha256": _checksum(flat, text)})}
+    replace_file(path, save(flat, metadata))
+
+
+def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors, on the CPU, and the notes; refuses a file that is damaged or not ours.
+
+    Tensors of more than `largest` bytes are refused unread; without it, those that fill the machine's memory.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    refuse_unless_file(path, _LARGEST_HEADER + (machine_memory() if largest is None else largest))
+    try:
+        with path.open("rb") as start:
+            if int.from_bytes(start.read(8), "little") > _LARGEST_HEADER:
+                raise BeamtreeError(
+                    f"{path} is damaged: its header would have over {_LARGEST_HEADER:,} bytes"
+                )
+        with safe_open(path, framework="pt") as file:
+            metadata = parse_json((file.metadata() or {}).get("beamtree", "null"), str(path))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except BeamtreeError:
+        raise
+    except OSError as error:
+        raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
+    except (SafetensorError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+        raise BeamtreeError(f"{path} is damaged or not a safetensors file: {first_line(error)}") from error
+    match metadata:
+        case {"notes": str(text), "sha256": str(checksum)}:
+            if _checksum(tensors, text) != checksum:
+                raise BeamtreeError(f"{path} is damaged: its content does not match its checksum")
+            notes = parse_json(text, str(path))
+            if isinstance(notes, dict):
+                _refuse_unless_finite(tensors, path)
+                return tensors, notes
+    raise BeamtreeError(f"{path} carries no checksum: it was not written by beamtree")
+
+
+def _refuse_unless_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            ends = torch.stack(tensor.aminmax() if tensor.element_size() > 1 else tensor.float().aminmax())
+            if not ends.isfinite().all():  # the least and the greatest are NaN if any is
+                raise BeamtreeError(
+                    f"{path}: the tensor {shown(name)} holds numbers that are not finite: take weights from "
+                    "before they became so"
+                )
+
+
+def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:
+    digest = hashlib.sha256(notes.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

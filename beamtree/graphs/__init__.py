@@ -1,0 +1,1 @@
+"""CUDA graphs: steps, whole passes, a user's own cell."""

@@ -1,0 +1,310 @@
+"""CUDA graphs of a cell and scorer of the user's: a step of the search, and the pull of a level's gradients.
+
+Launched one by one, their kernels keep a GPU waiting. A graph holds what Python decided when it was captured:
+what may decide otherwise later is part of its key.
+"""
+
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from beamtree.engine.own_cell import AutogradCell, AutogradScore
+from beamtree.engine.randomness import Randomness
+from beamtree.engine.record import Tape
+from beamtree.graphs import step_graphs
+from beamtree.graphs.cache_key import baked_in
+from beamtree.graphs.static_search import StaticSearch
+
+CAPACITY = 16  # graphs of one cell, at most
+BYTES_AT_MOST = 1 << 30  # of buffers, for the graphs of one cell together
+SHORTEST = 16  # tokens that the smallest graph has room for
+_BESIDE_A_NODE = 160  # bytes of links, energies and lists, at most
+PULLED_ROWS = (64, 512, 4096)  # beyond, a level has enough to do
+
+_DECIDED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
+class Graphs(NamedTuple):
+    """What one recursion replays."""
+
+    search: "SearchGraph"
+    pulls: tuple["PullGraph", ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int | None]:
+        return self.search.shape
+
+    def cell(self, cell: Callable[..., Tensor], parameters: Sequence[Tensor]) -> AutogradCell:
+        return CapturedCell(cell, parameters, self.pulls)
+
+    def run(self, *search: Any) -> tuple[Tape, Tensor]:
+        return self.search.run(*search)
+
+
+def find_graphs(
+    cell: nn.Module,
+    scorer: nn.Module,
+    leaves: Tensor,  # (B, n, d)
+    beam_size: int,
+    randomness: Randomness | None,
+    pins: Tensor | None,
+) -> Graphs | None:
+    """Graphs for an input that is then padded to `Graphs.shape`; None where there are none."""
+    if not (
+        leaves.shape[1] > 1 and leaves.shape[0] and type(leaves) is Tensor and step_graphs.may_replay(leaves)
+    ):
+        return None
+    if getattr(cell, "_is_replica", False):  # DataParallel makes new ones for every call
+        return None
+    state = baked_in(cell, leaves.device), baked_in(scorer, leaves.device)
+    if None in state:
+        return None
+    with _owners_lock:
+        owned = _owners.setdefault(cell, CellGraphs())
+    return owned.find(
+        AutogradCell(cell, ()), AutogradScore(scorer, ()), state, leaves, beam_size, randomness, pins
+    )
+
+
+def padded_sizes(B: int, n: int, pins: int | None) -> tuple[int, int, int | None]:
+    """Sizes that few graphs serve: lengths up to a power of two, batches to the next eighth of one."""
+    eighth = max(1, (1 << B.bit_length() - 1) // 8)
+    wider = pins if pins is None else _power_of_two(pins)
+    return -(-B // eighth) * eighth, max(SHORTEST, _power_of_two(n)), wider
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number - 1).bit_length()
+
+
+class CellGraphs:
+    """The graphs of one cell, the longest unused dropped first; freed with the cell."""
+
+    def __init__(self) -> None:
+        self.capacity = CAPACITY
+        self._graphs: OrderedDict[Hashable, SearchGraph | PullGraph] = OrderedDict()
+        self._asked = self._captured = 0
+        self._pools: dict[Hashable, Any] = {}
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()  # graphs share memory, so one runs at a time
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(graph.nbytes for graph in self._graphs.values())
+
+    def find(
+        self,
+        cell: AutogradCell,
+        score: AutogradScore,
+        state: Hashable,
+        leaves: Tensor,
+        beam_size: int,
+        randomness: Randomness | None,
+        pins: Tensor | None,
+    ) -> Graphs | None:
+        B, n, d = leaves.shape
+        B, n, P = padded_sizes(B, n, None if pins is None else pins.shape[1])
+        noisy, dropout, hidden = False, 0.0, 0
+        if randomness is not None:
+            noisy, dropout, hidden = randomness.noisy, randomness.dropout, randomness.hidden_size
+        kind, surroundings = leaves.device.type, step_graphs.surroundings(leaves.device)
+        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        key = (d, leaves.dtype, dropout, hidden, cast, state, *surroundings)
+        make_buffers = partial(
+            StaticSearch, beam_size=beam_size, noisy=noisy, dropout=dropout, hidden_size=hidden, pins=P
+        )
+        with self._lock:
+            self._asked += 1
+            pool = self._pools.get(surroundings[:2])  # only one stream's kernels keep an order
+            if pool is None:
+                pool = self._pools[surroundings[:2]] = torch.cuda.graph_pool_handle()
+
+            def capture_search() -> SearchGraph | None:
+                if self._captured >= 2 * CAPACITY and 2 * self._captured > self._asked:
+                    raise RuntimeError("shapes or weights change too often")
+                rows = B * (n + beam_size * n)
+                if rows * (d * leaves.element_size() + _BESIDE_A_NODE) > BYTES_AT_MOST:
+                    return None
+                self._captured += 1
+                return SearchGraph(make_buffers(leaves.new_empty(B, n, d)), cell, score, pool, self._turn)
+
+            def capture_pull(rows: int) -> PullGraph:
+                return PullGraph(rows, cell, leaves, hidden if dropout > 0.0 else None, pool, self._turn)
+
+            search = self._find((key, B, n, beam_size, noisy, P), capture_search)
+            if not isinstance(search, SearchGraph):
+                return None
+            pulls = []
+            for rows in PULLED_ROWS if torch.is_grad_enabled() else ():
+                pull = self._find((key, rows), partial(capture_pull, rows))
+                pulls += [pull] if isinstance(pull, PullGraph) else []
+            return Graphs(search, tuple(pulls))
+
+    def _find(
+        self, key: Hashable, capture: Callable[[], "SearchGraph | PullGraph | None"]
+    ) -> "SearchGraph | PullGraph | None":
+        if self.capacity == 0:
+            return None
+        if key not in self._graphs:
+            try:
+                # Buffers made in inference mode could not be written to outside of it.
+                with torch.inference_mode(False), torch.no_grad():
+                    made = capture()
+            except RuntimeError as error:
+                self._give_up(str(error))
+                return None
+            if made is None:
+                return None
+            self._graphs[key] = made
+        self._graphs.move_to_end(key)
+        while len(self._graphs) > self.capacity or self.nbytes > BYTES_AT_MOST:
+            self._graphs.popitem(last=False)
+        return self._graphs.get(key)
+
+    def _give_up(self, reason: str) -> None:
+        self.capacity = 0
+        self._graphs.clear()
+        warnings.warn(
+            f"beamtree: no CUDA graphs of your cell and scorer, slower but as exact: {reason}", stacklevel=2
+        )
+
+
+_owners: weakref.WeakKeyDictionary[nn.Module, CellGraphs] = weakref.WeakKeyDictionary()
+_owners_lock = threading.Lock()
+
+
+class SearchGraph:
+    def __init__(
+        self,
+        buffers: StaticSearch,
+        cell: AutogradCell,
+        score: AutogradScore,
+        pool: Any,
+        turn: threading.Lock,
+    ) -> None:
+        self.buffers, self.turn = buffers, turn
+        self.nbytes = buffers.nbytes
+        calls: list[Callable[[], Any]] = [partial(buffers.step, cell, score)]
+        calls += [buffers.draw] if buffers.steps_drawn else []
+        self._step, *self._draw = (replay for replay, _ in _capture(calls, buffers.nodes.device, pool))
+
+    @property
+    def shape(self) -> tuple[int, int, int | None]:
+        """Sequences, tokens and pinned spans that there is room for."""
+        B, _, n = self.buffers.sizes
+        fence = self.buffers.fence
+        return B, n, None if fence is None else fence.pins.shape[1]
+
+    @torch.no_grad()
+    def run(
+        self,
+        leaves: Tensor,
+        lengths: Tensor,
+        score: AutogradScore,
+        steps: int,
+        randomness: Randomness | None,
+        pins: Tensor | None,
+    ) -> tuple[Tape, Tensor]:
+        """The tape of a search of this many steps, and the heights of its nodes."""
+        with self.turn:
+            self.buffers.load(leaves, lengths, score, steps, randomness, pins)
+            for t in range(steps):
+                for draw in self._draw if self._draw and t % self.buffers.steps_drawn == 0 else ():
+                    draw()
+                self._step()
+            return self.buffers.tape(steps)
+
+
+class PullGraph:
+    """From the gradients of at most `rows` parents to those of their children."""
+
+    def __init__(
+        self,
+        rows: int,
+        cell: AutogradCell,
+        like: Tensor,
+        hidden_size: int | None,
+        pool: Any,
+        turn: threading.Lock,
+    ) -> None:
+        d = like.shape[-1]
+        self.rows, self.turn = rows, turn
+        wide = torch.promote_types(like.dtype, torch.float32)
+        children, keep = like.new_zeros(rows, 2, d), None
+        self.inputs = [like.new_zeros(rows, d, dtype=wide), children]
+        if hidden_size is not None:
+            keep = like.new_zeros(rows, hidden_size)
+            self.inputs.append(keep)
+        cell.recall(children, keep)
+        ((self._replay, (self.pulled,)),) = _capture(
+            [lambda: (cell.pull(slice(None), self.inputs[0]),)], like.device, pool
+        )
+        self.nbytes = sum(tensor.nbytes for tensor in (*self.inputs, self.pulled))
+
+    def __call__(self, *inputs: Tensor) -> Tensor:  # gradients, children, masks where there are any
+        count = inputs[0].shape[0]
+        with self.turn:
+            torch._foreach_copy_([buffer[:count] for buffer in self.inputs], list(inputs))
+            self._replay()
+            return self.pulled[:count].clone()
+
+
+class CapturedCell(AutogradCell):
+    """A cell whose levels are pulled by graphs where they are small."""
+
+    def __init__(
+        self, cell: Callable[..., Tensor], parameters: Sequence[Tensor], pulls: Sequence[PullGraph]
+    ) -> None:
+        super().__init__(cell, parameters)
+        self.pulls = pulls
+
+    def pull(self, rows: slice, grad: Tensor) -> Tensor:
+        for graph in self.pulls:
+            if grad.shape[0] <= graph.rows:
+                masks = () if self.keep is None else (self.keep[rows],)
+                return graph(grad, self.children[rows], *masks)
+        return super().pull(rows, grad)
+
+
+def _capture(
+    calls: Sequence[Callable[[], Any]], device: torch.device, pool: Any
+) -> list[tuple[Callable[[], None], Any]]:
+    kind = device.type
+    cast, casts = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+    # Weights that autocast has turned to another type before would stay in the graph as they were then. And
+    # what a pull saves is its own affair, not that of checkpointing or offloading around the recursion.
+    kept_as_it_is = torch.autograd.graph.saved_tensors_hooks(_same, _same)
+    with kept_as_it_is, torch.autocast(kind, cast, casts, cache_enabled=False):
+        with _NothingDecided():
+            for call in calls:
+                call()
+        return step_graphs.capture(calls, device, pool)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+class _NothingDecided(TorchDispatchMode):
+    """Refuses what makes the host wait for the device: said here, before a capture could only break."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        by_number = func is torch.ops.aten.index.Tensor and not any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        )
+        if any(tag in getattr(func, "tags", ()) for tag in _DECIDED) and not by_number:
+            raise RuntimeError(f"{func} makes the host wait for the device")
+        return func(*args, **(kwargs or {}))

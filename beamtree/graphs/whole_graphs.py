@@ -1,0 +1,230 @@
+"""A whole computation, forward and backward, as two CUDA graphs a shape: thousands of kernels, two launches.
+
+For what leaves its gradient to autograd: a training step of such waits for launches, not for numbers. The
+graphs of a module share their memory, so it holds what one step needs, the largest.
+"""
+
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from beamtree.graphs import step_graphs
+from beamtree.graphs.cache_key import has_hooks
+from beamtree.pytorch.derivatives import refuse_double_backward
+from beamtree.pytorch.tracing import is_compiling
+
+Outputs = tuple[Tensor, ...]
+Computation = Callable[..., Outputs]
+
+LONGEST = 128  # beyond, a graph has too many kernels, and they have enough to do
+MULTIPLE = 8  # lengths are padded to, so that few of them have graphs of their own
+
+
+class WholeGraphs:
+    """The graphs of one module, at most `capacity`, the longest unused dropped first.
+
+    One pass uses them at a time. A forward that comes while another still waits for its backward runs as
+    usual, kernel by kernel, and so does one without gradients, under autocast or activation checkpointing, of
+    a module with hooks, or inside another capture. Copies and pickles of the module start with no graphs. A
+    capacity of 0 turns them off, as does a capture that fails, with a warning.
+    """
+
+    def __init__(self, capacity: int = 32) -> None:
+        self.capacity = capacity
+        self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pools: dict[tuple[Hashable, ...], Any] = {}
+        # The latest, while anything may still ask for it.
+        self._pass: Callable[[], _Pass | None] = lambda: None
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return WholeGraphs, (self.capacity,)
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def may_replay(self, tokens: Tensor) -> bool:
+        """Whether graphs are for such sequences (B, n, d), and for now."""
+        return (
+            self.capacity > 0
+            and not is_compiling()
+            and step_graphs.may_replay(tokens)
+            and 1 < tokens.shape[1] <= LONGEST
+            and torch.is_grad_enabled()
+            and not torch.is_autocast_enabled(tokens.device.type)
+            and not _saves_elsewhere()
+        )
+
+    def padding(self, tokens: Tensor) -> int:
+        """How much longer sequences should be for `run`; nothing where it would not replay."""
+        return -tokens.shape[1] % MULTIPLE if self.may_replay(tokens) else 0
+
+    def run(
+        self,
+        computation: Computation,
+        inputs: Sequence[Tensor],
+        reads: Sequence[nn.Module],
+        options: tuple[Hashable, ...] = (),
+        static: Computation | None = None,
+    ) -> Outputs:
+        """computation(*inputs), sequences (B, n, d) first, which reads the parameters and dropouts of these
+        modules and nothing else that changes but these options.
+
+        `static` is the computation in a form that can be captured, where its own cannot.
+        """
+        if not self.may_replay(inputs[0]) or any(
+            has_hooks(part) for module in reads for part in module.modules()
+        ):
+            return computation(*inputs)
+        with self._lock:
+            latest = self._pass()
+            if latest is not None and latest.waits:
+                return computation(*inputs)
+            parts = nn.ModuleList(reads)
+            try:
+                captured = self._find(static or computation, inputs, parts, options)
+            except RuntimeError as error:
+                self.capacity = 0
+                warnings.warn(f"beamtree: no CUDA graphs, slower but as exact: {error}", stacklevel=2)
+                return computation(*inputs)
+            this = _Pass()
+            self._pass = weakref.ref(this)
+        found: Outputs = _Replay.apply(self, captured, this, len(inputs), *inputs, *parts.parameters())
+        return found
+
+    def is_latest(self, one: "_Pass") -> bool:
+        return self._pass() is one
+
+    def _find(
+        self,
+        computation: Computation,
+        inputs: Sequence[Tensor],
+        reads: nn.ModuleList,
+        options: tuple[Hashable, ...],
+    ) -> "_Captured":
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in inputs)
+        addresses = tuple((w.data_ptr(), w.requires_grad) for w in reads.parameters())
+        surroundings = step_graphs.surroundings(inputs[0].device)
+        dropouts = tuple((part.training, part.p) for part in reads.modules() if isinstance(part, nn.Dropout))
+        key = (shapes, addresses, dropouts, *options, *surroundings)
+        if key not in self._graphs:
+            device_and_stream = surroundings[:2]  # only one stream's kernels keep an order
+            if device_and_stream not in self._pools:
+                self._pools[device_and_stream] = torch.cuda.graph_pool_handle()
+            pool = self._pools[device_and_stream]
+            self._graphs[key] = _Captured(computation, inputs, reads, pool)
+        self._graphs.move_to_end(key)
+        while len(self._graphs) > self.capacity:
+            self._graphs.popitem(last=False)
+        return self._graphs[key]
+
+
+def lengthen(tensor: Tensor, by: int, axis: int = 1, value: float = 0.0) -> Tensor:
+    """Pad an axis at its end."""
+    return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - axis) + (0, by), value=value) if by else tensor
+
+
+def _saves_elsewhere() -> bool:
+    """Whether what the backward pass needs is kept by hooks, as activation checkpointing and offloading do: a
+    graph would keep it nevertheless."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_tracing: None)
+    return top(False) is not None
+
+
+class _Pass:
+    """A forward and its backward. It waits from the one to the other, or until nobody can ask for it."""
+
+    waits = True
+
+
+class _Reading(nn.Module):
+    """The computation as a module, so that its parameters can be replaced during a call."""
+
+    def __init__(self, computation: Computation, reads: nn.ModuleList) -> None:
+        super().__init__()
+        self.computation, self.reads = computation, reads
+
+    def forward(self, *inputs: Tensor) -> Outputs:
+        return self.computation(*inputs)
+
+
+class _Captured:
+    def __init__(
+        self, computation: Computation, inputs: Sequence[Tensor], reads: nn.ModuleList, pool: Any
+    ) -> None:
+        self.inputs = [
+            tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs
+        ]
+        # Autograd runs what belongs to a leaf on the stream where the leaf was first used, and a capture must
+        # not leave its own: so the parameters are other leaves here, of the same memory.
+        weights = {name: w.detach().requires_grad_(w.requires_grad) for name, w in reads.named_parameters()}
+        wanted = [tensor for tensor in (*self.inputs, *weights.values()) if tensor.requires_grad]
+        called = _Reading(computation, reads)
+        held: list[Tensor] = []
+        self.grad_outputs: list[Tensor] = []
+        self.differentiable: list[bool] = []
+
+        def forward() -> Outputs:
+            named = {f"reads.{name}": w for name, w in weights.items()}
+            found = torch.func.functional_call(called, named, tuple(self.inputs))
+            held[:] = [output for output in found if output.requires_grad]
+            self.differentiable = [output.requires_grad for output in found]
+            return tuple(output.detach() for output in found)
+
+        def backward() -> Outputs:
+            if not self.grad_outputs:
+                self.grad_outputs = [torch.zeros_like(output) for output in held]
+            outputs = held[:]
+            held.clear()
+            return torch.autograd.grad(
+                outputs, wanted, self.grad_outputs, allow_unused=True, materialize_grads=True
+            )
+
+        with torch.enable_grad():
+            (self.go_forward, self.outputs), (self.go_back, self.gradients) = step_graphs.capture(
+                (forward, backward), inputs[0].device, pool
+            )
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, graphs: WholeGraphs, captured: _Captured, this: _Pass, count: int, *given: Tensor
+    ) -> Outputs:
+        inputs, weights = given[:count], given[count:]
+        torch._foreach_copy_([buffer.detach() for buffer in captured.inputs], list(inputs))
+        captured.go_forward()
+        ctx.graphs, ctx.captured, ctx.this = graphs, captured, this
+        ctx.wanted = [buffer.requires_grad for buffer in captured.inputs] + [w.requires_grad for w in weights]
+        ctx.save_for_backward(*weights)  # so that PyTorch sees whether they were changed in between
+        fresh = [torch.empty_like(output) for output in captured.outputs]
+        torch._foreach_copy_(fresh, list(captured.outputs))
+        pairs = zip(fresh, captured.differentiable, strict=True)
+        ctx.mark_non_differentiable(*(output for output, differentiable in pairs if not differentiable))
+        return tuple(fresh)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Any, ...]:
+        refuse_double_backward()
+        if not (ctx.this.waits and ctx.graphs.is_latest(ctx.this)):
+            raise RuntimeError(
+                "beamtree: what this computation kept for its backward pass is gone: it runs as CUDA graphs, "
+                "whose memory serves one backward pass. Instead of retain_graph=True call the module again"
+            )
+        _ = ctx.saved_tensors
+        captured = ctx.captured
+        pairs = zip(grad_outputs, captured.differentiable, strict=True)
+        torch._foreach_copy_(captured.grad_outputs, [grad for grad, carries in pairs if carries])
+        captured.go_back()
+        ctx.this.waits = False
+        fresh = [torch.empty_like(gradient) for gradient in captured.gradients]
+        torch._foreach_copy_(fresh, list(captured.gradients))
+        found = iter(fresh)
+        return None, None, None, None, *(next(found) if wanted else None for wanted in ctx.wanted)

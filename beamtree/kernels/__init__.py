@@ -1,0 +1,1 @@
+"""The idea on a GPU, in Triton: tensors in, tensors out."""

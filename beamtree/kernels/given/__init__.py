@@ -1,0 +1,1 @@
+"""Trees that are given, composed level by level."""

@@ -1,0 +1,188 @@
+"""Trees known beforehand on a GPU: two registered operators, `beamtree::compose` and `beamtree::decompose`,
+a cooperative launch over all levels each. Nothing waits for the device.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beamtree.kernels.recursion import TAGS, refuse_second_derivative
+from beamtree.kernels.runtime.products import HALF
+from beamtree.pytorch.launch import blocks, launch, power_of_two
+from beamtree.pytorch.precision import without_autocast
+from beamtree.pytorch.registry import register
+
+# Of float32 in `high` too: for "tf32" Triton cuts numbers off where the library rounds them, which makes
+# gradients up to eight times less exact than the plain path's.
+EXACT = "tf32x3"
+WIDE = 256  # beyond, a level's products are large enough for larger tiles
+
+
+def compose_levels(
+    leaves: Tensor,  # (B, n, d)
+    children: Tensor,  # (N, 2) node rows, lowest merges first, −1 where there is no merge
+    starts: Tensor,  # (levels + 1,) int32: the first merge of each level, and the end of the last
+    height: Tensor,  # () int32: how many levels have merges
+    keep: Tensor | None,  # (N, hidden) dropout masks
+    product_dtype: torch.dtype,  # half under autocast
+    weights: list[Tensor],  # the cell's six
+) -> Tensor:
+    """All nodes, (B·n + N, d): leaves first, then the merges; rows without a merge have no meaning."""
+    nodes: Tensor = torch.ops.beamtree.compose(leaves, children, starts, height, keep, product_dtype, weights)
+    return nodes
+
+
+def _compose(
+    leaves: Tensor,
+    children: Tensor,
+    starts: Tensor,
+    height: Tensor,
+    keep: Tensor | None,
+    product_dtype: torch.dtype,
+    weights: list[Tensor],
+) -> Tensor:
+    from beamtree.kernels.given import given_kernels
+
+    B, n, d = leaves.shape
+    N, units = children.shape[0], weights[0].shape[0]
+    nodes = leaves.new_empty(B * n + N, d)
+    nodes[: B * n] = leaves.reshape(-1, d)
+    if N == 0:
+        return nodes
+    hidden = leaves.new_empty(N, units)
+    counter = torch.zeros(1, dtype=torch.int32, device=leaves.device)
+    w1, b1, w2, b2, gamma, beta = (w.contiguous() for w in weights)
+    tensors = (nodes, children, hidden if keep is None else keep, w1, b1, w2, b2, gamma, beta, hidden)
+    options = _tiles(d, units, product_dtype) | {"DROPS": keep is not None}
+    with torch.cuda.device_of(leaves):
+        _levels(given_kernels.ascend_kernel, (*tensors, starts, height, counter, B * n), options, up=True)
+    return nodes
+
+
+def _decompose(
+    grad: Tensor,  # (B·n + N, d)
+    nodes: Tensor,
+    children: Tensor,
+    starts: Tensor,
+    height: Tensor,
+    keep: Tensor | None,
+    B: int,
+    product_dtype: torch.dtype,
+    weights: list[Tensor],
+) -> list[Tensor]:
+    """Gradients of the leaves and of the cell's six parameters."""
+    from beamtree.kernels.given import given_kernels
+    from beamtree.kernels.replay.cell_replay import CellWeights, through_levels
+
+    rows, d = nodes.shape
+    N, units = children.shape[0], weights[0].shape[0]
+    first_row = rows - N
+    cell = CellWeights(*(w.contiguous() for w in weights))
+    options = _tiles(d, units, product_dtype)
+    parents = torch.zeros(rows, 1, dtype=torch.int32, device=nodes.device)
+    pairs = nodes.new_empty(N, 2 * d)
+    gradients = grad.contiguous()
+
+    def activate(hidden: Tensor) -> Tensor:
+        activated = torch.empty_like(hidden)
+        if N:
+            launch(given_kernels.activate_kernel, (blocks(N, 16), blocks(units, 128)),
+                children, activated if keep is None else keep, hidden, activated, N,
+                UNITS=units, DROPS=keep is not None, BLOCK_M=16, BLOCK_N=128, num_warps=4,
+            )  # fmt: skip
+        return activated
+
+    def descend(
+        by_node: tuple[Tensor, ...], gates: Tensor, hidden: Tensor, totals: Tensor, sums: Tensor
+    ) -> None:
+        for buffer in (totals, sums):
+            buffer.zero_()  # for the rows without a merge
+        counter = torch.zeros(1, dtype=torch.int32, device=nodes.device)
+        tensors = (*by_node, gates, hidden, cell.w1, cell.w2, totals, sums, starts, height, counter)
+        _levels(given_kernels.descend_kernel, (*tensors, first_row), options, up=False)
+
+    with torch.cuda.device_of(nodes), without_autocast(nodes):
+        if N:
+            launch(given_kernels.gather_kernel, (blocks(N, 16),),
+                nodes, children, parents, pairs, N,
+                D=d, BLOCK_M=16, BLOCK_D=min(128, power_of_two(d)), num_warps=4,
+            )  # fmt: skip
+        no_scorer = (pairs[:, :0], gradients, gradients[:, :0])
+        grad_leaves, by_cell, _ = through_levels(
+            pairs, gradients, parents, cell, activate, descend, no_scorer,
+            B=B, n=first_row // B, precision=options["PRECISION"],
+        )  # fmt: skip
+    # An operator's outputs must not share memory.
+    return [grad_leaves, *(g.clone() for g in by_cell)]
+
+
+def _levels(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any], *, up: bool) -> None:
+    """All levels in one launch, or, without a GPU, each phase of each in one."""
+    if arguments[0].is_cuda:
+        programs = torch.cuda.get_device_properties(arguments[0].device).multi_processor_count
+        launch(kernel, (programs,), *arguments, 0, **options, PHASE=0, launch_cooperative_grid=True)
+        return
+    levels = range(int(arguments[-3]))
+    for level in levels if up else reversed(levels):
+        for phase in (1, 2, 3):
+            launch(kernel, (2,), *arguments, level, **options, PHASE=phase)
+
+
+def _tiles(d: int, units: int, product_dtype: torch.dtype) -> dict[str, Any]:
+    names = {dtype: name for name, dtype in HALF.items()}
+    block = power_of_two(max(16, d))
+    return {
+        "D": d, "UNITS": units, "ALL_D": block, "ROWS": 4,
+        "BLOCK_M": 16 if d <= WIDE else 64, "BLOCK_N": 32 if d <= WIDE else 64,
+        "BLOCK_K": min(block, 128 if d <= WIDE else 64),
+        "PRECISION": names.get(product_dtype, EXACT),
+        "num_warps": 4 if d <= WIDE else 8, "num_stages": 1,
+    }  # fmt: skip
+
+
+def _compose_shapes(
+    leaves: Tensor,
+    children: Tensor,
+    starts: Tensor,
+    height: Tensor,
+    keep: Tensor | None,
+    product_dtype: torch.dtype,
+    weights: list[Tensor],
+) -> Tensor:
+    B, n, d = leaves.shape
+    return leaves.new_empty(B * n + children.shape[0], d)
+
+
+def _decompose_shapes(
+    grad: Tensor,
+    nodes: Tensor,
+    children: Tensor,
+    starts: Tensor,
+    height: Tensor,
+    keep: Tensor | None,
+    B: int,
+    product_dtype: torch.dtype,
+    weights: list[Tensor],
+) -> list[Tensor]:
+    rows, d = nodes.shape
+    leaves = nodes.new_empty(B, (rows - children.shape[0]) // B, d)
+    return [leaves, *(torch.empty_like(w) for w in weights)]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    leaves, children, starts, height, keep, product_dtype, weights = inputs
+    ctx.save_for_backward(output, children, starts, height, keep, *weights)
+    ctx.options = (leaves.shape[0], product_dtype)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    nodes, children, starts, height, keep, *weights = ctx.saved_tensors
+    to_leaves, *to_weights = torch.ops.beamtree.decompose(
+        grad, nodes, children, starts, height, keep, *ctx.options, weights
+    )
+    return to_leaves, *[None] * 5, to_weights
+
+
+register("compose", _compose, _compose_shapes, _differentiate, _remember, TAGS)
+register("decompose", _decompose, _decompose_shapes, refuse_second_derivative, tags=TAGS)

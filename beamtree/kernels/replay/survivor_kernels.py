@@ -1,0 +1,220 @@
+# mypy: allow-untyped-defs
+"""From lineages to rows: every surviving node once, highest first, with its children, its pairs, their
+weights.
+
+A gradient row stands for a leaf (B·n of them) or for a surviving node (N, after the leaves).
+"""
+
+import triton
+import triton.language as tl
+
+from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
+
+
+@triton.jit(do_not_specialize=["T"])
+def mark_kernel(
+    slots, heights, relative, grad_scores, levels, weights, counts, T,
+    K: tl.constexpr, BEAMS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """For each (beam, step): the height of its node where this beam is the first to own it, else 0; and the
+    sum of ∂L/∂S over all final beams that inherit it. `counts` gets the survivors of each height."""
+    sequence = tl.program_id(0)
+    t = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    beam = tl.arange(0, BEAMS)
+    entry = (sequence * K + beam[None, :]) * T + t[:, None]
+    inside = (t < T)[:, None] & (beam < K)[None, :]
+    slot = tl.load(slots + entry, mask=inside, other=-1)
+    alive = tl.load(relative + sequence * K + beam, mask=beam < K, other=float("-inf")) != float("-inf")
+    grad = tl.load(grad_scores + sequence * K + beam, mask=alive, other=0.0)
+    same = slot[:, :, None] == slot[:, None, :]
+    weight = tl.sum(tl.where(same, grad[None, None, :], 0.0), 2)
+    earlier = same & (beam[None, None, :] < beam[None, :, None])
+    first = (tl.sum(earlier.to(tl.int32), 2) == 0) & (slot >= 0)
+    height = tl.load(heights + (sequence * T + t[:, None]) * K + slot, mask=first, other=0)
+    tl.store(levels + entry, height, mask=inside)
+    tl.store(weights + entry, weight, mask=inside)
+    tl.atomic_add(counts + height, 1, mask=first, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["T"])
+def scan_kernel(counts, starts, totals, T, BLOCK: tl.constexpr):
+    """starts[h]: how many survivors are higher than h. totals: the number of survivors, the greatest
+    height."""
+    highest, total = 0, 0
+    for first in range(0, T + 1, BLOCK):
+        height = first + tl.arange(0, BLOCK)
+        count = tl.load(counts + height, mask=height <= T, other=0)
+        total += tl.sum(count, 0)
+        highest = tl.maximum(highest, tl.max(tl.where(count > 0, height, 0), 0))
+    before = 0
+    for first in range(0, T + 1, BLOCK):
+        height = first + tl.arange(0, BLOCK)
+        count = tl.load(counts + height, mask=height <= T, other=0)
+        tl.store(starts + height, total - before - tl.cumsum(count, 0), mask=height <= T)
+        before += tl.sum(count, 0)
+    tl.store(totals, total)
+    tl.store(totals + 1, highest)
+
+
+@triton.jit(do_not_specialize=["count", "T"])
+def place_kernel(
+    levels, slots, starts, cursors, order, rows, count, T,
+    K: tl.constexpr, SORTED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Give each survivor its row: highest first; within a level as sorted, or in the order of arrival."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    entry = tl.load(order + place, mask=inside, other=0) if SORTED else place
+    height = tl.load(levels + entry, mask=inside, other=0)
+    survives = height > 0
+    if SORTED:
+        row = place.to(tl.int32)
+    else:
+        row = tl.load(starts + height, mask=survives, other=0)
+        row += tl.atomic_add(cursors + height, 1, mask=survives, sem="relaxed")
+        tl.store(order + row, entry, mask=survives)
+    slot = tl.load(slots + entry, mask=survives, other=0)
+    record = (entry // (T * K) * T + entry % T) * K + slot
+    tl.store(rows + record, row, mask=survives)
+
+
+@triton.jit
+def locate(order, slots, row, inside, T, K: tl.constexpr):
+    """A survivor's place: its entry (beam, step), sequence, owning beam, step and record (step, slot)."""
+    entry = tl.load(order + row, mask=inside, other=0)
+    t = (entry % T).to(tl.int32)
+    beam = (entry // T % K).to(tl.int32)
+    sequence = (entry // (T * K)).to(tl.int32)
+    slot = tl.load(slots + entry, mask=inside, other=0)
+    return entry, sequence, beam, t, (sequence * T + t) * K + slot
+
+
+@triton.jit
+def gradient_row(rows, sequence, node, mask, B, n, K: tl.constexpr):
+    """Node id -> gradient row."""
+    made = tl.load(rows + sequence * (n - 1) * K + node - n, mask=mask & (node >= n), other=0)
+    return tl.where(node < n, sequence * n + node, B * n + made)
+
+
+@triton.jit(do_not_specialize=["N", "B", "n"])
+def link_kernel(
+    order, slots, rows, links, nodes, parents, pairs, slices, N, B, n,
+    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Tell the children who their parents are (as 1 + twice the parent's row + side); gather the children's
+    vectors, and the slices of survivors and leaves. Programs beyond the survivors' rows have only leaves."""
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = row < N
+    _, sequence, beam, _, record = locate(order, slots, row, inside, n - 1, K)
+    link = links + record.to(tl.int64) * 4
+    base = sequence.to(tl.int64) * (n + (n - 1) * K)
+    made = base + n + (record - sequence * (n - 1) * K)
+    for side in tl.static_range(2):
+        child = tl.load(link + 1 + side, mask=inside, other=0)
+        child_row = gradient_row(rows, sequence, child, inside, B, n, K)
+        tl.store(parents + child_row.to(tl.int64) * K + beam, 1 + 2 * row + side, mask=inside)
+        for first in range(0, D, BLOCK_D):
+            feature = first + tl.arange(0, BLOCK_D)
+            mask = inside[:, None] & (feature < D)[None, :]
+            x = tl.load(nodes + (base + child)[:, None] * D + feature[None, :], mask=mask, other=0.0)
+            target = pairs + row[:, None].to(tl.int64) * (2 * D) + side * D + feature[None, :]
+            tl.store(target, x, mask=mask)
+    leaf = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M) - tl.cdiv(N, BLOCK_M) * BLOCK_M
+    is_leaf = (leaf >= 0) & (leaf < B * n)
+    source = tl.where(is_leaf, leaf // n * (n + (n - 1) * K).to(tl.int64) + leaf % n, made)
+    target = tl.where(is_leaf, leaf, B * n + row).to(tl.int64)
+    for first in range(0, S, BLOCK_D):
+        feature = first + tl.arange(0, BLOCK_D)
+        mask = (inside | is_leaf)[:, None] & (feature < S)[None, :]
+        x = tl.load(nodes + source[:, None] * D + feature[None, :], mask=mask, other=0.0)
+        tl.store(slices + target[:, None] * S + feature[None, :], x, mask=mask)
+
+
+@triton.jit(do_not_specialize=["B", "n"])
+def roots_kernel(
+    order_slots, rows, lengths, relative, grad_roots, gradients, B, n,
+    D: tl.constexpr, K: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Add each final beam's root gradient to its node's row (to the leaf's where there was no merge)."""
+    beam = tl.program_id(0)
+    sequence = beam // K
+    length = tl.load(lengths + sequence).to(tl.int32)
+    alive = tl.load(relative + beam) != float("-inf")
+    if alive:
+        last = tl.maximum(length - 2, 0)
+        merged = length > 1
+        slot = tl.load(order_slots + beam.to(tl.int64) * (n - 1) + last, mask=merged, other=0)
+        made = tl.load(rows + (sequence * (n - 1) + last) * K + slot, mask=merged, other=0)
+        row = tl.where(merged, B * n + made, sequence * n).to(tl.int64)
+        for first in range(0, D, BLOCK_D):
+            feature = first + tl.arange(0, BLOCK_D)
+            grad = tl.load(grad_roots + beam.to(tl.int64) * D + feature, mask=feature < D, other=0.0)
+            target = gradients + row * D + feature
+            tl.store(target, tl.load(target, mask=feature < D, other=0.0) + grad, mask=feature < D)
+
+
+@triton.jit
+def slope_of_score(
+    lineage, energy, left, right, t, n, CHOSEN: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
+):
+    """∂S/∂e of a pair that step t ended: [chosen] − Σ_life exp(e − log Z)."""
+    youngest = tl.maximum(left, right)
+    birth = tl.where(youngest < n, 0, (youngest - n) // K + 1)
+    mass = tl.zeros([BLOCK], tl.float32)
+    for first in range(birth, t + 1, BLOCK):
+        step = first + tl.arange(0, BLOCK)
+        z = tl.load(lineage + step, mask=step <= t, other=float("inf"))
+        mass += tl.exp(energy - z)
+    slope = -tl.sum(mass, 0)
+    if CHOSEN:
+        slope += 1.0
+    return slope
+
+
+@triton.jit(do_not_specialize=["B", "n"])
+def pair_kernel(
+    order, slots, rows, links, energies, log_z, weights, projections, scorer_b1, scorer_w2,
+    grad_projections, pair_rows, pair_grads, activity, grad_energies, B, n,
+    K: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr, ATOMIC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A survivor's three dying pairs: ∂L/∂e = w·([chosen] − Σ_life exp(e − log Z)), and on to the
+    projections."""
+    row = tl.program_id(0)
+    T = n - 1
+    entry, sequence, beam, t, record = locate(order, slots, row, True, T, K)
+    weight = tl.load(weights + entry)
+    lineage = log_z + (sequence * K + beam).to(tl.int64) * T
+    unit = tl.arange(0, UNITS)
+    real = unit < H
+    bias = tl.load(scorer_b1 + unit, mask=real, other=0.0)
+    w2 = tl.load(scorer_w2 + unit, mask=real, other=0.0)
+    active = tl.zeros([UNITS], tl.float32)
+    sum_of_grads = 0.0
+    for which in tl.static_range(3):
+        left = tl.load(links + record.to(tl.int64) * 4 + which)
+        right = tl.load(links + record.to(tl.int64) * 4 + which + 1)
+        if (left >= 0) & (right >= 0):
+            energy = tl.load(energies + record.to(tl.int64) * 4 + which)
+            grad = weight * slope_of_score(lineage, energy, left, right, t, n, which == 1, K, BLOCK)
+            sum_of_grads += grad
+            left_row = gradient_row(rows, sequence, left, True, B, n, K).to(tl.int64)
+            right_row = gradient_row(rows, sequence, right, True, B, n, K).to(tl.int64)
+            a = tl.load(projections + left_row * (2 * H) + unit, mask=real, other=0.0)
+            b = tl.load(projections + right_row * (2 * H) + H + unit, mask=real, other=0.0)
+            h = a + b + bias
+            active += grad * gelu(h)
+            to_hidden = grad * w2 * gelu_slope(h)
+            if ATOMIC:
+                tl.atomic_add(
+                    grad_projections + left_row * (2 * H) + unit, to_hidden, mask=real, sem="relaxed"
+                )
+                tl.atomic_add(
+                    grad_projections + right_row * (2 * H) + H + unit, to_hidden, mask=real, sem="relaxed"
+                )
+            else:
+                pair = row.to(tl.int64) * 3 + which
+                tl.store(pair_grads + pair * H + unit, to_hidden, mask=real)
+                tl.store(pair_rows + pair * 2, left_row)
+                tl.store(pair_rows + pair * 2 + 1, right_row)
+    tl.store(activity + row.to(tl.int64) * H + unit, active, mask=real)
+    tl.store(grad_energies + row, sum_of_grads)

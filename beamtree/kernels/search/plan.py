@@ -1,0 +1,180 @@
+"""What the kernels of a search are compiled and launched for: a plan. A length is not part of it."""
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import ceil
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.language.extra import cuda
+
+from beamtree.kernels.search import step_kernels as kernels
+from beamtree.kernels.search.lineage_kernels import lineages_kernel
+from beamtree.pytorch.launch import power_of_two
+
+SHORT_CHUNK, CHUNK, LONG_CHUNK = 128, 1024, 2048  # how much of a list one program ranks
+PROGRAMS = 528  # of a kernel that goes through its work by itself: four for each of an H200's processors
+
+
+@dataclass(frozen=True)
+class Plan:
+    B: int
+    K: int
+    d: int
+    s: int  # features the scorer sees
+    H: int  # the scorer's hidden units
+    units: int  # the cell's hidden units
+    chunks: int
+    chunk: int
+    noisy: bool
+    drops: bool
+    precision: str
+    chains: bool  # whether the device can launch a dependent kernel early
+
+    @cached_property
+    def beams(self) -> int:
+        return max(2, triton.next_power_of_2(self.K))
+
+    @cached_property
+    def rows(self) -> int:
+        return self.B * self.K
+
+    @cached_property
+    def chained(self) -> bool:
+        """Whether a kernel is launched while the one before it still runs; with many programs they get in
+        each other's way."""
+        return self.chains and self.rows <= 64
+
+    @cached_property
+    def narrow(self) -> bool:
+        """Whether a sequence's program takes the scorer's first layer of its new nodes itself."""
+        return self.K <= 16 and self.d <= 256 and self.H <= 128
+
+    @cached_property
+    def tiles(self) -> tuple[int, int, int]:
+        """Rows, hidden units and features of a program's tile of the two products."""
+        if self.rows <= 64:
+            return 16, 16, 4
+        return (32, 32, 8) if self.rows <= 256 else (64, 32, 16)
+
+    @cached_property
+    def list_rows(self) -> int:
+        """How many beams' lists one program handles."""
+        return self.beams if self.chunk == SHORT_CHUNK and self.beams <= 8 and self.rows > 64 else 1
+
+    @cached_property
+    def lists(self) -> int:
+        """Programs that share each kind of list work."""
+        return self.B * self.chunks * (self.K if self.list_rows == 1 else 1)
+
+    @cached_property
+    def _launch(self) -> dict[str, Any]:
+        chained = {"launch_pdl": True} if self.chained else {}
+        return {"CHAINED": self.chained, "num_warps": 4, **chained}
+
+    @cached_property
+    def _lists(self) -> dict[str, Any]:
+        return {"K": self.K, "CHUNKS": self.chunks, "CHUNK": self.chunk, "ROWS": self.list_rows}
+
+    @cached_property
+    def _cell(self) -> dict[str, Any]:
+        return {"D": self.d, "UNITS": self.units, "BLOCK_K": self.block_k, "PRECISION": self.precision}
+
+    @cached_property
+    def _vectors(self) -> dict[str, Any]:
+        return {"D": self.d, "S": self.s, "H": self.H, "BLOCK_K": self.block_k, "BLOCK_D": self.block_d}
+
+    @cached_property
+    def block_k(self) -> int:
+        return min(64, max(16, triton.next_power_of_2(self.d)))
+
+    @cached_property
+    def block_d(self) -> int:
+        return min(128, max(16, triton.next_power_of_2(self.d)))
+
+    @cached_property
+    def block_h(self) -> int:
+        # Of a tile with fewer elements than a program's 128 threads Triton may work out the choice in several
+        # layouts, each from its own copies of the scores, which must then agree to the last bit (pair_score).
+        return max(128 // self.beams, min(128, triton.next_power_of_2(self.H)))
+
+    def more_words(self, n: int) -> dict[str, int]:
+        """Scratch memory that this kind of plan needs besides, or more of."""
+        return {}
+
+    def hidden(self, board: Tensor, step: int) -> None:
+        block_m, block_n, _ = self.tiles
+        products = triton.cdiv(self.rows, block_m) * triton.cdiv(self.units, block_n)
+        kernels.hidden_kernel[(products + self.lists,)](
+            board, step, products, DROPS=self.drops, BLOCK_M=block_m, BLOCK_N=block_n,
+            num_stages=2, **self._lists, **self._cell, **self._launch,
+        )  # fmt: skip
+
+    def gates(self, board: Tensor, step: int, *, products: bool = True) -> None:
+        block_m, _, block_f = self.tiles
+        tiles = triton.cdiv(self.rows, block_m) * triton.cdiv(self.d, block_f) if products else 0
+        # Shared memory that the products take limits how many list programs run beside them.
+        pipeline = {"BLOCK_K": 32, "num_stages": 4} if block_m == 64 else {"num_stages": 3}
+        kernels.gates_kernel[(tiles + 2 * self.lists,)](
+            board, step, tiles, self.lists, NOISY=self.noisy, BEAMS=self.beams,
+            BLOCK_M=block_m, BLOCK_F=block_f, **self._lists, **self._launch, **(self._cell | pipeline),
+        )  # fmt: skip
+
+    def project(self, board: Tensor, step: int) -> None:
+        grid = (triton.cdiv(self.rows, 16), triton.cdiv(2 * self.H, 64))
+        kernels.project_kernel[grid](
+            board, step, K=self.K, BLOCK_M=16, BLOCK_N=64, **self._vectors, **self._launch
+        )
+
+    def choose(self, board: Tensor, step: int, *, choices: bool = True) -> None:
+        draws = self.lists if self.noisy or self.drops else 0
+        count = self.B if choices else 0
+        if count + draws:
+            kernels.choose_kernel[(count + draws,)](
+                board, step, count, UNITS=self.units, NOISY=self.noisy, DROPS=self.drops, BEAMS=self.beams,
+                WIDTH=triton.next_power_of_2(self.K + 2), PROJECTS=self.narrow, BLOCK_M=16, BLOCK_N=128,
+                BLOCK_H=self.block_h, **self._lists, **self._vectors, **self._launch,
+            )  # fmt: skip
+
+    def step(self, board: Tensor, step: int) -> None:
+        self.hidden(board, step)
+        self.gates(board, step)
+        if not self.narrow:
+            self.project(board, step + 1)
+        self.choose(board, step + 1)
+
+    def advance(self, board: Tensor, steps: int) -> None:
+        kernels.advance_kernel[(1,)](board, steps, num_warps=1)
+
+    def begin(self, board: Tensor) -> None:
+        """Score and rank the leaves' pairs and make the first choice."""
+        kernels.leaves_kernel[(PROGRAMS,)](
+            board, K=self.K, BLOCK_M=16, BLOCK_N=64, num_warps=4, **self._vectors
+        )
+        kernels.leaf_lists_kernel[(PROGRAMS,)](
+            board, K=self.K, H=self.H, BEAMS=self.beams, BLOCK=32, BLOCK_H=self.block_h, num_warps=4
+        )
+        self.choose(board, -1, choices=False)
+        self.gates(board, -1, products=False)
+        self.choose(board, 0)
+
+    def finish(self, board: Tensor) -> None:
+        """Sort the final beams and read their lineages."""
+        kernels.finish_kernel[(self.B + PROGRAMS,)](
+            board, D=self.d, H=self.H, K=self.K, BEAMS=self.beams, BLOCK_D=self.block_d, num_warps=4
+        )
+        lineages_kernel[(PROGRAMS,)](board, K=self.K, BEAMS=self.beams, num_warps=1)
+
+
+@cache
+def can_chain(device: torch.device) -> bool:
+    """Whether kernels can be launched before the one they depend on has ended."""
+    return hasattr(cuda, "gdc_wait") and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def chunks_of(n: int) -> tuple[int, int]:
+    """How many chunks a list of n is cut into, and how long they are."""
+    chunk = next((chunk for chunk in (SHORT_CHUNK, CHUNK) if n <= chunk), LONG_CHUNK)
+    return power_of_two(ceil(n / chunk)), chunk

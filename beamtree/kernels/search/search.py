@@ -1,0 +1,269 @@
+"""The search on a GPU: its buffers, and graphs of many steps that serve every length."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from math import ceil
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from beamtree.kernels.runtime import addresses as boards
+from beamtree.kernels.runtime.capturing import capture, one_at_a_time, undisturbed
+from beamtree.kernels.search.inner_kernels import inner_nodes_kernel
+from beamtree.kernels.search.lineage_kernels import STRETCH
+from beamtree.kernels.search.plan import Plan, can_chain, chunks_of
+from beamtree.pytorch.launch import blocks, launch, power_of_two
+
+LONG, MIDDLE, SHORT = SIZES = 32, 8, 2  # steps in a graph
+GRAPHS_AT_MOST = 16
+
+
+class Weights(NamedTuple):
+    """The cell's parameters, then the scorer's."""
+
+    w1: Tensor  # (hidden, 2·d)
+    b1: Tensor
+    w2: Tensor  # (4·d, hidden)
+    b2: Tensor
+    gamma: Tensor  # (d,)
+    beta: Tensor
+    scorer_w1: Tensor  # (H, 2·s)
+    scorer_b1: Tensor
+    scorer_w2: Tensor  # (1, H)
+    scorer_b2: Tensor
+
+
+class EntangledWeights(NamedTuple):
+    """The cell's parameters, then those of an entangled scorer."""
+
+    w1: Tensor  # (hidden, 2·d)
+    b1: Tensor
+    w2: Tensor  # (4·d, hidden)
+    b2: Tensor
+    gamma: Tensor  # (d,)
+    beta: Tensor
+    scorer_w2: Tensor  # (1, d)
+    scorer_b2: Tensor
+
+
+class Tape(NamedTuple):
+    """What the gradient needs. Node ids: leaves 0 … n−1, the node of step t and slot k: n + t·K + k."""
+
+    nodes: Tensor  # (B, n + (n−1)·K, d)
+    integers: Tensor  # int32: links (B, n−1, K, 4), slots (B, K, n−1), heights (B, n−1, K)
+    floats: Tensor  # energies (B, n−1, K, 4), log Z of each lineage (B, K, n−1)
+
+    def parts(self, K: int) -> tuple[Tensor, ...]:
+        """Links, slots and heights; energies and log Z; all flat."""
+        B, total, _ = self.nodes.shape
+        made = B * K * ((total + K) // (1 + K) - 1)
+        links, slots, heights = self.integers.split((4 * made, _aligned(made), made))
+        energies, log_z = self.floats.split((4 * made, made))
+        return links, slots[:made], heights, energies, log_z
+
+
+class Found(NamedTuple):
+    """The final beams, best first."""
+
+    roots: Tensor  # (B, K, d)
+    relative: Tensor  # (B, K), −inf for dead beams
+    offset: Tensor  # (B,) float64
+    merges: Tensor  # (B, K, n−1), −1 for none
+
+
+class _Graphs:
+    """A plan's graphs and the board they read. One board serves one search at a time."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self.lock = threading.Lock()
+        self.board = torch.zeros(boards.SIZE, dtype=torch.int64, device=device)
+        # With an empty board every kernel is a no-op: this compiles them, which a capture must not do.
+        for part in (
+            plan.begin,
+            plan.finish,
+            lambda board: plan.step(board, 0),
+            lambda board: plan.advance(board, 0),
+        ):
+            part(self.board)
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        self.begin, _ = capture(partial(plan.begin, self.board), stream)
+        self.finish, _ = capture(partial(plan.finish, self.board), stream)
+        self.steps = {size: capture(partial(_steps, plan, self.board, size), stream)[0] for size in SIZES}
+        torch.cuda.current_stream(device).wait_stream(stream)
+
+    def replay(self, steps: int) -> None:
+        self.begin.replay()
+        for size in sizes(steps):
+            self.steps[size].replay()
+        self.finish.replay()
+
+
+def sizes(steps: int) -> list[int]:
+    """Graphs that make these steps together, and at most three in vain: those cost launches too."""
+    long, rest = divmod(steps, LONG)
+    middle, rest = divmod(rest, MIDDLE)
+    if rest > 2 * SHORT:
+        middle, rest = middle + 1, 0
+    return [LONG] * long + [MIDDLE] * middle + [SHORT] * ceil(rest / SHORT)
+
+
+def _steps(plan: Plan, board: Tensor, count: int) -> None:
+    for step in range(count):
+        plan.step(board, step)
+    plan.advance(board, count)
+
+
+# Keyed by stream too: a board may be rewritten only after the steps that read it.
+_graphs: OrderedDict[tuple[object, ...], _Graphs] = OrderedDict()
+_graphs_lock = threading.Lock()
+
+
+def _graphs_for(plan: Plan, device: torch.device) -> _Graphs:
+    key = (plan, device, torch.cuda.current_stream(device).cuda_stream)
+    with _graphs_lock:
+        graphs = _graphs.get(key)
+        if graphs is not None:
+            _graphs.move_to_end(key)
+            return graphs
+    # In this order: a call that somebody else warms up for a capture may search too.
+    with one_at_a_time, undisturbed(), _graphs_lock:
+        if key not in _graphs:
+            _graphs[key] = _Graphs(plan, device)
+        while len(_graphs) > GRAPHS_AT_MOST:
+            _graphs.popitem(last=False)
+        return _graphs[key]
+
+
+def search(
+    leaves: Tensor,  # (B, n, d) float32, contiguous
+    lengths: Tensor,  # (B,) int64, contiguous
+    weights: Weights,
+    seed: Tensor,  # not read without noise and dropout
+    *,
+    beam_size: int,
+    dropout: float,
+    noisy: bool,
+    precision: str,
+    record: bool,
+) -> tuple[Found, Tape]:
+    B, n, d = leaves.shape
+    H, twice_s = weights.scorer_w1.shape
+    units = weights.b1.shape[0]
+    chains = leaves.is_cuda and can_chain(leaves.device)
+    plan = Plan(B, beam_size, d, twice_s // 2, H, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
+    return follow(plan, leaves, lengths, weights, seed, dropout, record)
+
+
+def follow(
+    plan: Plan,
+    leaves: Tensor,
+    lengths: Tensor,
+    weights: Weights | EntangledWeights,
+    seed: Tensor,
+    dropout: float,
+    record: bool,
+    prepare: Callable[[Tensor, Mapping[str, Tensor]], None] | None = None,
+) -> tuple[Found, Tape]:
+    """Carry a plan out. `prepare` gets the node store and the parts of the scratch memory first."""
+    B, n, d = leaves.shape
+    K = plan.K
+    new = leaves.new_empty
+    make = leaves.new_zeros if record else new
+    made = B * (n - 1) * K
+    tape = Tape(
+        nodes=make(B, n + (n - 1) * K, d),
+        integers=make(5 * made + _aligned(made), dtype=torch.int32),
+        floats=make(5 * made),
+    )
+    merges = torch.empty((B, K, n - 1), dtype=torch.int64, device=leaves.device)
+    found = Found(new(B, K, d), new(B, K), new(B, dtype=torch.float64), merges)
+    starts, words = _scratch(plan, n)
+    scratch = new(words)  # held until the last launch, after which the stream's order protects it
+    if prepare is not None:
+        prepare(tape.nodes, {name: scratch[start:] for name, start in starts.items()})
+    base, history, energies = scratch.data_ptr(), tape.integers.data_ptr(), tape.floats.data_ptr()
+    addresses = {name: base + 4 * start for name, start in starts.items()}
+    addresses |= {
+        "seed": seed.data_ptr(),
+        "lengths": lengths.data_ptr(),
+        "leaves": leaves.data_ptr(),
+        "nodes": tape.nodes.data_ptr(),
+        "links": history,
+        "slots": history + 16 * made,
+        "heights": history + 16 * made + 4 * _aligned(made),
+        "energies": energies,
+        "log_z": energies + 16 * made,
+    }
+    addresses |= {
+        name: tensor.data_ptr() for part in (weights, found) for name, tensor in part._asdict().items()
+    }
+    dropped = round(dropout * 65536)
+    if leaves.is_cuda:
+        graphs = _graphs_for(plan, leaves.device)
+        with graphs.lock:
+            boards.write(graphs.board, addresses, B, n, dropped)
+            graphs.replay(n - 1)
+    else:
+        board = torch.zeros(boards.SIZE, dtype=torch.int64)
+        boards.write(board, addresses, B, n, dropped)
+        plan.begin(board)
+        for step in range(n - 1):
+            plan.step(board, step)
+        plan.finish(board)
+    return found, tape
+
+
+def inner_nodes(tape: Tape, K: int, wanted: bool) -> Tensor:
+    """The node that each final beam made at each step, (B, K, n−1, d), zero where none; (B, K, 0, d) if not
+    wanted."""
+    B, total, d = tape.nodes.shape
+    n = (total + K) // (1 + K)
+    inner = tape.nodes.new_empty(B, K, n - 1 if wanted else 0, d)
+    if inner.numel():
+        _, slots, *_ = tape.parts(K)
+        launch(inner_nodes_kernel, (blocks(B * K * (n - 1), 16),),
+            slots, tape.nodes, inner, B, n,
+            D=d, K=K, BLOCK_M=16, BLOCK_D=min(128, power_of_two(d)), num_warps=4,
+        )  # fmt: skip
+    return inner
+
+
+def _aligned(words: int) -> int:
+    """Rounded up, so that what follows starts at a multiple of 16 bytes."""
+    return (words + 3) // 4 * 4
+
+
+@lru_cache(maxsize=256)
+def _scratch(plan: Plan, n: int) -> tuple[dict[str, int], int]:
+    """What only the search itself needs, in one allocation: where each part starts, and the end."""
+    B, K, C = plan.B, plan.K, plan.chunks
+    words = {
+        "projections": B * (n + (n - 1) * K) * 2 * plan.H,
+        "ids": 2 * B * K * n,
+        "pair_scores": 2 * B * K * n,
+        "scores": 2 * B * K,
+        "shifts": B * n,
+        "tops": B * K * C * 5 * plan.beams,
+        "log_sums": B * K * C,
+        "fresh": B * K * 4,
+        "first_noise": 2 * B * K * n if plan.noisy else 0,
+        "second_noise": 2 * B * K * K,
+        "keep": B * K * plan.units // 2 + 1 if plan.drops else 0,
+        "children": B * K * 2,
+        "hidden": B * K * plan.units,
+        "sums": B * K * plan.d,
+        "parents": B * n * K,
+        "positions": B * n * K,
+        "last_slots": B * K,
+        "maps": B * ceil(n / STRETCH.value) * K,
+        **plan.more_words(n),
+    }
+    starts, end = {}, 0
+    for name, count in words.items():
+        starts[name] = end
+        end += (count + 31) // 32 * 32  # each part starts on its own cache line
+    return starts, end

@@ -1,0 +1,251 @@
+# mypy: allow-untyped-defs
+"""The kernels that are launched: those of a search step, and what comes before the first and after the
+last.
+
+A step is three kernels: hidden beside splice; gates beside add_up and rank; then, for the next step,
+project and choose beside draw. What varies from call to call is read from the board, so that one graph
+serves every length and no length compiles anything anew.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+from beamtree.kernels.runtime import addresses as at
+from beamtree.kernels.runtime.math_kernels import key_of, up_to_rounding
+from beamtree.kernels.search.choose_kernels import (
+    NONE,
+    choose,
+    moments,
+    node_row,
+    node_vectors,
+    pair_score,
+    project,
+)
+from beamtree.kernels.search.lineage_kernels import map_parents
+from beamtree.kernels.search.merge_kernels import add_up, draw, gates, hidden, rank, splice
+
+
+@triton.jit
+def clock(board, step, CHAINED: tl.constexpr):
+    """The step's number. A chained kernel may be launched before the one it depends on has ended: it waits
+    here."""
+    if CHAINED:
+        cuda.gdc_launch_dependents()
+        cuda.gdc_wait()
+    return at.number(board, at.BASE) + step
+
+
+@triton.jit(do_not_specialize=["step", "products"])
+def hidden_kernel(
+    board, step, products,
+    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr,
+    CHUNKS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """The first `products` programs each make a tile of the hidden layer, the others splice."""
+    t = clock(board, step, CHAINED)
+    program = tl.program_id(0)
+    if t < at.number(board, at.LENGTH) - 1:
+        if program < products:
+            BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
+            row = program // BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
+            inside = row < at.number(board, at.BATCH) * K
+            first = program % BLOCKS * BLOCK_N
+            hidden(board, t, row, inside, first, D, K, UNITS, DROPS, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
+        else:
+            splice(board, t, program - products, K, CHUNKS, CHUNK, ROWS)
+
+
+@triton.jit(do_not_specialize=["step", "products", "lists"])
+def gates_kernel(
+    board, step, products, lists,
+    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, NOISY: tl.constexpr,
+    CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """The first `products` programs each make a tile of the new nodes, the next `lists` rank, the others
+    add up."""
+    t = clock(board, step, CHAINED)
+    program = tl.program_id(0)
+    if t < at.number(board, at.LENGTH) - 1:
+        if program < products:
+            BLOCKS: tl.constexpr = (D + BLOCK_F - 1) // BLOCK_F
+            row = program // BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
+            inside = row < at.number(board, at.BATCH) * K
+            gates(
+                board,
+                row,
+                inside,
+                program % BLOCKS * BLOCK_F,
+                D,
+                K,
+                UNITS,
+                BLOCK_M,
+                BLOCK_F,
+                BLOCK_K,
+                PRECISION,
+            )
+        elif program < products + lists:
+            rank(board, t, program - products, K, NOISY, CHUNKS, CHUNK, BEAMS, ROWS)
+        else:
+            add_up(board, t, program - products - lists, K, CHUNKS, CHUNK, ROWS)
+
+
+@triton.jit(do_not_specialize=["step"])
+def project_kernel(
+    board, step,
+    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """For a wide scorer: its first layer as a product of its own."""
+    t = clock(board, step, CHAINED)
+    if t < at.number(board, at.LENGTH) - 1:
+        row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+        active = row < at.number(board, at.BATCH) * K
+        active = active & (t < at.length_of(board, row // K, active) - 1)
+        first = tl.program_id(1) * BLOCK_N
+        project(board, t, row, active, first, first + BLOCK_N, first == 0,
+                D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["step", "choices"])
+def choose_kernel(
+    board, step, choices,
+    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr,
+    NOISY: tl.constexpr, DROPS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
+    BEAMS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PROJECTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_H: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """The first `choices` programs each choose for a sequence, the others draw for the step after."""
+    t = clock(board, step, CHAINED)
+    program = tl.program_id(0)
+    if t < at.number(board, at.LENGTH) - 1:
+        if program < choices:
+            if PROJECTS:
+                slot = tl.arange(0, BLOCK_M)
+                length = at.length_of(board, program, True)
+                if (t > 0) & (t < length - 1):
+                    row = program * K + slot
+                    project(board, t, row, slot < K, 0, 2 * H, True,
+                            D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
+                    tl.debug_barrier()
+            choose(board, t, program, K, H, NOISY, CHUNKS, CHUNK, BEAMS, WIDTH, BLOCK_H)
+        else:
+            draw(board, t + 1, program - choices, K, UNITS, NOISY, DROPS, CHUNKS, CHUNK, BEAMS, ROWS)
+
+
+@triton.jit(do_not_specialize=["steps"])
+def advance_kernel(board, steps):
+    tl.store(board + at.BASE, tl.load(board + at.BASE) + steps)
+
+
+@triton.jit
+def leaves_kernel(
+    board,
+    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Copy the leaves into the node store and project them."""
+    rows = at.number(board, at.BATCH) * at.number(board, at.LENGTH)
+    for tile in range(tl.program_id(0), (rows + BLOCK_M - 1) // BLOCK_M, tl.num_programs(0)):
+        row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        project(
+            board, 0, row, row < rows, 0, 2 * H, True, D, K, S, H, True, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D
+        )
+
+
+@triton.jit
+def leaf_lists_kernel(
+    board, K: tl.constexpr, H: tl.constexpr, BEAMS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr
+):
+    """Beam 0 before the first step: the leaves' ids, the scores of their pairs (there already if the scorer
+    has no layer of its own, H = 0); one live beam."""
+    n = at.number(board, at.LENGTH)
+    blocks = (n + BLOCK - 1) // BLOCK
+    for task in range(tl.program_id(0), at.number(board, at.BATCH) * blocks, tl.num_programs(0)):
+        sequence = task // blocks
+        index = task % blocks * BLOCK + tl.arange(0, BLOCK)
+        length = at.length_of(board, sequence, True)
+        row = node_row(board, sequence, K) + index
+        place = sequence * K * n + index
+        if H == 0:
+            score = tl.load(at.floats(board, at.PAIR_SCORES) + place, mask=index < length - 1, other=NONE)
+        else:
+            score = pair_score(board, row, row + 1, index < length - 1, H, BLOCK, BLOCK_H)
+        tl.store(at.integers(board, at.IDS) + place, index, mask=index < length)
+        tl.store(at.floats(board, at.PAIR_SCORES) + place, score, mask=index < length)
+        if task % blocks == 0:
+            beam = tl.arange(0, BEAMS)
+            target = at.floats(board, at.SCORES) + sequence * K + beam
+            tl.store(target, tl.where(beam == 0, 0.0, NONE), mask=beam < K)
+            fresh = at.integers(board, at.FRESH) + (sequence * K + beam) * 4
+            tl.store(fresh, n, mask=beam < K)  # no newest node: nowhere, and without neighbours
+            tl.store(fresh + 1, -1, mask=beam < K)
+            tl.store(fresh + 2, -1, mask=beam < K)
+
+
+@triton.jit
+def finish_kernel(
+    board, D: tl.constexpr, H: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """The first programs each finish a sequence, the others prepare the lineages."""
+    B = at.number(board, at.BATCH)
+    if tl.program_id(0) < B:
+        finish(board, tl.program_id(0), D, H, K, BEAMS, BLOCK_D)
+    else:
+        map_parents(board, tl.program_id(0) - B, tl.num_programs(0) - B, K, BEAMS)
+
+
+@triton.jit
+def finish(
+    board, sequence,
+    D: tl.constexpr, H: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """A sequence's final beams, best first: their roots and scores."""
+    B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
+    length = at.length_of(board, sequence, True)
+    beam = tl.arange(0, BEAMS)
+    scores = at.floats(board, at.SCORES) + (((length - 1) & 1) * B + sequence) * K
+    score = tl.load(scores + beam, mask=beam < K, other=NONE)
+    alive = score != NONE
+    key = key_of(up_to_rounding(score), beam)
+    ahead = key[:, None] > key[None, :]
+    target = sequence * K + tl.sum(ahead.to(tl.int32), 0)
+    lowest = tl.min(tl.where(ahead, score[:, None], float("inf")), 0)  # in order to the last bit
+    best = tl.max(tl.where(target == sequence * K, score, NONE), 0)
+    best = tl.where(best == NONE, 0.0, best)
+    tl.store(at.floats(board, at.RELATIVE) + target, tl.minimum(score, lowest) - best, mask=beam < K)
+    last_slots = at.integers(board, at.LAST_SLOTS)
+    tl.store(last_slots + target, tl.where(alive, beam, -1), mask=beam < K)
+
+    total = tl.zeros([1024], tl.float64)
+    for first in range(0, length - 1, 1024):
+        step = first + tl.arange(0, 1024)
+        shifts = at.floats(board, at.SHIFTS) + sequence * (n - 1) + step
+        total += tl.load(shifts, mask=step < length - 1, other=0.0).to(tl.float64)
+    offset = tl.load(board + at.OFFSET).to(tl.pointer_type(tl.float64))
+    tl.store(offset + sequence, tl.sum(total, 0) + best.to(tl.float64))
+
+    nodes = at.floats(board, at.NODES)
+    row = node_row(board, sequence, K)
+    made = alive & (beam < tl.where(length > 1, K, 0))
+    source = at.floats(board, at.SUMS) + (sequence * K + beam).to(tl.int64) * D
+    node = nodes + (row + n + (length - 2) * K + beam) * D
+    mean, scale = moments(source, made, D, BEAMS, BLOCK_D)
+    for first in range(0, D, BLOCK_D):
+        feature = first + tl.arange(0, BLOCK_D)
+        real = (feature < D)[None, :]
+        if H == 0:  # an entangled scorer: the node was there before it was chosen
+            x = tl.load(node[:, None] + feature[None, :], mask=made[:, None] & real, other=0.0)
+        else:
+            x = node_vectors(board, source, mean, scale, made, feature, D, False)
+            tl.store(node[:, None] + feature[None, :], x, mask=made[:, None] & real)
+        is_leaf = (beam < tl.where(length == 1, 1, 0))[:, None] & real
+        leaf = tl.load(nodes + row * D + feature[None, :] + beam[:, None] * 0, mask=is_leaf, other=0.0)
+        roots = at.floats(board, at.ROOTS) + target[:, None].to(tl.int64) * D + feature[None, :]
+        tl.store(roots, tl.where(made[:, None], x, leaf), mask=(beam < K)[:, None] & real)

@@ -1,0 +1,1 @@
+"""Straight-through trees (EGT-GRC, GT-GRC)."""

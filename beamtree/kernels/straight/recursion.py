@@ -1,0 +1,84 @@
+"""GT-GRC and EGT-GRC on a GPU: the tree by a search with one beam, its gradient straight through choices."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beamtree.kernels import recursion as fused
+from beamtree.pytorch.derivatives import refuse_double_backward
+from beamtree.pytorch.precision import without_autocast
+
+LONGEST = 4096  # places of a list that one program holds
+
+
+def supports(leaves: Tensor, weights: list[Tensor]) -> bool:
+    """Whether the kernels cover this case; gumbel_sweep.py covers every case."""
+    return (
+        1 < leaves.shape[1] <= LONGEST
+        and fused.supports(leaves, weights, 1)
+        and not torch.cuda.is_current_stream_capturing()
+    )
+
+
+def straight_through(
+    leaves: Tensor,  # (B, n, d), n > 1
+    lengths: Tensor,  # (B,)
+    weights: list[Tensor],  # the cell's six, the scorer's four, or two of an entangled one
+    seed: Tensor | None,
+    noisy: bool,
+    dropout: float,
+    product_dtype: torch.dtype,  # of the cell's products: half under autocast
+    need_nodes: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Roots (B, d), merges (B, n−1) and nodes (B, n−1 or 0, d), each by the step that made it."""
+    seed = lengths if seed is None else seed  # nobody reads it
+    options = (noisy, dropout, product_dtype, need_nodes)
+    if torch.is_grad_enabled():
+        found: tuple[Tensor, Tensor, Tensor] = _StraightThrough.apply(
+            leaves, lengths, seed, *options, *weights
+        )
+        return found
+    roots, _, nodes, _, merges, *_ = fused.run_search(
+        leaves, lengths, seed, 1, *options, weights, record=False
+    )
+    return roots[:, 0], merges[:, 0], nodes[:, 0]
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaves: Tensor, lengths: Tensor, seed: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        noisy, dropout, product_dtype, need_nodes, *weights = rest
+        roots, _, nodes, _, merges, *tape = fused.run_search(
+            leaves, lengths, seed, 1, noisy, dropout, product_dtype, need_nodes, weights, record=True
+        )
+        root, merges, nodes = roots[:, 0], merges[:, 0], nodes[:, 0]
+        ctx.mark_non_differentiable(merges)
+        ctx.save_for_backward(lengths, seed, merges, *tape, *weights)
+        ctx.options = (noisy, dropout, product_dtype)
+        return root, merges, nodes
+
+    @staticmethod
+    def backward(ctx: Any, grad_roots: Tensor, _: Tensor, grad_nodes: Tensor) -> tuple[Any, ...]:
+        refuse_double_backward()
+        from beamtree.kernels.search import search as fused_search
+        from beamtree.kernels.straight.replay import replay
+
+        lengths, seed, merges, *saved = ctx.saved_tensors
+        tape, weights = saved[: fused.TAPE], saved[fused.TAPE :]
+        named = fused_search.EntangledWeights if len(weights) == fused.ENTANGLED else fused_search.Weights
+        noisy, dropout, product_dtype = ctx.options
+        with torch.cuda.device_of(grad_roots), without_autocast(grad_roots):
+            to_leaves, *to_weights = replay(
+                grad_roots,
+                grad_nodes.contiguous(),
+                lengths.contiguous(),
+                merges,
+                fused_search.Tape(*tape),
+                named(*(fused.aligned(w) for w in weights)),
+                seed,
+                noisy=noisy,
+                dropout=dropout,
+                precision=fused.precision_of(product_dtype),
+            )
+        return to_leaves, *[None] * 6, *to_weights

@@ -1,0 +1,84 @@
+"""Scores of all pairs of a straight-through tree at once, their slopes and, last, their weights' gradients.
+
+Every pair that ever lived is one row: n−1 of leaves and two of each merge, for each of the B sequences.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from beamtree.kernels.entangled import cell as entangled_cell
+from beamtree.kernels.runtime.products import HALF, float32_precision, product
+from beamtree.kernels.search.search import EntangledWeights, Weights
+
+
+class SlicedScores:
+    """e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂, of pairs of node rows (rows, 2)."""
+
+    parents = None
+
+    def __init__(self, nodes: Tensor, rows: Tensor, weights: Weights, precision: str) -> None:
+        # A scorer is never rounded to half.
+        self.precision = float32_precision() if precision in HALF else precision
+        s = weights.scorer_w1.shape[1] // 2
+        self.slices = nodes[:, :s][rows].flatten(1)  # (rows, 2·s)
+        hidden = product(self.slices, weights.scorer_w1.t(), self.precision, bias=weights.scorer_b1)
+        self.activity = F.gelu(hidden)
+        self.scores = torch.addmv(weights.scorer_b2, self.activity, weights.scorer_w2[0])  # (rows,)
+        self.to_hidden = torch.ops.aten.gelu_backward(weights.scorer_w2.expand_as(hidden), hidden)
+        self.slopes = product(self.to_hidden, weights.scorer_w1, self.precision)  # ∂e/∂(l[:s], r[:s])
+
+    def weight_gradients(self, grads: Tensor) -> tuple[None, list[Tensor]]:
+        """From gradients of the scores (rows,): nothing of the cell, and those of the scorer."""
+        to_hidden = self.to_hidden.mul_(grads.unsqueeze(1))
+        return None, [
+            product(to_hidden.t(), self.slices, self.precision),
+            to_hidden.sum(0),
+            (grads @ self.activity).unsqueeze(0),
+            grads.sum(0, keepdim=True),
+        ]
+
+
+class ParentScores:
+    """e = w·cell(l, r) + b; `names` (rows, 3) are those of the pairs' dropout masks."""
+
+    def __init__(
+        self,
+        nodes: Tensor,
+        rows: Tensor,
+        names: Tensor,
+        weights: EntangledWeights,
+        seed: Tensor,
+        dropout: float,
+        precision: str,
+    ) -> None:
+        self.nodes, self.rows, self.names, self.weights = nodes, rows, names, weights
+        self.seed, self.dropout, self.precision = seed, dropout, precision
+        count, d = len(rows), nodes.shape[1]
+        self.parents, self.slopes = nodes.new_empty(count, d), nodes.new_empty(count, 2 * d)
+        one = nodes.new_ones(min(count, entangled_cell.ROWS_AT_ONCE))
+        for some in self._chunks():
+            made = self._make(some)
+            torch.addcmul(weights.beta, made.normed, weights.gamma, out=self.parents[some])
+            children = entangled_cell.pull_to_children(made, one[: len(made.pairs)], weights, precision)
+            self.slopes[some] = children.flatten(1)
+        self.scores = torch.addmv(weights.scorer_b2, self.parents, weights.scorer_w2[0])
+
+    def weight_gradients(self, grads: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """From gradients of the scores (rows,): those of the cell and of the scorer."""
+        parts = [
+            entangled_cell.pull(self._make(some), grads[some], self.weights, self.precision).weights
+            for some in self._chunks()
+        ]
+        total = [sum(part[1:], part[0]) for part in zip(*parts, strict=True)]
+        return total[:6], total[6:]
+
+    def _chunks(self) -> list[slice]:
+        step = entangled_cell.ROWS_AT_ONCE
+        return [slice(start, start + step) for start in range(0, len(self.rows), step)]
+
+    def _make(self, some: slice) -> entangled_cell.Made:
+        pairs = self.nodes[self.rows[some]].flatten(1)
+        return entangled_cell.make(
+            pairs, self.names[some], self.weights, self.seed, self.dropout, self.precision
+        )

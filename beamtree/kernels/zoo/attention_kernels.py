@@ -1,0 +1,177 @@
+# mypy: allow-untyped-defs
+"""The attention of Ordered Memory over its slots, and its derivative.
+
+β_j = w · (keep GELU(q + LayerNorm(k_j))) / √d      p_j ∝ exp(β_j) Σ_{i≤j+1} p⁻_i, closed below UNREACHED
+"""
+
+import triton
+import triton.language as tl
+
+from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
+
+LEAST_MASS = tl.constexpr(1e-12)
+
+
+@triton.jit
+def normalised_rows(source, place, mask, D: tl.constexpr, EPS: tl.constexpr):
+    """Rows less their means, over their standard deviations, and these deviations' reciprocals."""
+    row = tl.load(source + place, mask=mask, other=0.0)
+    centred = tl.where(mask, row - (tl.sum(row, 1) / D)[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + EPS)
+    return centred * scale[:, None], scale
+
+
+@triton.jit(do_not_specialize=["B", "rows"])
+def score_kernel(
+    keys, query, keep, gamma, beta, weight, bias, scores, B, rows,
+    D: tl.constexpr, EPS: tl.constexpr, ROOT: tl.constexpr, DROPS: tl.constexpr,
+    ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """β of some rows (slot, sequence)."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < rows
+    feature = tl.arange(0, ALL_D)
+    real = feature < D
+    mask = inside[:, None] & real[None, :]
+    normed, _ = normalised_rows(keys, row[:, None] * D + feature[None, :], mask, D, EPS)
+    normed *= tl.load(gamma + feature, mask=real, other=0.0)[None, :]
+    normed += tl.load(beta + feature, mask=real, other=0.0)[None, :]
+    asked = tl.load(query + (row % B)[:, None] * D + feature[None, :], mask=mask, other=0.0)
+    hidden = gelu(asked + normed)
+    if DROPS:
+        hidden *= tl.load(keep + row[:, None] * (2 * D) + D + feature[None, :], mask=mask, other=0.0)
+    out = tl.load(weight + feature, mask=real, other=0.0)[None, :]
+    tl.store(scores + row, (tl.sum(hidden * out, 1) + tl.load(bias)) / ROOT, mask=inside)
+
+
+@triton.jit
+def reached(p_before, place, inside, slot, slots, B, UNREACHED: tl.constexpr):
+    """Σ_{i≤j+1} p⁻_i, nothing below UNREACHED, and one for the last slot."""
+    next_one = inside & (slot < slots - 1)
+    head = tl.load(p_before + place - slot.to(tl.int64) * B, mask=inside, other=0.0).to(tl.float64)
+    later = tl.load(p_before + place + B, mask=next_one, other=0.0).to(tl.float64)
+    sums = (head + tl.cumsum(later, 0)).to(tl.float32)
+    return tl.where(next_one, tl.where(sums < UNREACHED, 0.0, sums), 1.0)
+
+
+@triton.jit(do_not_specialize=["B", "slots"])
+def attention_kernel(
+    scores, p_before, p, cp, rcp, B, slots,
+    UNREACHED: tl.constexpr, SLOTS: tl.constexpr, BLOCK_B: tl.constexpr,
+):  # fmt: skip
+    """p, its sum up to each slot and from each slot on, of some sequences."""
+    slot = tl.arange(0, SLOTS)[:, None]
+    sequence = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)[None, :]
+    inside = (slot < slots) & (sequence < B)
+    place = slot.to(tl.int64) * B + sequence
+    score = tl.load(scores + place, mask=inside, other=-1e30)
+    strength = tl.where(inside, tl.exp(score - tl.max(score, 0)[None, :]), 0.0)
+    share = strength * reached(p_before, place, inside, slot, slots, B, UNREACHED)
+    now = share / tl.maximum(tl.sum(share, 0), LEAST_MASS)[None, :]
+    upto = tl.cumsum(now.to(tl.float64), 0)
+    whole = tl.sum(now.to(tl.float64), 0)[None, :]
+    tl.store(p + place, now, mask=inside)
+    tl.store(cp + place, upto.to(tl.float32), mask=inside)
+    tl.store(rcp + place, (whole - upto + now).to(tl.float32), mask=inside)
+
+
+@triton.jit(do_not_specialize=["B", "slots"])
+def attention_back_kernel(
+    scores, p_before, d_p, d_cp, d_rcp, d_scores, d_before, B, slots,
+    UNREACHED: tl.constexpr, SLOTS: tl.constexpr, BLOCK_B: tl.constexpr,
+):  # fmt: skip
+    """∂β and ∂p⁻ of some sequences."""
+    slot = tl.arange(0, SLOTS)[:, None]
+    sequence = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)[None, :]
+    inside = (slot < slots) & (sequence < B)
+    place = slot.to(tl.int64) * B + sequence
+    score = tl.load(scores + place, mask=inside, other=-1e30)
+    strength = tl.where(inside, tl.exp(score - tl.max(score, 0)[None, :]), 0.0)
+    reach = reached(p_before, place, inside, slot, slots, B, UNREACHED)
+    share = strength * reach
+    mass = tl.sum(share, 0)[None, :]
+    into_cp = tl.load(d_cp + place, mask=inside, other=0.0).to(tl.float64)
+    later = tl.sum(into_cp, 0)[None, :] - tl.cumsum(into_cp, 0) + into_cp
+    earlier = tl.cumsum(tl.load(d_rcp + place, mask=inside, other=0.0).to(tl.float64), 0)
+    into = tl.load(d_p + place, mask=inside, other=0.0) + (later + earlier).to(tl.float32)
+    bounded = tl.maximum(mass, LEAST_MASS)
+    common = tl.where(mass >= LEAST_MASS, tl.sum(into * share, 0)[None, :] / bounded, 0.0)
+    to_share = (into - common) / bounded
+    tl.store(d_scores + place, to_share * share, mask=inside)
+    # Slot j's reach is the sum up to p⁻_{j+1}: it counts for p⁻_i where i ≤ j+1.
+    counts = inside & (slot < slots - 1) & (reach > 0)
+    to_reach = tl.where(counts, to_share * strength, 0.0).to(tl.float64)
+    everything = tl.sum(to_reach, 0)[None, :]
+    from_here_on = everything - tl.cumsum(to_reach, 0) + to_reach
+    tl.store(d_before + place + B, from_here_on.to(tl.float32), mask=inside & (slot < slots - 1))
+    first = d_before + sequence
+    tl.store(first, everything.to(tl.float32), mask=sequence < B)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def write_back_kernel(
+    d_after, to_mixed, gate, passed, keep, memory, candidates, rcp, d_memory, d_candidates, d_rcp, rows,
+    D: tl.constexpr, DROPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """From all that flows into the written memory, by later tokens and the gate and product of its cell: ∂M,
+    ∂M̂ by this way, ∂rcp."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < rows
+    feature = tl.arange(0, ALL_D)
+    mask = inside[:, None] & (feature < D)[None, :]
+    place = row[:, None] * D + feature[None, :]
+    into = tl.load(passed + place, mask=mask, other=0.0)
+    if DROPS:
+        into *= tl.load(keep + row[:, None] * (6 * D) + D + feature[None, :], mask=mask, other=0.0)
+    into += tl.load(to_mixed + place, mask=mask, other=0.0) * tl.load(gate + place, mask=mask, other=0.0)
+    into += tl.load(d_after + place, mask=mask, other=0.0)
+    part = tl.load(rcp + row, mask=inside, other=0.0)[:, None]
+    change = tl.load(candidates + place, mask=mask, other=0.0) - tl.load(memory + place, mask=mask, other=0.0)
+    tl.store(d_rcp + row, tl.sum(into * change, 1), mask=inside)
+    tl.store(d_memory + place, into * (1 - part), mask=mask)
+    tl.store(d_candidates + place, into * part, mask=mask)
+
+
+@triton.jit(do_not_specialize=["B", "slots"])
+def score_back_kernel(
+    keys, query, keep, gamma, beta, weight, d_scores, d_keys, d_query, partial, B, slots,
+    D: tl.constexpr, EPS: tl.constexpr, ROOT: tl.constexpr, DROPS: tl.constexpr,
+    ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """∂k and ∂q of some sequences, and their part of the gradients of γ, β, w and its bias."""
+    sequence = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = sequence < B
+    feature = tl.arange(0, ALL_D)
+    real = feature < D
+    mask = inside[:, None] & real[None, :]
+    gain = tl.load(gamma + feature, mask=real, other=0.0)[None, :]
+    shift = tl.load(beta + feature, mask=real, other=0.0)[None, :]
+    out = tl.load(weight + feature, mask=real, other=0.0)[None, :]
+    asked = tl.load(query + sequence[:, None].to(tl.int64) * D + feature[None, :], mask=mask, other=0.0)
+    to_query, to_gain = tl.zeros([BLOCK_M, ALL_D], tl.float32), tl.zeros([BLOCK_M, ALL_D], tl.float32)
+    to_out, to_bias = tl.zeros([BLOCK_M, ALL_D], tl.float32), tl.zeros([BLOCK_M], tl.float32)
+    for slot in range(slots):
+        row = (slot * B + sequence).to(tl.int64)
+        place = row[:, None] * D + feature[None, :]
+        normed, scale = normalised_rows(keys, place, mask, D, EPS)
+        before = asked + normed * gain + shift
+        into = tl.load(d_scores + row, mask=inside, other=0.0) / ROOT
+        hidden, slope = gelu(before), gelu_slope(before)
+        if DROPS:
+            bits = tl.load(keep + row[:, None] * (2 * D) + D + feature[None, :], mask=mask, other=0.0)
+            hidden, slope = hidden * bits, slope * bits
+        through = tl.where(mask, into[:, None] * out * slope, 0.0)
+        to_query += through
+        to_gain += through * normed
+        to_out += into[:, None] * hidden
+        to_bias += into
+        through *= gain
+        middle, slant = tl.sum(through, 1) / D, tl.sum(through * normed, 1) / D
+        through = (through - middle[:, None] - normed * slant[:, None]) * scale[:, None]
+        tl.store(d_keys + place, through, mask=mask)
+    tl.store(d_query + sequence[:, None].to(tl.int64) * D + feature[None, :], to_query, mask=mask)
+    corner = partial + tl.program_id(0) * (3 * D + 1)
+    tl.store(corner + feature, tl.sum(to_gain, 0), mask=real)
+    tl.store(corner + D + feature, tl.sum(to_query, 0), mask=real)
+    tl.store(corner + 2 * D + feature, tl.sum(to_out, 0), mask=real)
+    tl.store(corner + 3 * D, tl.sum(to_bias, 0))

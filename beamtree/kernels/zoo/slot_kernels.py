@@ -1,0 +1,202 @@
+# mypy: allow-untyped-defs
+"""The cells of Ordered Memory, slot after slot: two kernels a slot up, two down.
+
+    u_j = keep · GELU(W₁ˡ v_{j−1} + m_j)      m_j = W₁ʳ M_j + b₁
+    t_j = σ(a)·v_{j−1} + σ(b)·M_j + σ(g)·c    [a; b; g; c] = W₂ u_j + b₂
+    v_j = x (1−cp_j) + LayerNorm(t_j) cp_j
+
+A row's mean and scale need all of t_j, so v_j is made by the first kernel of the next slot: each of its tiles
+works it out anew, and the first tile keeps it.
+"""
+
+import triton
+import triton.language as tl
+
+from beamtree.kernels.runtime.math_kernels import gelu, product
+
+
+@triton.jit
+def statistics(mixed, row, inside, D: tl.constexpr, ALL_D: tl.constexpr, EPS: tl.constexpr):
+    """The mean and the reciprocal standard deviation of rows."""
+    feature = tl.arange(0, ALL_D)
+    mask = inside[:, None] & (feature < D)[None, :]
+    all_of_it = tl.load(mixed + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
+    middle = tl.sum(all_of_it, 1) / D
+    centred = tl.where(mask, all_of_it - middle[:, None], 0.0)
+    return middle, tl.rsqrt(tl.sum(centred * centred, 1) / D + EPS)
+
+
+@triton.jit
+def slot_value(x, mixed, gamma, beta, part, middle, scale, row, inside, feature, D: tl.constexpr):
+    """x (1−cp) + LayerNorm(t) cp, some features of it."""
+    real = feature < D
+    place = row[:, None] * D + feature[None, :]
+    mask = inside[:, None] & real[None, :]
+    token = tl.load(x + place, mask=mask, other=0.0)
+    normed = (tl.load(mixed + place, mask=mask, other=0.0) - middle[:, None]) * scale[:, None]
+    normed *= tl.load(gamma + feature, mask=real, other=0.0)[None, :]
+    normed += tl.load(beta + feature, mask=real, other=0.0)[None, :]
+    return token + part[:, None] * (normed - token)
+
+
+@triton.jit(do_not_specialize=["B"])
+def hidden_kernel(
+    x, mixed, share, gamma, beta, w1, from_memory, keep, value, hidden, B,
+    D: tl.constexpr, UNITS: tl.constexpr, EPS: tl.constexpr, FIRST: tl.constexpr, DROPS: tl.constexpr,
+    KEEP_STRIDE: tl.constexpr, ALL_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """u of this slot, a tile of sequences × hidden units; v of the slot before from its t and cp."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < B
+    unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if not FIRST:
+        middle, scale = statistics(mixed, row, inside, D, ALL_D, EPS)
+        part = tl.load(share + row, mask=inside, other=0.0)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for first in range(0, D, BLOCK_K):
+        feature = first + tl.arange(0, BLOCK_K)
+        mask = inside[:, None] & (feature < D)[None, :]
+        place = row[:, None] * D + feature[None, :]
+        if FIRST:
+            v = tl.load(x + place, mask=mask, other=0.0)
+        else:
+            v = slot_value(x, mixed, gamma, beta, part, middle, scale, row, inside, feature, D)
+            if tl.program_id(1) == 0:
+                tl.store(value + place, v, mask=mask)
+        if DROPS:
+            v *= tl.load(keep + row[:, None] * KEEP_STRIDE + feature[None, :], mask=mask, other=0.0)
+        w = w1 + unit[None, :] * D + feature[:, None]
+        w = tl.load(w, mask=(unit < UNITS)[None, :] & (feature < D)[:, None], other=0.0)
+        total = product(v, w, total, PRECISION)
+    mask = inside[:, None] & (unit < UNITS)[None, :]
+    place = row[:, None] * UNITS + unit[None, :]
+    u = gelu(total + tl.load(from_memory + place, mask=mask, other=0.0))
+    if DROPS:
+        bits = keep + row[:, None] * KEEP_STRIDE + 2 * D + unit[None, :]
+        u *= tl.load(bits, mask=mask, other=0.0)
+    tl.store(hidden + place, u, mask=mask)
+
+
+@triton.jit(do_not_specialize=["B"])
+def mix_kernel(
+    left, right, hidden, w2, b2, mixed, B,
+    D: tl.constexpr, UNITS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """t of this slot, a tile of sequences × features: all four gates of a feature."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < B
+    block = tl.program_id(1)
+    column = tl.arange(0, 4 * BLOCK_F)  # 4·feature + gate
+    weight_row = (column % 4) * D + block * BLOCK_F + column // 4
+    real = block * BLOCK_F + column // 4 < D
+    total = tl.zeros([BLOCK_M, 4 * BLOCK_F], tl.float32)
+    for first in range(0, UNITS, BLOCK_K):
+        unit = first + tl.arange(0, BLOCK_K)
+        u = hidden + row[:, None] * UNITS + unit[None, :]
+        u = tl.load(u, mask=inside[:, None] & (unit < UNITS)[None, :], other=0.0)
+        w = w2 + weight_row[None, :] * UNITS + unit[:, None]
+        w = tl.load(w, mask=real[None, :] & (unit < UNITS)[:, None], other=0.0)
+        total = product(u, w, total, PRECISION)
+    total += tl.load(b2 + weight_row, mask=real, other=0.0)[None, :]
+    even, odd = tl.split(tl.reshape(total, [BLOCK_M, BLOCK_F, 2, 2]))
+    to_left, to_content = tl.split(even)
+    to_right, content = tl.split(odd)
+    feature = block * BLOCK_F + tl.arange(0, BLOCK_F)
+    mask = inside[:, None] & (feature < D)[None, :]
+    place = row[:, None] * D + feature[None, :]
+    t = tl.sigmoid(to_left) * tl.load(left + place, mask=mask, other=0.0)
+    t += tl.sigmoid(to_right) * tl.load(right + place, mask=mask, other=0.0)
+    tl.store(mixed + place, t + tl.sigmoid(to_content) * content, mask=mask)
+
+
+@triton.jit(do_not_specialize=["B"])
+def value_kernel(
+    x, mixed, share, gamma, beta, value, B,
+    D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """v of the last slot."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < B
+    middle, scale = statistics(mixed, row, inside, D, ALL_D, EPS)
+    part = tl.load(share + row, mask=inside, other=0.0)
+    feature = tl.arange(0, ALL_D)
+    v = slot_value(x, mixed, gamma, beta, part, middle, scale, row, inside, feature, D)
+    tl.store(value + row[:, None] * D + feature[None, :], v, mask=inside[:, None] & (feature < D)[None, :])
+
+
+@triton.jit
+def tangents(to_value, normed, gamma, row, inside, D: tl.constexpr, ALL_D: tl.constexpr):
+    """What a layer norm takes from the gradient of its rows: its mean, and its mean along the row."""
+    feature = tl.arange(0, ALL_D)
+    mask = inside[:, None] & (feature < D)[None, :]
+    place = row[:, None] * D + feature[None, :]
+    gain = tl.load(gamma + feature, mask=feature < D, other=0.0)[None, :]
+    into = tl.load(to_value + place, mask=mask, other=0.0) * gain
+    along = tl.load(normed + place, mask=mask, other=0.0)
+    return tl.sum(into, 1) / D, tl.sum(into * along, 1) / D
+
+
+@triton.jit(do_not_specialize=["B"])
+def to_hidden_kernel(
+    to_value, normed, scales, gamma, gate_slope, w2, hidden_slope, to_mixed, to_before, B,
+    D: tl.constexpr, UNITS: tl.constexpr, ALL_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """∂v → ∂t (less the share, which is in the slopes), and a tile of ∂ before GELU."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < B
+    unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    middle, slant = tangents(to_value, normed, gamma, row, inside, D, ALL_D)
+    scale = tl.load(scales + row, mask=inside, other=0.0)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for first in range(0, D, BLOCK_K):
+        feature = first + tl.arange(0, BLOCK_K)
+        real = feature < D
+        mask = inside[:, None] & real[None, :]
+        place = row[:, None] * D + feature[None, :]
+        gain = tl.load(gamma + feature, mask=real, other=0.0)[None, :]
+        into = tl.load(to_value + place, mask=mask, other=0.0) * gain
+        along = tl.load(normed + place, mask=mask, other=0.0)
+        through = (into - middle[:, None] - along * slant[:, None]) * scale[:, None]
+        if tl.program_id(1) == 0:
+            tl.store(to_mixed + place, through, mask=mask)
+        for gate in tl.static_range(4):
+            slope = gate_slope + row[:, None] * (4 * D) + gate * D + feature[None, :]
+            slope = tl.load(slope, mask=mask, other=0.0)
+            w = w2 + (gate * D + feature)[:, None] * UNITS + unit[None, :]
+            w = tl.load(w, mask=real[:, None] & (unit < UNITS)[None, :], other=0.0)
+            total = product(through * slope, w, total, PRECISION)
+    mask = inside[:, None] & (unit < UNITS)[None, :]
+    place = row[:, None] * UNITS + unit[None, :]
+    tl.store(to_before + place, total * tl.load(hidden_slope + place, mask=mask, other=0.0), mask=mask)
+
+
+@triton.jit(do_not_specialize=["B"])
+def to_left_kernel(
+    to_before, w1, keep, to_mixed, left_gate, to_slot, to_value, B,
+    D: tl.constexpr, UNITS: tl.constexpr, FIRST: tl.constexpr, DROPS: tl.constexpr, KEEP_STRIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of ∂v of the slot before, or in the first of ∂x by that way."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < B
+    feature = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for first in range(0, UNITS, BLOCK_K):
+        unit = first + tl.arange(0, BLOCK_K)
+        into = to_before + row[:, None] * UNITS + unit[None, :]
+        into = tl.load(into, mask=inside[:, None] & (unit < UNITS)[None, :], other=0.0)
+        w = w1 + unit[:, None] * D + feature[None, :]
+        w = tl.load(w, mask=(unit < UNITS)[:, None] & (feature < D)[None, :], other=0.0)
+        total = product(into, w, total, PRECISION)
+    mask = inside[:, None] & (feature < D)[None, :]
+    place = row[:, None] * D + feature[None, :]
+    if DROPS:
+        total *= tl.load(keep + row[:, None] * KEEP_STRIDE + feature[None, :], mask=mask, other=0.0)
+    through = tl.load(to_mixed + place, mask=mask, other=0.0)
+    total += through * tl.load(left_gate + place, mask=mask, other=0.0)
+    if not FIRST:
+        total += tl.load(to_slot + place, mask=mask, other=0.0)
+    tl.store(to_value + place, total, mask=mask)

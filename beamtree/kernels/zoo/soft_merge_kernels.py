@@ -1,0 +1,147 @@
+# mypy: allow-untyped-defs
+"""What an iteration of CRvNN and its derivative do row by row, a row being a token of a sequence."""
+
+import triton
+import triton.language as tl
+
+from beamtree.kernels.runtime.draw_kernels import DROPOUT, kept, row_key
+from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
+from beamtree.kernels.zoo.cell_row_kernels import gated_mix
+
+
+@triton.jit(do_not_specialize=["rows"])
+def token_score_kernel(
+    conv, weight, bias, present, scores, rows,
+    D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """w · GELU(conv) + b, zero at padding."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < rows
+    feature = tl.arange(0, ALL_D)
+    mask = inside[:, None] & (feature < D)[None, :]
+    hidden = gelu(tl.load(conv + row[:, None] * D + feature[None, :], mask=mask, other=0.0))
+    out = tl.load(weight + feature, mask=feature < D, other=0.0)[None, :]
+    real = tl.load(present + row, mask=inside, other=0) != 0
+    tl.store(scores + row, tl.where(real, tl.sum(hidden * out, 1) + tl.load(bias), 0.0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def token_score_back_kernel(
+    conv, weight, present, to_score, shared, partial, rows,
+    D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """∂ before GELU in place of conv, and these rows' part of ∂w and ∂b."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < rows
+    feature = tl.arange(0, ALL_D)
+    wanted = feature < D
+    mask = inside[:, None] & wanted[None, :]
+    into = tl.load(to_score + row, mask=inside, other=0.0) + tl.load(shared + row, mask=inside, other=0.0)
+    into = tl.where(tl.load(present + row, mask=inside, other=0) != 0, into, 0.0)
+    place = conv + row[:, None] * D + feature[None, :]
+    before = tl.load(place, mask=mask, other=0.0)
+    out = tl.load(weight + feature, mask=wanted, other=0.0)[None, :]
+    tl.store(place, into[:, None] * out * gelu_slope(before), mask=mask)
+    corner = partial + tl.program_id(0) * (3 * D + 1)
+    tl.store(corner + 2 * D + feature, tl.sum(gelu(before) * into[:, None], 0), mask=wanted)
+    tl.store(corner + 3 * D, tl.sum(into, 0))
+
+
+@triton.jit(do_not_specialize=["T", "rows", "dropped"])
+def activate_kernel(
+    before, hidden, slope, seed, time, T, rows, dropped, scale,
+    UNITS: tl.constexpr, SLOPES: tl.constexpr, DROPS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h, a tile; masks are drawn here, as by random_bits.py."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = (row < rows)[:, None] & (unit < UNITS)[None, :]
+    place = row[:, None] * UNITS + unit[None, :]
+    h = tl.load(before + place, mask=mask, other=0.0)
+    u, rate = gelu(h), gelu_slope(h)
+    if DROPS:
+        key = row_key(tl.load(seed), DROPOUT, tl.load(time), row // T, row % T)
+        bits = tl.where(kept(key[:, None], unit[None, :], dropped), scale, 0.0)
+        u, rate = u * bits, rate * bits
+    tl.store(hidden + place, u, mask=mask)
+    if SLOPES:
+        tl.store(slope + place, rate, mask=mask)
+
+
+@triton.jit(do_not_specialize=["T", "rows"])
+def grow_kernel(
+    gates, window, gamma, beta, grows, halted, h_after, T, rows,
+    D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """h ← λ parent + (1−λ) h, unless the sequence has halted."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < rows
+    feature = tl.arange(0, ALL_D)
+    wanted = feature < D
+    mask = inside[:, None] & wanted[None, :]
+    _, right, _, _, _, _, normed, _ = gated_mix(gates, window + D, row, feature, mask, D, 5 * D, EPS)
+    parent = normed * tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
+    parent += tl.load(beta + feature, mask=wanted, other=0.0)[None, :]
+    frozen = tl.load(halted + row // T, mask=inside, other=1) != 0
+    part = tl.where(frozen, 0.0, tl.load(grows + row, mask=inside, other=0.0))[:, None]
+    tl.store(h_after + row[:, None] * D + feature[None, :], right + part * (parent - right), mask=mask)
+
+
+@triton.jit(do_not_specialize=["T", "rows"])
+def grow_back_kernel(
+    gates, window, gamma, beta, grows, halted, d_after, d_grows, d_pair, partial, T, rows,
+    D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """∂λ; ∂ of both children but through the products; ∂[a; b; g; c] in their place; these rows' part of
+    ∂γ and ∂β."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < rows
+    feature = tl.arange(0, ALL_D)
+    wanted = feature < D
+    mask = inside[:, None] & wanted[None, :]
+    left, right, a, b, g, c, normed, scale = gated_mix(gates, window + D, row, feature, mask, D, 5 * D, EPS)
+    gain = tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
+    parent = normed * gain + tl.load(beta + feature, mask=wanted, other=0.0)[None, :]
+    into = tl.load(d_after + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
+    frozen = tl.load(halted + row // T, mask=inside, other=1) != 0
+    part = tl.where(frozen, 0.0, tl.load(grows + row, mask=inside, other=0.0))[:, None]
+    to_growth = tl.sum(into * tl.where(mask, parent - right, 0.0), 1)
+    tl.store(d_grows + row, tl.where(frozen, 0.0, to_growth), mask=inside)
+    to_parent = into * part
+    through = to_parent * gain
+    middle, slant = tl.sum(through, 1) / D, tl.sum(through * normed, 1) / D
+    through = (through - middle[:, None] - normed * slant[:, None]) * scale[:, None]
+    pair = d_pair + row[:, None] * (2 * D) + feature[None, :]
+    tl.store(pair, through * a, mask=mask)
+    tl.store(pair + D, through * b + into - to_parent, mask=mask)
+    corner = gates + row[:, None] * (4 * D) + feature[None, :]
+    tl.store(corner, through * left * a * (1 - a), mask=mask)
+    tl.store(corner + D, through * right * b * (1 - b), mask=mask)
+    tl.store(corner + 2 * D, through * c * g * (1 - g), mask=mask)
+    tl.store(corner + 3 * D, through * g, mask=mask)
+    share = partial + tl.program_id(0) * (3 * D + 1)
+    tl.store(share + feature, tl.sum(to_parent * normed, 0), mask=wanted)
+    tl.store(share + D + feature, tl.sum(to_parent, 0), mask=wanted)
+
+
+@triton.jit(do_not_specialize=["T", "rows"])
+def spread_kernel(
+    d_window, d_pair, d_first, d_second, d_h, T, rows,
+    D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """∂ of the window and the children to ∂ of h, of its neighbours (B, 2, T, d) and of theirs."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    feature = tl.arange(0, ALL_D)
+    mask = (row < rows)[:, None] & (feature < D)[None, :]
+    window = d_window + row[:, None] * (5 * D) + feature[None, :]
+    pair = d_pair + row[:, None] * (2 * D) + feature[None, :]
+    to_left = (2 * (row // T) * T + row % T)[:, None] * D + feature[None, :]
+    to_right = to_left + T * D
+    left = tl.load(window + D, mask=mask, other=0.0) + tl.load(pair, mask=mask, other=0.0)
+    here = tl.load(window + 2 * D, mask=mask, other=0.0) + tl.load(pair + D, mask=mask, other=0.0)
+    tl.store(d_second + to_left, tl.load(window, mask=mask, other=0.0), mask=mask)
+    tl.store(d_first + to_left, left, mask=mask)
+    tl.store(d_h + row[:, None] * D + feature[None, :], here, mask=mask)
+    tl.store(d_first + to_right, tl.load(window + 3 * D, mask=mask, other=0.0), mask=mask)
+    tl.store(d_second + to_right, tl.load(window + 4 * D, mask=mask, other=0.0), mask=mask)

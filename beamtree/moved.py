@@ -1,0 +1,78 @@
+"""Modules of 0.1.0 by their old names: what was pickled or imported by these still loads."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    **{name: f"parts.{name}" for name in ("cell", "scorer", "leaf")},
+    **{
+        name: f"nn.{name}"
+        for name in (
+            "attention",
+            "contextualizer",
+            "embedding",
+            "encoder",
+            "heads",
+            "hybrid",
+            "state_space",
+            "tagger",
+            "transformer_layer",
+        )
+    },
+    "brackets": "trees.brackets",
+    "forest": "trees.forest",
+    "tree": "trees.beam_trees",
+    "training.agreement": "trees.agreement",
+    "checks": "pytorch.checks",
+    "interaction": "zoo.pairs",
+    "rivals": "zoo",
+    **{
+        f"rivals.{name}": f"zoo.{name}"
+        for name in (
+            "crvnn",
+            "entangled",
+            "fixed_trees",
+            "gumbel_tree",
+            "one_soft",
+            "ordered_memory",
+            "transformers",
+            "tree_encoder",
+        )
+    },
+    **{f"rivals.{name}": f"graphs.{name}" for name in ("step_graphs", "whole_graphs")},
+    "model": "classifier.model",
+    "portable": "classifier.exports",
+    "data.listops_language": "data.listops.language",
+    "data.listops_sampler": "data.listops.sampler",
+    "data.listops_tags": "data.listops.tags",
+    "data.logic_language": "data.logic.language",
+    "explorer.record": "explorer.watched_search",
+}
+
+
+class _OldNames(MetaPathFinder, Loader):
+    """Answers an old name with the module that stands under the new one, not with a second copy of it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.partition(".")
+        return ModuleSpec(fullname, self) if package == "beamtree" and name in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(f"beamtree.{MOVED[spec.name.partition('.')[2]]}")
+        spec.loader_state = module.__spec__  # which the import system is about to replace
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
+
+
+def keep_old_names() -> None:
+    if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _OldNames())

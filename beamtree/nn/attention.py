@@ -1,0 +1,228 @@
+"""Gated attention (paper, appendix "GAU-Block"): among the tokens of a sequence, and from tokens to the inner
+nodes of a tree above them.
+
+    x' = LayerNorm(W₀ x)      u = SiLU(W_u x')      v = SiLU(W_v p')      z = SiLU(W_z ·)
+    A = softmax((q·k + q̃·E[distance]) / √(2h))      q, q̃, k = γ⊙z + δ, each with its own γ and δ
+    o = dropout(W_o (u ⊙ A v))      g = σ(W_g [o; x])      out = g⊙o + (1 − g)⊙x
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from beamtree.parts.leaf import LeafTransform
+from beamtree.pytorch.checks import check_form
+from beamtree.pytorch.direct_reading import read_part
+from beamtree.trees.ancestry import Ancestry, find_ancestry
+from beamtree.trees.beam_trees import BeamTrees
+
+HEAD_SIZE = 128
+MAX_HEIGHT = 10
+SCALE_DEVIATION = 0.02
+_ALL, _QUERIES, _KEY = slice(None), slice(-1), slice(-1, None)  # roles: one or two queries, then the key
+
+
+class GatedAttention(nn.Module):
+    """What both uses share: the parameters, the way in and the way out.
+
+    `scalar_bias` is what the paper prints and the published code does not do: one number a distance instead
+    of q̃·E, and √(2d) instead of √(2h).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        distances: int,
+        *,
+        head_size: int | None = None,
+        scalar_bias: bool = False,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if d_model < 1:
+            raise ValueError(f"d_model must be at least 1, got {d_model}")
+        h = min(HEAD_SIZE, d_model) if head_size is None else head_size
+        self.d_model, self.head_size, self.scalar_bias = d_model, h, scalar_bias
+        self.init = LeafTransform(d_model, d_model, device=device, dtype=dtype)
+        self.u = nn.Linear(d_model, 2 * d_model, device=device, dtype=dtype)
+        self.v = nn.Linear(d_model, 2 * d_model, device=device, dtype=dtype)
+        self.z = nn.Linear(d_model, h, device=device, dtype=dtype)
+        roles = 2 if scalar_bias else 3  # query, the query used against distances, key
+        self.z_scale = nn.Parameter(torch.empty(roles, h, device=device, dtype=dtype))
+        self.z_offset = nn.Parameter(torch.empty(roles, h, device=device, dtype=dtype))
+        self.relative = nn.Parameter(
+            torch.empty(distances, 1 if scalar_bias else h, device=device, dtype=dtype)
+        )
+        self.reset_parameters()
+        self.out = nn.Linear(2 * d_model, d_model, device=device, dtype=dtype)
+        self.gate = nn.Linear(2 * d_model, d_model, device=device, dtype=dtype)
+        self.dropout = nn.Dropout(dropout)
+        self.scale = 1.0 / math.sqrt(2 * (d_model if scalar_bias else h))
+
+    def reset_parameters(self) -> None:
+        """Draw anew what this module itself holds, as `to_empty` and sharded training ask for."""
+        nn.init.normal_(self.z_scale, std=SCALE_DEVIATION)
+        nn.init.zeros_(self.z_offset)
+        nn.init.normal_(self.relative)
+
+    def in_roles(self, read: Tensor, roles: slice) -> Tensor:
+        """From x' (…, d): γ⊙z + δ of these roles, (…, roles, h)."""
+        z = F.silu(self.z(read)).unsqueeze(-2)
+        scale, offset = self.z_scale[roles], self.z_offset[roles]
+        return torch.addcmul(offset, z, scale) if z.dtype == scale.dtype else z * scale + offset
+
+    def as_queries(self, read: Tensor) -> Tensor:
+        """From x' (…, d): the query for keys, and beside it the one for distances, (…, 2h or h + 1)."""
+        query = self.in_roles(read, _QUERIES).flatten(-2)
+        return F.pad(query, (0, 1), value=1.0) if self.scalar_bias else query
+
+    def as_keys(self, read: Tensor) -> Tensor:
+        """From p' (…, d): keys (…, h)."""
+        return self.in_roles(read, _KEY).squeeze(-2)
+
+    def as_values(self, read: Tensor) -> Tensor:
+        """From p' (…, d): values (…, 2d)."""
+        return F.silu(self.v(read))
+
+    def leave(self, x: Tensor, read: Tensor, mixed: Tensor) -> Tensor:
+        """Out of x (…, d), x' and A v (…, 2d); x may be broadcast over beams."""
+        o = self.dropout(self.out(F.silu(self.u(read)) * mixed))
+        weight, bias = read_part(self.gate)
+        to_o, to_x = weight.split(self.d_model, 1)
+        g = (F.linear(o, to_o, bias) + F.linear(x, to_x)).sigmoid()
+        return (x + g * (o - x)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"d_model={self.d_model}, head_size={self.head_size}, scalar_bias={self.scalar_bias}"
+
+
+class GatedAttentionUnit(GatedAttention):
+    """Attention among all tokens, (B, n, d) → (B, n, d), by distances −max_distance … max_distance."""
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        max_distance: int = 5,
+        head_size: int | None = None,
+        scalar_bias: bool = False,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            d_model,
+            2 * max_distance + 1,
+            head_size=head_size,
+            scalar_bias=scalar_bias,
+            dropout=dropout,
+            device=device,
+            dtype=dtype,
+        )
+        self.max_distance = max_distance
+
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, positions: Tensor | None = None
+    ) -> Tensor:
+        """`key_padding_mask` (B, n) may have holes; `positions` (B, n) then says how far tokens are apart."""
+        check_form(x, key_padding_mask, input_size=self.d_model, weight=self.z_scale)
+        B, n, _ = x.shape
+        if key_padding_mask is None:
+            key_padding_mask = torch.zeros(B, n, dtype=torch.bool, device=x.device)
+        if positions is None:
+            positions = torch.arange(n, device=x.device).expand(B, n)
+        x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+        read = self.init(x)
+        *queries, key = self.in_roles(read, _ALL).unbind(-2)
+        query_for_distance = torch.ones_like(key[..., :1]) if self.scalar_bias else queries[1]
+        value = self.as_values(read)
+        distance = positions[:, None, :] - positions[:, :, None]  # (B, n, n)
+        row = distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
+        by_distance = (query_for_distance @ self.relative.T).gather(2, row)  # (B, n, n)
+        scores = (queries[0] @ key.transpose(1, 2) + by_distance) * self.scale
+        mixed = masked_softmax(scores, ~key_padding_mask[:, None]).to(value.dtype) @ value
+        return self.leave(x, read, mixed)
+
+
+class ParentAttention(GatedAttention):
+    """Attention from leaves to their ancestors, by the ancestors' heights 1 … 10; nodes stay as they are.
+
+    `attend_self` also lets a leaf attend to itself, at height 0, as the paper's prose has it.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        attend_self: bool = False,
+        head_size: int | None = None,
+        scalar_bias: bool = False,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            d_model,
+            MAX_HEIGHT + attend_self,
+            head_size=head_size,
+            scalar_bias=scalar_bias,
+            dropout=dropout,
+            device=device,
+            dtype=dtype,
+        )
+        self.attend_self = attend_self
+
+    def forward(
+        self,
+        leaves: Tensor,  # (B, n, d)
+        nodes: Tensor,  # (B, K, n−1, d)
+        trees: BeamTrees,
+        *,
+        refinements: int = 1,
+        ancestry: Ancestry | None = None,
+    ) -> Tensor:  # (B, K, n, d)
+        """The leaves in the light of each tree, `refinements` times over."""
+        ancestry = find_ancestry(trees) if ancestry is None else ancestry
+        key, value = self.keys_of_nodes(nodes, trees)
+        # The first time the leaves are the same in all trees, so what is made of them is made once.
+        x = leaves.unsqueeze(1)
+        for _ in range(refinements):
+            read = self.init(x)
+            weights = self.weights(read, key, ancestry).to(value.dtype)
+            mixed = ancestry.mix(weights[..., : ancestry.allowed.shape[-1]], value)
+            if self.attend_self:
+                mixed = mixed + weights[..., -1:] * self.as_values(read)
+            x = self.leave(x, read, mixed)
+        return x.expand(-1, nodes.shape[1], -1, -1)
+
+    def keys_of_nodes(self, nodes: Tensor, trees: BeamTrees) -> tuple[Tensor, Tensor]:
+        """Keys (B, K, n−1, 2h), the embedded height beside each key, and values (B, K, n−1, 2d).
+
+        A height belongs to a node, whoever attends to it: one product of [q; q̃] with [k; E] gives both terms.
+        """
+        read = self.init(nodes)
+        height = trees.heights.clamp(1, MAX_HEIGHT) - 1 + self.attend_self
+        return torch.cat((self.as_keys(read), F.embedding(height, self.relative)), -1), self.as_values(read)
+
+    def weights(self, read: Tensor, key: Tensor, ancestry: Ancestry) -> Tensor:
+        """Attention of x' (B, K or 1, n, d) over `ancestry`, (B, K, n, M), and last over itself if it may."""
+        query = self.as_queries(read)
+        scores, allowed = ancestry.scores(query, key), ancestry.allowed
+        if self.attend_self:
+            own = torch.cat((self.as_keys(read), self.relative[0].expand(*read.shape[:-1], -1)), -1)
+            to_self = (query * own).sum(-1, keepdim=True).expand(*scores.shape[:-1], 1)
+            scores = torch.cat((scores, to_self), -1)
+            allowed = F.pad(allowed, (0, 1), value=True)
+        return masked_softmax(scores * self.scale, allowed)
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
+    """Softmax over the allowed, at least in float32; all zeros where nothing is allowed."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    lowest = torch.finfo(scores.dtype).min  # unlike −inf it leaves no NaN in rows that allow nothing
+    weights = scores.masked_fill(~allowed, lowest).softmax(-1)
+    return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)

@@ -1,0 +1,152 @@
+"""What run folders cannot say themselves: `remarks.toml`, beside them in a folder of runs.
+
+It names the accuracies that were aimed at, what a row without a run would cost, runs that were cut off, how
+options were found, what trees of no model are worth, and whatever else is to be said below a task's table.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from beamtree.data.task import find_task
+from beamtree.errors import BeamtreeError, nearest
+from beamtree.files.bounded import is_file, shown
+from beamtree.files.settings import from_table, read_toml, setting
+from beamtree.paper.report.published import LABELS, TABLES
+
+FILE = "remarks.toml"
+
+
+@dataclass(frozen=True)
+class RowRemark:
+    """A remark on one row of one task's table."""
+
+    task: str = setting("", "the task")
+    row: str = setting("", "the row, as in the names of recipes")
+
+
+@dataclass(frozen=True)
+class Target(RowRemark):
+    """The least that a row is to reach, in percent by split."""
+
+    accuracy: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cost(RowRemark):
+    """What one run would take: measured on some steps, with the number of epochs that others took."""
+
+    milliseconds: float = setting(0.0, "of a training step", least=1e-6)
+    steps: int = setting(0, "in an epoch", least=1)
+    epochs: int = setting(0, "to train", least=1)
+    measured: str = setting("", "where and how")
+
+    @property
+    def minutes(self) -> float:
+        return self.milliseconds / 1000 * self.steps * self.epochs / 60
+
+
+@dataclass(frozen=True)
+class CutOff(RowRemark):
+    """Runs that were started together and ended from outside, as many as seeds are named."""
+
+    seeds: str = setting("", "such as 0, 1, 2")
+    epochs: str = setting("", "completed, such as 4 or 9–10")
+    why: str = setting("", "why they ended")
+
+
+@dataclass(frozen=True)
+class Unlearnt:
+    """Trees of one shape, made without a model: F1 against the gold trees, in percent by split."""
+
+    task: str = setting("", "the task")
+    shape: str = setting("", "such as left-branching")
+    f1: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting other than the paper's (or `beam`, `merge_equal_trees` of a test) and how it was found."""
+
+    name: str = setting("", "such as training.averaging")
+    found: str = setting("", "how it was found")
+
+
+@dataclass(frozen=True)
+class Note:
+    """Said below the table of a task, or below the summary if none is named."""
+
+    task: str = setting("", "the task")
+    said: str = setting("", "a sentence or more")
+
+
+@dataclass(frozen=True)
+class Remarks:
+    targets: Sequence[Target] = ()
+    costs: Sequence[Cost] = ()
+    cut_off: Sequence[CutOff] = ()
+    trees: Sequence[Unlearnt] = ()
+    options: Sequence[Option] = ()
+    notes: Sequence[Note] = ()
+
+
+_KINDS: dict[str, type] = {
+    "targets": Target,
+    "costs": Cost,
+    "cut_off": CutOff,
+    "trees": Unlearnt,
+    "options": Option,
+    "notes": Note,
+}
+
+
+def read_remarks(paths: Sequence[Path]) -> Remarks:
+    """The remarks of all folders named, none where there is no such file."""
+    found: dict[str, list[Any]] = {name: [] for name in _KINDS}
+    for path in dict.fromkeys(paths):
+        file = path / FILE
+        if not is_file(file):
+            continue
+        for name, entries in read_toml(file).items():
+            if name not in _KINDS:
+                raise BeamtreeError(f"{file}: there is no list {shown(name)}{nearest(name, _KINDS)}")
+            if not isinstance(entries, list):
+                raise BeamtreeError(f"{file}: {name} must be a list of tables, got {shown(entries)}")
+            found[name] += [
+                _remark(_KINDS[name], entry, f"{file}, entry {number} of {name}")
+                for number, entry in enumerate(entries, start=1)
+            ]
+    return Remarks(**found)
+
+
+def _remark(kind: type, entry: Any, source: str) -> Any:
+    if not isinstance(entry, Mapping):
+        raise BeamtreeError(f"{source} must be a table, got {shown(entry)}")
+    remark: Any = from_table(kind, entry, source=source)
+    for wanted in fields(kind):
+        if wanted.name not in entry and (kind, wanted.name) != (Note, "task"):
+            raise BeamtreeError(f"{source}: {wanted.name} is missing")
+    if isinstance(remark, RowRemark | Unlearnt):
+        _check_task(remark.task, source)
+    if isinstance(remark, RowRemark) and remark.row not in LABELS:
+        raise BeamtreeError(f"{source}: there is no row {shown(remark.row)}{nearest(remark.row, LABELS)}")
+    if isinstance(remark, Target):
+        _check_percentages(remark.task, remark.accuracy, source)
+    if isinstance(remark, Unlearnt):
+        _check_percentages(remark.task, remark.f1, source)
+    return remark
+
+
+def _check_task(name: str, source: str) -> None:
+    if name not in TABLES:
+        raise BeamtreeError(f"{source}: there is no table {shown(name)}{nearest(name, TABLES)}")
+
+
+def _check_percentages(task: str, by_split: Mapping[str, Any], source: str) -> None:
+    splits = tuple(find_task(task).splits)
+    for split, percent in by_split.items():
+        if split not in splits:
+            raise BeamtreeError(f"{source}: there is no split {shown(split)}{nearest(split, splits)}")
+        if type(percent) not in (int, float) or not 0 <= percent <= 100:
+            raise BeamtreeError(f"{source}: {split} must be a percentage, got {shown(percent)}")

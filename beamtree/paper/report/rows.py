@@ -1,0 +1,187 @@
+"""Which row of a table a run belongs to: that of the nearest shipped recipe, named with what was changed."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+from beamtree.errors import BeamtreeError
+from beamtree.paper.report.published import LABELS, OPTIONAL
+from beamtree.paper.report.runs import EARLY, Evaluation, TrainedRun
+from beamtree.printable import write_json
+from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
+
+# What changes neither what is learnt nor how long it may take.
+_WITHOUT_EFFECT = (
+    "training.seed",
+    "training.micro_batch_size",
+    "training.deterministic",
+    "training.checkpoint_minutes",
+    "task.bad_rows",
+)
+
+# Rounding alone: such a run stays in its row, and the table says so.
+TF32 = ("training.precision", "tf32")
+
+Changes = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class RowKey:
+    """The row of a shipped recipe, with changed settings and the search of the test where it is another."""
+
+    task: str
+    name: str
+    changes: Changes = ()
+    beam: int | None = None
+    merged: bool = False
+
+    @property
+    def label(self) -> str:
+        notes = [f"{key.rpartition('.')[2]} {_show(value)}" for key, value in self.changes]
+        if self.beam is not None:
+            notes.append(f"tested with {self.beam} beams")
+        if self.merged:
+            notes.append("equal trees merged in the test")
+        return ", ".join([LABELS.get(self.name, f"{self.task}-{self.name}"), *notes])
+
+    @property
+    def plain(self) -> bool:
+        """Whether it stands beside the paper's row of that name."""
+        return not self.changes and self.beam is None and not self.merged
+
+    @property
+    def optional(self) -> bool:
+        """Whether it has settings other than the paper's."""
+        return not self.plain or self.name in OPTIONAL
+
+    @property
+    def place(self) -> tuple[int, str, int, str]:
+        order = list(LABELS)
+        place = order.index(self.name) if self.name in order else len(order)
+        return place, self.name, 0 if self.plain else 1, self.label
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run that counts in a row, with its evaluations for that row (none if it was not evaluated)."""
+
+    number: int  # in the list of runs
+    run: TrainedRun
+    evaluations: Sequence[Evaluation]
+
+    def figures(self, split: str) -> Any:
+        return next((e.splits[split] for e in self.evaluations if split in e.splits), None)
+
+
+def row_of(run: TrainedRun) -> RowKey:
+    name, changes = _nearest(run.recipe)
+    task, encoder = run.recipe.task.name, run.recipe.model.encoder
+    row = _row_name(name, task)
+    dropped = {*_WITHOUT_EFFECT}
+    if _shipped(name)["model.encoder"] != encoder:  # no recipe of the task has this model
+        row = encoder
+        dropped |= {"model.encoder", *(key for key, value in changes if value is None)}
+    if run.end == EARLY and run.epochs <= load_recipe(name).training.max_epochs:
+        dropped.add("training.max_epochs")  # it ended by itself within either limit
+    kept = tuple(change for change in changes if change[0] not in dropped and change != TF32)
+    if run.own_data is not None:
+        kept = (("data", run.own_data), *kept)  # files of one's own are no part of a recipe
+    return RowKey(task, row, kept)
+
+
+def group_runs(
+    runs: Sequence[TrainedRun], *, skip: bool = False
+) -> tuple[dict[RowKey, list[Member]], list[str]]:
+    """Rows in the tables' order with their runs in the seeds' order; notes on runs that do not count."""
+    rows: dict[RowKey, list[Member]] = {}
+    notes = []
+    for number, run in enumerate(runs, start=1):
+        key = row_of(run)
+        twin = next((other.run for other in rows.get(key, ()) if other.run.seed == run.seed), None)
+        if twin is not None:
+            if not skip:
+                raise BeamtreeError(
+                    f"{twin.path} and {run.path} are runs of the same recipe and seed: name one of them, or "
+                    "let --skip count the first alone"
+                )
+            notes.append(f"Not counted: {run.path}, of the same recipe and seed as {twin.path}.")
+            continue
+        searches = {(None, False), *(evaluation.search for evaluation in run.evaluations)}
+        for beam, merged in searches:
+            evaluations = [one for one in run.evaluations if one.search == (beam, merged)]
+            row = replace(key, beam=beam, merged=merged)
+            rows.setdefault(row, []).append(Member(number, run, evaluations))
+    ordered = sorted(rows.items(), key=lambda item: item[0].place)
+    return {key: sorted(members, key=lambda one: one.run.seed) for key, members in ordered}, notes
+
+
+def training_command(recipe: Recipe) -> str | None:
+    """The command that trains by exactly this recipe, or None if it cannot be had from a shipped one."""
+    name, changes = _nearest(recipe)
+    settings = [
+        f"{key}={write_json(value, ensure_ascii=False)}" for key, value in changes if value is not None
+    ]
+    try:
+        if load_recipe(name, settings) != recipe:
+            return None
+    except BeamtreeError:
+        return None
+    return shlex.join(["beamtree", "train", name, *(word for text in settings for word in ("--set", text))])
+
+
+def _nearest(recipe: Recipe) -> tuple[str, Changes]:
+    """The shipped recipe of the same encoder with the fewest differences (an option's: none), and those."""
+    mine = _flat(recipe)
+
+    def differences(name: str) -> Changes:
+        theirs = _shipped(name)
+        keys = [key for key in {**theirs, **mine} if mine.get(key) != theirs.get(key)]
+        return tuple((key, mine.get(key)) for key in keys)
+
+    def distance(name: str) -> Any:
+        theirs = _shipped(name)
+        return (
+            theirs["task.name"] != mine["task.name"],
+            theirs["model.encoder"] != mine["model.encoder"],
+            _row_name(name, theirs["task.name"]) in OPTIONAL and not _alike(differences(name)),
+            len(differences(name)),
+            len(name),
+        )
+
+    best = min(shipped_recipes(), key=distance)
+    return best, differences(best)
+
+
+def _row_name(recipe: str, task: str) -> str:
+    return "ebt-grc" if recipe == task else recipe.removeprefix(f"{task}-")
+
+
+def _alike(changes: Changes) -> bool:
+    return all(change[0] in _WITHOUT_EFFECT or change == TF32 for change in changes)
+
+
+@cache
+def _shipped(name: str) -> dict[str, Any]:
+    return _flat(load_recipe(name))
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+
+    def walk(table: dict[str, Any], prefix: str) -> None:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                walk(value, f"{prefix}{key}.")
+            else:
+                flat[prefix + key] = value
+
+    walk(asdict(recipe), "")
+    return flat
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "left at its default"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,213 @@
+"""What a run folder proves: the recipe it followed, how its training ended, what its evaluations measured.
+
+`recipe.toml`, `metrics.jsonl` and the `eval*.json` of `beamtree eval RUN --save` are enough; weights may be
+gone. Where they are still there, an evaluation of other weights is refused.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from beamtree.errors import BeamtreeError
+from beamtree.files.bounded import is_file, read_json, shown
+from beamtree.saving.folder import WEIGHTS, hash_weights
+from beamtree.training.recipe import Recipe, load_recipe
+from beamtree.training.run_folder import RunFolder
+
+EARLY, LIMIT, UNFINISHED, DIVERGED = "early stopping", "limit of epochs", "unfinished", "diverged"
+
+
+@dataclass(frozen=True)
+class SplitFigures:
+    examples: int
+    accuracy: float
+    interval: tuple[float, float]
+    f1: float | None  # None: no trees of its own
+    exact: float | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One pass over some splits; `beam` and `merged` if it was searched in another way than in training."""
+
+    file: Path
+    beam: int | None
+    merged: bool
+    command: str | None
+    splits: dict[str, SplitFigures]
+    weights: str | None = None  # SHA-256 of what was measured
+    device: str | None = None  # None in files of earlier versions
+
+    @property
+    def search(self) -> tuple[int | None, bool]:
+        return self.beam, self.merged
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    path: Path
+    recipe: Recipe
+    history: list[dict[str, Any]] = field(repr=False)
+    evaluations: list[Evaluation] = field(repr=False)
+    diverged: bool = False
+    data: dict[str, Any] | None = field(default=None, repr=False)  # what `data.json` says, if it is there
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.training.seed
+
+    @property
+    def own_data(self) -> str | None:
+        """The user's own files that were learnt from, as they were named."""
+        return (self.data or {}).get("path")
+
+    @property
+    def epochs(self) -> int:
+        return len(self.history)
+
+    @cached_property
+    def best(self) -> dict[str, Any] | None:
+        """The record of the epoch whose weights are kept."""
+        return next((record for record in reversed(self.history) if record["best"]), None)
+
+    @property
+    def end(self) -> str:
+        """Why the run ended, from its records alone."""
+        waited = self.epochs - self.best["epoch"] if self.best else 0
+        if waited > self.recipe.training.patience:
+            return EARLY
+        if self.epochs >= self.recipe.training.max_epochs:
+            return LIMIT
+        return DIVERGED if self.diverged else UNFINISHED
+
+    @property
+    def minutes(self) -> float:
+        return sum(record["seconds"] for record in self.history) / 60
+
+
+def find_run_folders(paths: Sequence[Path]) -> list[Path]:
+    """The paths that are run folders, and the run folders inside those that are not."""
+    found: list[Path] = []
+    for path in paths:
+        if not (path / "recipe.toml").exists():
+            inside = sorted(recipe.parent for recipe in path.glob("*/recipe.toml"))
+            found += inside or [path]
+        else:
+            found.append(path)
+    return list(dict.fromkeys(found))
+
+
+def read_runs(paths: Sequence[Path], *, skip: bool = False) -> tuple[list[TrainedRun], list[str]]:
+    """All runs and, if broken ones are to be skipped, a note on each of those."""
+    runs, notes = [], []
+    for path in find_run_folders(paths):
+        try:
+            runs.append(read_run(path))
+        except BeamtreeError as error:
+            if not skip:
+                raise BeamtreeError(f"{error} (--skip leaves such runs out with a note)") from error
+            notes.append(f"Left out: {error}")
+    return runs, notes
+
+
+def read_run(path: Path) -> TrainedRun:
+    folder = RunFolder(path)
+    if not folder.begun:
+        problem = "has no recipe.toml, nor has a folder in it" if path.is_dir() else "is not there"
+        raise BeamtreeError(f"{path} is no run folder: it {problem}")
+    recipe = load_recipe(folder.recipe_file.absolute())
+    history = folder.read_metrics()
+    for number, record in enumerate(history, start=1):
+        _check_record(folder.metrics_file, number, record)
+    digest = hash_weights(folder.best) if is_file(folder.best / WEIGHTS) else None
+    evaluations = [_read_evaluation(file, recipe, digest) for file in sorted(path.glob("eval*.json"))]
+    # A check on the CPU does not replace the first figure.
+    evaluations.sort(key=lambda one: one.device == "cpu")
+    _refuse_contradictions(evaluations)
+    diverged, data = folder.failure_file.exists(), _read_data_facts(folder.data_file)
+    return TrainedRun(path, recipe, history, evaluations, diverged, data)
+
+
+def _read_data_facts(file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
+    facts = read_json(file)
+    match facts:
+        case {
+            "train": {"examples": int()},
+            "words": None | {"vectors": None | str(), "width": None | int()},
+        } if isinstance(facts.get("path", ""), str):
+            return facts
+    raise BeamtreeError(f"{file} does not say what was learnt from")
+
+
+def _check_record(file: Path, number: int, record: Any) -> None:
+    kinds = {"epoch": int, "dev_loss": float, "dev_accuracy": float, "best": bool, "seconds": float}
+    for key, kind in kinds.items():
+        value = record.get(key) if isinstance(record, dict) else None
+        if kind is float and type(value) is int and abs(value) < 2**63:
+            continue
+        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+            raise BeamtreeError(f"{file}, line {number}: {key} must be {kind.__name__}, got {shown(value)}")
+    if record["epoch"] != number:
+        raise BeamtreeError(f"{file}, line {number}: this is epoch {record['epoch']}; others are missing")
+
+
+def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluation:
+    content = read_json(file)
+    try:
+        of = content["task"], content["encoder"]
+        wanted = recipe.task.name, recipe.model.encoder
+        if of != wanted:
+            raise BeamtreeError(f"{file} is of {' with '.join(of)}, but the run of {' with '.join(wanted)}")
+        if weights is not None and content.get("weights") not in (None, weights):
+            commands = str(content.get("command") or f"beamtree eval {file.parent}").split("; ")
+            again = shown("; ".join(f"{command} --save" for command in commands), most=500)
+            raise BeamtreeError(
+                f"{file} measured other weights than the run's best/ has now: evaluate again with {again}"
+            )
+        splits = {entry["split"]: _figures(entry) for entry in content["splits"]}
+        names = ("beam", "merge_equal_trees", "command", "weights", "device")
+        match [content.get(name) for name in names]:
+            case (
+                None | int() as beam,
+                None | bool() as merged,
+                None | str() as command,
+                None | str() as measured,
+                None | str() as device,
+            ):
+                return Evaluation(file, beam, bool(merged), command, splits, measured, device)
+        raise ValueError(f"one of {', '.join(names)} is of another type")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, BeamtreeError):
+            raise
+        raise BeamtreeError(f"{file} is not what `beamtree eval --json` writes: {shown(error)}") from error
+
+
+def _figures(entry: dict[str, Any]) -> SplitFigures:
+    low, high = entry["accuracy_95"]
+    figures = SplitFigures(
+        int(entry["examples"]),
+        float(entry["accuracy"]),
+        (float(low), float(high)),
+        entry["bracketing_f1"],
+        entry["exact_match"],
+    )
+    if not isinstance(entry["split"], str) or figures.examples < 1:
+        raise ValueError(f"split {shown(entry['split'])} of {figures.examples} examples")
+    shares = [figures.accuracy, *figures.interval, figures.f1 or 0, figures.exact or 0]
+    if not all(0 <= share <= 1 for share in shares):
+        raise ValueError(f"a share of split {entry['split']} is not between 0 and 1")
+    return figures
+
+
+def _refuse_contradictions(evaluations: Iterable[Evaluation]) -> None:
+    seen: dict[tuple[tuple[int | None, bool], str | None, str], Path] = {}
+    for evaluation in evaluations:
+        for split in evaluation.splits:
+            other = seen.setdefault((evaluation.search, evaluation.device, split), evaluation.file)
+            if other != evaluation.file:
+                raise BeamtreeError(f"{other} and {evaluation.file} both measured {split}: keep one of them")

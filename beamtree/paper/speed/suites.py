@@ -1,0 +1,124 @@
+"""Which models at which sizes: the suites `quick`, `throughput` and `scaling` of `beamtree bench`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from beamtree.errors import BeamtreeError
+from beamtree.paper.speed.models import NAIVE, find_variant, takes
+from beamtree.paper.speed.workload import Case
+
+_QUICK = {  # (B, n)
+    "cpu": ((1, 500), (32, 50)),
+    "cuda": ((1, 225), (1, 550), (1, 950), (1, 1750), (128, 50), (128, 100), (32, 512)),
+}
+_THROUGHPUT = {"cpu": ((32, 50), (32, 100), (8, 256)), "cuda": ((128, 50), (128, 100), (32, 512))}
+_STARTS = {"cpu": Case(n=128), "cuda": Case(n=512)}  # from where one size grows
+_SWEEPS = {
+    "cpu": {"n": (64, 128, 256, 512), "K": (2, 5, 10), "d": (64, 128, 256), "d_s": (16, 32, 64, 128)},
+    "cuda": {
+        "n": (225, 550, 950, 1750, 4000, 10_000, 20_000),
+        "K": (2, 5, 10, 20, 32),
+        "d": (64, 128, 256, 512, 1024),
+        "d_s": (16, 32, 64, 128),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Models at one size, measured side by side; `varied` is what grows from group to group."""
+
+    varied: str
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for; empty where the suite decides."""
+
+    models: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
+    batches: tuple[int, ...] = ()
+    beams: tuple[int, ...] = ()
+    widths: tuple[int, ...] = ()
+    slices: tuple[int, ...] = ()
+    inference: bool = False
+
+
+def quick(wanted: Wanted, device: str) -> list[Group]:
+    """The fast path beside the original algorithm at a few sizes."""
+    return _at_sizes(wanted, _QUICK[device], ("ebt-grc", NAIVE))
+
+
+def throughput(wanted: Wanted, device: str) -> list[Group]:
+    """Tokens a second in batches."""
+    return _at_sizes(wanted, _THROUGHPUT[device], ("ebt-grc", "ebt-grc-noslice", NAIVE))
+
+
+def scaling(wanted: Wanted, device: str) -> list[Group]:
+    """One of n, K, d and d_s grows, the others stay.
+
+    Several values of one say how it grows; a single value is where it stays.
+    """
+    models = wanted.models or ("ebt-grc", "ebt-grc-noslice", NAIVE)
+    if len(wanted.batches) > 1:
+        raise BeamtreeError(f"the suite scaling wants one --batch, got {len(wanted.batches)}")
+    start = replace(_STARTS[device], B=(*wanted.batches, 1)[0], inference=wanted.inference)
+    named = {"n": wanted.lengths, "K": wanted.beams, "d": wanted.widths, "d_s": wanted.slices}
+    for varied, sizes in named.items():
+        if len(sizes) == 1:
+            start = start.with_size(varied, sizes[0])
+    grown = [varied for varied, sizes in named.items() if len(sizes) > 1]
+    grown = grown or [varied for varied, sizes in named.items() if not sizes]
+    groups = []
+    for varied in grown:
+        able = [model for model in models if _can_vary(model, varied)]
+        for size in sorted(named[varied] or _SWEEPS[device][varied]):
+            groups.append(Group(varied, _for_models(start.with_size(varied, size), able)))
+    groups = [group for group in groups if group.cases]
+    if not groups:
+        raise BeamtreeError(
+            f"{', '.join(models)} cannot vary in {', '.join(grown) or 'nothing: all is given'}"
+        )
+    return groups
+
+
+SUITES: dict[str, Callable[[Wanted, str], list[Group]]] = {
+    "quick": quick,
+    "throughput": throughput,
+    "scaling": scaling,
+}
+
+
+def _at_sizes(wanted: Wanted, usual: Sequence[tuple[int, int]], models: tuple[str, ...]) -> list[Group]:
+    if wanted.lengths or wanted.batches:
+        lengths = sorted(wanted.lengths) or sorted({n for _, n in usual})
+        usual = list(product(wanted.batches or (1,), lengths))
+    groups = []
+    for (B, n), d, K, slice_size in product(
+        usual, wanted.widths or (128,), wanted.beams or (5,), wanted.slices or (None,)
+    ):
+        case = Case(B=B, n=n, d=d, K=K, slice_size=slice_size, inference=wanted.inference)
+        groups.append(Group("n", _for_models(case, wanted.models or models)))
+    return groups
+
+
+def _for_models(case: Case, models: Sequence[str]) -> tuple[Case, ...]:
+    """The case for every model, less the sizes that a model does not have."""
+    return tuple(
+        replace(
+            case,
+            model=model,
+            d=find_variant(model).d_model or case.d,
+            K=case.K if takes(model, "beam_size") else None,
+            slice_size=case.slice_size if takes(model, "slice_size") else None,
+        )
+        for model in models
+    )
+
+
+def _can_vary(model: str, varied: str) -> bool:
+    if varied == "d":
+        return find_variant(model).d_model is None
+    return varied == "n" or takes(model, {"K": "beam_size", "d_s": "slice_size"}[varied])

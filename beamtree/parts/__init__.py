@@ -1,0 +1,1 @@
+"""The three learned parts: cell, scorer, leaf."""

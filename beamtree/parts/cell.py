@@ -1,0 +1,74 @@
+"""The gated recursive cell: two children make a parent.
+
+u = keep · GELU(W₁ [l; r] + b₁)
+[a; b; g; c] = W₂ u + b₂
+parent = LayerNorm(σ(a)·l + σ(b)·r + σ(g)·c)
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from beamtree.pytorch.direct_reading import DirectlyRead, read_part
+from beamtree.pytorch.precision import layer_norm_wide
+
+
+class GatedRecursiveCell(DirectlyRead):
+    """Composes rows of left and right children, (…, d) each, into parents, (…, d).
+
+    The cell is a pure function of its arguments. Its dropout mask comes from outside (`keep`, already scaled
+    by 1/(1−p)), because a mask belongs to a node: whoever recomputes the node must be able to pass it again.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        hidden_size: int | None = None,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if d_model < 1:
+            raise ValueError(f"d_model must be at least 1, got {d_model}")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        self.d_model = d_model
+        self.hidden_size = 4 * d_model if hidden_size is None else hidden_size
+        self.dropout = dropout
+        self.w1 = nn.Linear(2 * d_model, self.hidden_size, device=device, dtype=dtype)
+        self.w2 = nn.Linear(self.hidden_size, 4 * d_model, device=device, dtype=dtype)
+        self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
+
+    def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+        wide = torch.promote_types(left.dtype, torch.float32)
+        pair = torch.cat((left, right), -1)  # (…, 2d)
+        hidden = F.gelu(F.linear(pair, *read_part(self.w1)).to(wide)).to(left.dtype)  # (…, 4d)
+        if keep is not None:
+            hidden = hidden * keep
+        gates = F.linear(hidden, *read_part(self.w2))  # (…, 4d)
+        return layer_norm_wide(gate(gates, left, right), self.norm)
+
+    def weights(self) -> list[Tensor]:
+        """W₁, b₁, W₂, b₂ and the norm's two, for those who take them instead of calling the cell."""
+        return [*read_part(self.w1), *read_part(self.w2), *read_part(self.norm)]
+
+    def draw_keep(self, *shape: int, generator: torch.Generator | None = None) -> Tensor | None:
+        """A fresh dropout mask (*shape, hidden), or None where there is nothing to drop."""
+        if not self.training or self.dropout == 0.0:
+            return None
+        weight = self.w1.weight
+        rate = 1.0 - self.dropout
+        keep = torch.empty(*shape, self.hidden_size, device=weight.device, dtype=weight.dtype)
+        return keep.bernoulli_(rate, generator=generator).div_(rate)
+
+    def extra_repr(self) -> str:
+        return f"d_model={self.d_model}, hidden_size={self.hidden_size}, dropout={self.dropout}"
+
+
+def gate(gates: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """σ(a)·l + σ(b)·r + σ(g)·c, at least in float32 whatever the products' precision."""
+    wide = torch.promote_types(left.dtype, torch.float32)
+    to_left, to_right, to_content, content = gates.to(wide).chunk(4, -1)
+    return to_left.sigmoid() * left + to_right.sigmoid() * right + to_content.sigmoid() * content

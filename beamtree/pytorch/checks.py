@@ -1,0 +1,119 @@
+"""What an encoder accepts: shapes, types, devices always; values where looking costs no synchronisation."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beamtree.pytorch.precision import autocasts
+from beamtree.pytorch.tracing import is_compiling
+
+_validate_on_gpu = False
+
+
+def validate(enabled: bool = True) -> None:
+    """Also check values (NaN, masks with holes, empty sequences) on a GPU, which then has to synchronise."""
+    global _validate_on_gpu
+    _validate_on_gpu = enabled
+
+
+def looks_at_values(x: Tensor) -> bool:
+    """Whether values may be read now: eager mode on the CPU, or on a GPU if the user asked for it."""
+    if is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter):
+        return False
+    if x.is_cuda:
+        return _validate_on_gpu and not torch.cuda.is_current_stream_capturing()
+    return True
+
+
+def lengths_from(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, weight: Tensor) -> Tensor:
+    """Check a (B, n, input_size) input and its padding mask against a parameter; return the lengths (B,)."""
+    check_form(x, key_padding_mask, input_size=input_size, weight=weight)
+    if key_padding_mask is None:
+        lengths = torch.full((x.shape[0],), x.shape[1], dtype=torch.int64, device=x.device)
+    else:
+        lengths = x.shape[1] - key_padding_mask.sum(1)
+    if looks_at_values(x):
+        _check_values(x, key_padding_mask, lengths)
+    return lengths
+
+
+def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, weight: Tensor) -> None:
+    """Shapes, types and devices of an input and its padding mask."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"x must be a tensor of shape (B, n, {input_size}), got {type(x).__name__}")
+    if x.is_nested or x.layout != torch.strided:
+        raise ValueError(f"x must be a dense tensor with a key_padding_mask, got {_layout(x)}")
+    if x.dim() != 3 or x.shape[-1] != input_size:
+        raise ValueError(f"x must have shape (B, n, {input_size}), got {tuple(x.shape)}")
+    if x.shape[1] < 1:
+        raise ValueError(f"x holds no token: every sequence needs at least one, got shape {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise ValueError(f"x must be floating point ({weight.dtype}), got {x.dtype}; embed token ids first")
+    if x.dtype != weight.dtype and not autocasts(x):
+        raise ValueError(f"x must have the parameters' dtype {weight.dtype}, got {x.dtype}")
+    if x.device != weight.device:
+        raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")
+    if key_padding_mask is not None:
+        _check_mask(key_padding_mask, x)
+
+
+def warn_if_greedy(encoder: Any, *, stacklevel: int) -> None:
+    """Once for an encoder that trains with one beam; `stacklevel` leads from here to the call of it."""
+    if encoder.beam_size > 1 or encoder._warned or not encoder.training or is_compiling():
+        return
+    encoder._warned = True
+    warnings.warn(
+        "beam_size=1 is greedy: with one beam its weight is always 1, so the scorer gets no gradient",
+        stacklevel=stacklevel,
+    )
+
+
+def _layout(x: Tensor) -> str:
+    return "a nested tensor" if x.is_nested else f"layout {x.layout}"
+
+
+def _check_mask(mask: Tensor, x: Tensor) -> None:
+    B, n = x.shape[0], x.shape[1]
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        hint = "; of an attention_mask, 1 at tokens, take attention_mask == 0"
+        wanted = "key_padding_mask must be a bool tensor, True at padding"
+        raise ValueError(f"{wanted}, got {kind}{hint if isinstance(mask, Tensor) else ''}")
+    if mask.dim() != 2 or mask.shape[0] != B or mask.shape[1] != n:
+        raise ValueError(f"key_padding_mask must have shape (B, n) = {(B, n)}, got {tuple(mask.shape)}")
+    if mask.device != x.device:
+        raise ValueError(f"key_padding_mask is on {mask.device}, x is on {x.device}: move one of them")
+
+
+def _check_values(x: Tensor, mask: Tensor | None, lengths: Tensor) -> None:
+    finite = x.isfinite().all(-1)  # (B, n)
+    if mask is not None:
+        holes = (mask[:, :-1] & ~mask[:, 1:]).any(1)
+        if holes.any():
+            b = int(holes.nonzero()[0])
+            raise ValueError(
+                f"key_padding_mask of sequence {b} has a real token after padding: pad on the right only"
+                + (", True means padding" if mask[b, 0] else "")
+            )
+        if (lengths == 0).any():
+            b = int((lengths == 0).nonzero()[0])
+            raise ValueError(
+                f"key_padding_mask leaves sequence {b} empty: each needs at least one token; "
+                "True means padding"
+            )
+        finite = finite | mask
+    if not finite.all():
+        b, i = finite.logical_not().nonzero()[0].tolist()
+        raise ValueError(f"x is not finite at sequence {b}, token {i}")
+
+
+def require_tokens(y: object, x: Tensor, layer: torch.nn.Module) -> Tensor:
+    """What a layer made of tokens, which must be tokens again: (B, n, d) -> (B, n, d)."""
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(
+            f"{type(layer).__name__} must map tokens to tokens, {tuple(x.shape)} here, got {got}"
+        )
+    return y

@@ -1,0 +1,31 @@
+"""Derivatives that there are not: forward mode (jvp, jacfwd, dual numbers) and second ones are refused."""
+
+import torch
+from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
+
+from beamtree.pytorch.tracing import is_compiling
+
+NO_SECOND_DERIVATIVE = (
+    "beamtree: tree recursion has no second derivative; call backward or autograd.grad without "
+    "create_graph=True"
+)
+
+
+def carries_tangents(*inputs: Tensor) -> bool:
+    return any(unpack_dual(x).tangent is not None for x in inputs)
+
+
+def refuse_forward_mode(*inputs: Tensor) -> None:
+    """PyTorch would drop the tangents at a kernel or operator that has no rule for them, without a word."""
+    if not is_compiling() and carries_tangents(*inputs):
+        raise NotImplementedError(
+            "beamtree: this model has no forward-mode derivative (jvp, jacfwd, dual numbers): call "
+            "backward or autograd.grad"
+        )
+
+
+def refuse_double_backward() -> None:
+    """In a backward pass: refuse to record it for a second derivative."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(NO_SECOND_DERIVATIVE)

@@ -1,0 +1,1 @@
+"""Blocks as folders: config, weights, model card, hub."""

@@ -1,0 +1,83 @@
+"""What all folders of weights have in common: a `config.json` that states its format, tensors that fit it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import beamtree
+from beamtree.errors import BeamtreeError
+from beamtree.files.atomic import replace_file
+from beamtree.files.bounded import hash_files, read_json, shown
+from beamtree.printable import write_json
+
+FORMAT = 1
+_NOT_IN_FILES = ("cell", "scorer", "device", "dtype")
+_MOST = {"memory_slots": 4096, "test_slots": 4096} | dict.fromkeys(
+    ("beam_size", "layers", "steps", "repeats", "refinements"), 1024
+)
+CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocabulary.json", "README.md"
+
+
+def write_config(folder: Path, content: Mapping[str, Any]) -> None:
+    config = {"format": FORMAT, "beamtree": beamtree.__version__, **content}
+    replace_file(folder / CONFIG, write_json(config, indent=2) + "\n")
+
+
+def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str, Any]:
+    """The config of this format; `kinds` says of each key that is needed its type, and how to call that."""
+    path = folder / CONFIG
+    config = read_json(path)
+    if not isinstance(config, dict) or "format" not in config:
+        raise BeamtreeError(f"{path} is no model's config: it states no format")
+    if config["format"] != FORMAT:
+        by = config.get("beamtree", "unknown")
+        raise BeamtreeError(
+            f"{path} has model format {shown(config['format'])}, written by beamtree {shown(by)}; "
+            f"this is beamtree {beamtree.__version__}, which reads format {FORMAT}"
+        )
+    for key, (kind, wanted) in kinds.items():
+        if not isinstance(config.get(key), kind):
+            raise BeamtreeError(f"{path}: {key} must be {wanted}, got {shown(config.get(key))}")
+    return config
+
+
+def check_options(options: Mapping[str, Any], name: str) -> None:
+    """Refuse options that no file may choose, and sizes that would only waste memory."""
+    for key, option in options.items():
+        if not key.isidentifier():
+            raise BeamtreeError(f"{name}: there is no option {shown(key)}")
+        if key in _NOT_IN_FILES:
+            raise BeamtreeError(f"{name}.{key} cannot be set: it is chosen by the program")
+        most = _MOST.get(key, 65536)
+        if type(option) is int and option > most:
+            raise BeamtreeError(f"{name}.{key[:80]} must be at most {most}, got {shown(option)}")
+        if isinstance(option, dict):
+            check_options(option, f"{name}.{key}")
+
+
+def hash_weights(folder: Path) -> str:
+    """SHA-256 of a folder's weights: by it an evaluation is known to be of them."""
+    return hash_files(folder / WEIGHTS)
+
+
+def bytes_of(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def check_fit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path, beside: str) -> None:
+    """Refuse tensors other than those wanted; `beside` names the files they disagree with."""
+    for name in sorted(wanted.keys() ^ found.keys()):  # the same in every process
+        problem = "lacks" if name in wanted else "has an unknown tensor"
+        raise BeamtreeError(f"{path} does not fit {beside}: it {problem} {shown(name)}")
+    for name, tensor in wanted.items():
+        came = found[name]
+        if came.shape != tensor.shape or came.dtype != tensor.dtype:
+            raise BeamtreeError(
+                f"{path} does not fit {beside}: {name!r} is {_describe(came)}, wanted {_describe(tensor)}"
+            )
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

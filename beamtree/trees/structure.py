@@ -1,0 +1,111 @@
+"""What merges mean: the span, the height and the children of the node that each merge makes.
+
+A merge at position p joins the live nodes p and p+1, that is, it removes the (p+1)-th boundary still standing
+between tokens. So the merges are the Lehmer code of the order in which boundaries fall.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from beamtree.pytorch.loops import follow_merges
+from beamtree.pytorch.registry import HAS_TRITON, register
+from beamtree.pytorch.tracing import is_compiling, is_exporting
+
+
+class Structure(NamedTuple):
+    spans: Tensor  # (R, n-1, 2) half-open [start, end)
+    heights: Tensor  # (R, n-1)
+    children: Tensor  # (R, n-1, 2) leaf i is i, the node made at step t is n + t
+
+
+@torch.no_grad()
+def find_structure(merges: Tensor) -> Structure:
+    """Decode merges (R, n-1), -1 where there is none. Stays on the device and never synchronises with it."""
+    # A compiler would unroll the steps and compile them again for every length.
+    if is_exporting():
+        return _in_a_loop(merges)
+    if is_compiling() or (merges.is_cuda and HAS_TRITON):
+        return Structure(*torch.ops.beamtree.structure(merges))
+    return _step_by_step(merges)
+
+
+def _step_by_step(merges: Tensor) -> Structure:
+    R, steps = merges.shape
+    n = steps + 1
+    exists = merges.T >= 0  # (n-1, R)
+    nowhere = n + 1  # a slot of its own for steps without a merge, so that none needs a branch
+    boundaries = torch.where(exists, _fallen_boundaries(merges) + 1, nowhere)  # (n-1, R)
+
+    places = torch.arange(n + 2, device=merges.device)[:, None].repeat(1, R)  # (n+2, R)
+    start_by_end, end_by_start = places - 1, places + 1
+    start_by_end[nowhere] = end_by_start[nowhere] = nowhere
+    node_by_start, height_by_start = places.clone(), torch.zeros_like(places)
+
+    spans = torch.empty(steps, 2, R, dtype=torch.int64, device=merges.device)
+    children, heights = torch.empty_like(spans), torch.empty_like(spans[:, 0])
+    for step in range(steps):
+        middle = boundaries[step : step + 1]  # (1, R)
+        start, end = start_by_end.gather(0, middle), end_by_start.gather(0, middle)
+        both = torch.cat([start, middle])  # (2, R) where the two children start
+        height = height_by_start.gather(0, both).amax(0, keepdim=True) + 1
+        torch.cat([start, end], out=spans[step])
+        torch.gather(node_by_start, 0, both, out=children[step])
+        heights[step] = height[0]
+        start_by_end.scatter_(0, end, start)
+        end_by_start.scatter_(0, start, end)
+        node_by_start.scatter_(0, start, n + step)
+        height_by_start.scatter_(0, start, height)
+
+    missing = ~exists
+    spans.masked_fill_(missing[:, None], -1)
+    children.masked_fill_(missing[:, None], -1)
+    heights.masked_fill_(missing, -1)
+    return Structure(
+        spans.permute(2, 0, 1).contiguous(), heights.T.contiguous(), children.permute(2, 0, 1).contiguous()
+    )
+
+
+def _in_a_loop(merges: Tensor) -> Structure:
+    R, steps = merges.shape
+    n = steps + 1
+    token = torch.arange(n, device=merges.device)
+    nothing = torch.zeros_like(token)
+    leaves = torch.stack((token, token + 1, nothing, token, nothing, nothing), -1).repeat(R, 1, 1)
+
+    def join(t: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        height = torch.maximum(left[:, 2], right[:, 2]) + 1
+        number = torch.full_like(height, n) + t
+        return torch.stack((left[:, 0], right[:, 1], height, number, left[:, 3], right[:, 3]), -1)
+
+    _, made = follow_merges(leaves, merges, join)
+    start, end, height, _, left, right = made.masked_fill((merges < 0).unsqueeze(-1), -1).unbind(-1)
+    return Structure(torch.stack((start, end), -1), height, torch.stack((left, right), -1))
+
+
+def _fallen_boundaries(merges: Tensor) -> Tensor:
+    """Which of the n-1 boundaries, counted from 0 in the whole sequence, falls at each step: (n-1, R)."""
+    fallen = merges.T.to(torch.int32).contiguous()
+    for step in range(len(fallen) - 2, -1, -1):
+        later = fallen[step + 1 :]
+        later += later >= fallen[step]
+    return fallen.long()
+
+
+def _as_a_unit(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if not (merges.is_cuda and HAS_TRITON):
+        return _step_by_step(merges)
+    from beamtree.trees.structure_kernels import find_structure
+
+    with torch.cuda.device_of(merges):
+        return find_structure(merges)
+
+
+def _shapes(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    R, steps = merges.shape
+    spans = merges.new_empty(R, steps, 2)
+    return spans, torch.empty_like(merges), torch.empty_like(spans)
+
+
+register("structure", _as_a_unit, _shapes)

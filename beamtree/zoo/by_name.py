@@ -1,0 +1,92 @@
+"""Every row of the paper's tables by name: `create_encoder("ebt-grc", 128)`; and encoders of your own."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from beamtree.errors import BeamtreeError, nearest
+from beamtree.files.bounded import shown
+
+
+class _Entry(NamedTuple):
+    module: str  # imported only when the name is asked for
+    constructor: str
+    preset: dict[str, Any]
+
+
+_ENCODERS = {
+    "ebt-grc": _Entry("beamtree.nn.encoder", "BeamTreeEncoder", {}),
+    "ebt-grc-noslice": _Entry("beamtree.nn.encoder", "BeamTreeEncoder", {"slice_size": None}),
+    "egt-grc": _Entry("beamtree.zoo.gumbel_tree", "EfficientGumbelTreeGRC", {}),
+    "gt-grc": _Entry("beamtree.zoo.gumbel_tree", "GumbelTreeGRC", {}),
+    "bt-grc": _Entry("beamtree.zoo.entangled", "BeamTreeGRC", {}),
+    "bt-grc-os": _Entry("beamtree.zoo.one_soft", "OneSoftBeamTreeGRC", {"stochastic": False}),
+    "crvnn": _Entry("beamtree.zoo.crvnn", "CRvNN", {}),
+    "crvnn-nohalt": _Entry("beamtree.zoo.crvnn", "CRvNN", {"halt": False}),
+    "om": _Entry("beamtree.zoo.ordered_memory", "OrderedMemory", {}),
+    "recurrent-grc": _Entry("beamtree.zoo.fixed_trees", "RecurrentGRC", {}),
+    "balanced-grc": _Entry("beamtree.zoo.fixed_trees", "BalancedTreeGRC", {}),
+    "gold-grc": _Entry("beamtree.zoo.fixed_trees", "GoldTreeGRC", {}),
+    "transformer": _Entry("beamtree.zoo.transformers", "TransformerSentenceEncoder", {}),
+    "universal-transformer": _Entry("beamtree.zoo.transformers", "UniversalTransformer", {}),
+}
+
+_PAIR_ENCODERS = {
+    "gau": _Entry("beamtree.zoo.pairs", "GatedAttentionPairEncoder", {}),
+    "egt-gau": _Entry("beamtree.zoo.pairs", "TreePairEncoder", {"source": "egt-grc"}),
+    "ebt-gau": _Entry("beamtree.zoo.pairs", "TreePairEncoder", {"source": "ebt-grc"}),
+}
+
+_REGISTERED: dict[str, Callable[..., nn.Module]] = {}
+
+
+def encoder_names() -> tuple[str, ...]:
+    """The names of sentence encoders that `create_encoder` knows."""
+    return (*_ENCODERS, *_REGISTERED)
+
+
+def pair_encoder_names() -> tuple[str, ...]:
+    """The names of encoders of a pair of sentences that `create_encoder` knows."""
+    return tuple(_PAIR_ENCODERS)
+
+
+def register_encoder(name: str, make: Callable[..., nn.Module]) -> None:
+    """Make a sentence encoder of your own known by name, to recipes (`model.encoder`) and commands too.
+
+    `make(d_model, *, input_size, dropout, …)` names its further options, which recipes may set in
+    `model.options`, and returns a module that is called as the encoders here are. Whoever loads a model that
+    was trained with it has to register it first.
+    """
+    if name in _ENCODERS or name in _PAIR_ENCODERS:
+        raise BeamtreeError(f"the encoder {name!r} is one of beamtree's: choose another name")
+    _REGISTERED[name] = make
+
+
+def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **options: Any) -> nn.Module:
+    """The sentence encoder of that name, (B, n, input_size or d_model) -> (B, d_model).
+
+    The names are those of `beamtree.zoo.encoder_names()`: ebt-grc, bt-grc, gt-grc, crvnn, om, …
+    `gau`, `egt-gau` and `ebt-gau` encode a pair: `encoder(x1, x2, key_padding_mask1, key_padding_mask2)`.
+
+    Options go to the model's constructor: `dropout`, `device` and `dtype` everywhere, `beam_size`,
+    `slice_size`, `memory_slots` and others where the model has them.
+    """
+    constructor, preset = _find(name)
+    known = [option for option in inspect.signature(constructor).parameters if option != "d_model"]
+    for option in options:
+        if option not in known:
+            raise BeamtreeError(f"encoder {name!r} has no option {shown(option)}{nearest(option, known)}")
+    return constructor(d_model, input_size=input_size, **preset | options)
+
+
+def _find(name: str) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
+    if name in _REGISTERED:
+        return _REGISTERED[name], {}
+    encoders = _ENCODERS | _PAIR_ENCODERS
+    if name not in encoders:
+        raise BeamtreeError(f"there is no encoder {shown(name)}{nearest(str(name), encoders | _REGISTERED)}")
+    entry = encoders[name]
+    return getattr(importlib.import_module(entry.module), entry.constructor), entry.preset

@@ -1,0 +1,189 @@
+"""Encoders whose tree is known beforehand: the gold one, a balanced one, a left-to-right chain.
+
+They show what the gated recursive cell does without any search.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.pytorch.loops import State, at, check_exported, traced_loop
+from beamtree.pytorch.tracing import is_exporting, untraced
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.constraints import check_merges
+from beamtree.trees.forest import Forest, refuse_merges
+from beamtree.zoo.given_tree import follow, has_levels
+from beamtree.zoo.tree_encoder import TreeEncoder, row, with_zero_gradients
+
+LEVELS = 40  # of a balanced tree: no sequence has as many tokens as they could hold
+
+
+class GoldTreeGRC(TreeEncoder):
+    """Follows the trees it is given, `merges` (B, n−1) as in `BeamTrees.merges`, when tested too."""
+
+    needs_merges = True
+
+    def forward(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        merges: Tensor | None = None,
+        need_trees: bool = False,
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        check_exported(self, need_trees)
+        leaves, lengths = self.read(x, key_padding_mask)
+        merges = _check_given(merges, lengths, x.shape[1])
+        root = follow(leaves, merges, self.cell).root_vectors()
+        return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
+
+    def forest(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Forest:
+        leaves, lengths = self.read(x, key_padding_mask)
+        return _follow(leaves, lengths, _check_given(merges, lengths, x.shape[1]), self.cell)
+
+
+class BalancedTreeGRC(TreeEncoder):
+    """Neighbours meet two by two until one node is left; an odd one out moves up as it is."""
+
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        check_exported(self, need_trees)
+        leaves, lengths = self.read(x, key_padding_mask)
+        if is_exporting():
+            return self._meet_in_a_loop(leaves, lengths)
+        if has_levels(leaves, self.cell):
+            root = follow(leaves, _balanced_merges(lengths, x.shape[1]), self.cell).root_vectors()
+        else:
+            root = self._meet(leaves, lengths)
+        if not need_trees:
+            return root
+        return root, BeamTrees.from_merges(_balanced_merges(lengths, x.shape[1]), lengths)
+
+    @untraced
+    def _meet(self, nodes: Tensor, width: Tensor) -> Tensor:
+        n = nodes.shape[1]
+        while nodes.shape[1] > 1:
+            if nodes.shape[1] % 2:
+                nodes = nn.functional.pad(nodes, (0, 0, 0, 1))
+            left, right = nodes[:, 0::2], nodes[:, 1::2]  # (B, pairs, d)
+            parents = self.cell(left, right, self.cell.draw_keep(*left.shape[:2]))
+            first = torch.arange(0, nodes.shape[1], 2, device=nodes.device)
+            is_pair = first + 1 < width[:, None]  # (B, pairs)
+            nodes = torch.where(is_pair.unsqueeze(-1), parents, left)
+            width = (width + 1) // 2
+        root = nodes[:, 0]
+        return with_zero_gradients(root, self.cell.parameters()) if n == 1 else root
+
+    def _meet_in_a_loop(self, nodes: Tensor, width: Tensor) -> Tensor:
+        first = 2 * torch.arange(nodes.shape[1], device=nodes.device)
+        left, right = (place.clamp(max=nodes.shape[1] - 1) for place in (first, first + 1))
+
+        def meet(_: Tensor, nodes: Tensor, width: Tensor) -> State:
+            parents, is_pair = self.cell(nodes[:, left], nodes[:, right]), first + 1 < width[:, None]
+            return torch.where(is_pair.unsqueeze(-1), parents, nodes[:, left]), (width + 1) // 2
+
+        return traced_loop(lambda _, nodes, width: width.max() > 1, meet, (nodes, width))[0][:, 0]
+
+    def forest(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Forest:
+        refuse_merges(merges)
+        leaves, lengths = self.read(x, key_padding_mask)
+        return _follow(leaves, lengths, _balanced_merges(lengths, x.shape[1]), self.cell)
+
+
+class RecurrentGRC(TreeEncoder):
+    """h_t = cell(h_{t−1}, leaf_t) from a trained h_0; the last h is the sentence.
+
+    `bidirectional` adds a second cell that reads from right to left, and a linear map of both ends.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        self.initial = nn.Parameter(torch.zeros(d_model, device=device, dtype=dtype))
+        self.bidirectional = bidirectional
+        if bidirectional:
+            self.backward_cell = GatedRecursiveCell(d_model, dropout=dropout, device=device, dtype=dtype)
+            self.backward_initial = nn.Parameter(torch.zeros(d_model, device=device, dtype=dtype))
+            self.out = nn.Linear(2 * d_model, d_model, device=device, dtype=dtype)
+
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        check_exported(self, need_trees)
+        leaves, lengths = self.read(x, key_padding_mask)
+        last = _read_chain(self.cell, self.initial, leaves, lengths)
+        if self.bidirectional:
+            positions = lengths[:, None] - 1 - torch.arange(leaves.shape[1], device=x.device)
+            turned = leaves.gather(1, positions.clamp(min=0).unsqueeze(-1).expand_as(leaves))
+            first = _read_chain(self.backward_cell, self.backward_initial, turned, lengths)
+            last = self.out(torch.cat((last, first), -1)).to(last.dtype)
+        if not need_trees:
+            return last
+        step = torch.arange(x.shape[1] - 1, device=x.device)
+        merges = torch.where(step < lengths[:, None] - 1, 0, -1)
+        return last, BeamTrees.from_merges(merges, lengths)
+
+
+def _check_given(merges: Tensor | None, lengths: Tensor, n: int) -> Tensor:
+    if merges is None:
+        raise ValueError("merges must hold the trees to follow, (B, n-1): this encoder finds none itself")
+    check_merges(merges, lengths, n=n)
+    return merges
+
+
+def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Forest:
+    followed = follow(leaves, merges, cell)
+    nodes = followed.nodes[followed.made].masked_fill((followed.made < 0).unsqueeze(-1), 0.0)  # (B, n−1, d)
+    roots, trees = followed.root_vectors(), BeamTrees.from_merges(merges, lengths)
+    return Forest(leaves, nodes.unsqueeze(1), roots.unsqueeze(1), trees)
+
+
+def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
+    B, n, d = leaves.shape
+    if is_exporting():
+        return _read_in_a_loop(cell, initial.repeat(B, 1), leaves, lengths)
+    if has_levels(leaves, cell):
+        merges = torch.where(torch.arange(n, device=leaves.device) < lengths[:, None], 0, -1)
+        leaves = torch.cat((initial.expand(B, 1, d), leaves), 1)
+        return follow(leaves, merges, cell).root_vectors()
+    return _read_in_turn(cell, initial.expand(B, d), leaves, lengths)
+
+
+@untraced
+def _read_in_turn(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
+    B, n, _ = leaves.shape
+    states, keep = [], cell.draw_keep(n, B)
+    for t, leaf in enumerate(leaves.unbind(1)):
+        state = cell(state, leaf, None if keep is None else keep[t])
+        states.append(state)
+    return row(torch.stack(states, 1), lengths - 1)
+
+
+def _read_in_a_loop(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
+    def read(t: Tensor, state: Tensor) -> State:
+        return (torch.where((t < lengths).unsqueeze(1), cell(state, at(leaves, t, 1)), state),)
+
+    return traced_loop(lambda t, state: t < lengths.max(), read, (state,))[0]
+
+
+def _balanced_merges(lengths: Tensor, n: int) -> Tensor:
+    """Level by level, left to right: a level of w nodes merges at 0, 1, …, w//2 − 1."""
+    step = torch.arange(n - 1, device=lengths.device).repeat(lengths.shape[0], 1)
+    halved = 2 ** torch.arange(LEVELS, device=lengths.device)
+    L = lengths[:, None]
+    before = L - (L + halved - 1) // halved  # (B, levels) merges below each level
+    level = torch.searchsorted(before, step, right=True) - 1
+    return torch.where(step < L - 1, step - before.gather(1, level), -1)

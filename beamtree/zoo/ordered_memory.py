@@ -1,0 +1,240 @@
+"""Ordered Memory (Shen et al. 2019): a stack of S slots, written and erased by attention.
+
+Every token x̃ attends over the slots; those below the attention are composed with it, one after the other, and
+the last slot after the last token is the sentence. The step itself is in `ordered_memory_step.py`.
+"""
+
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from beamtree.graphs.step_graphs import StepGraphs
+from beamtree.kernels.runtime.random_bits import draw_seed
+from beamtree.parts.leaf import LeafTransform
+from beamtree.pytorch.checks import lengths_from
+from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
+from beamtree.pytorch.direct_reading import read_part
+from beamtree.pytorch.loops import State, at, check_exported, traced_loop
+from beamtree.pytorch.precision import layer_norm_wide, without_autocast
+from beamtree.pytorch.tracing import is_exporting, untraced
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.zoo.ordered_memory_step import Weights, advance, retreat
+from beamtree.zoo.tree_encoder import row
+
+# Beyond this many numbers in the memory, a step's kernels are long enough to hide their launches.
+REPLAYED_MEMORY = 2**21
+
+
+class OrderedMemory(nn.Module):
+    """(B, n, input_size) -> (B, d).
+
+    `memory_slots` bounds the depth of the stack; `test_slots` replaces it in evaluation (the original doubles
+    it, the published comparison does not). `dropout` acts in the cell, on its input and its hidden layer,
+    `memory_dropout` in the attention. One layer norm serves the leaves and the cell.
+
+    Training keeps the two memories of every time step, O(n·S·d) numbers, and computes the rest again. On a
+    GPU a time step is one CUDA graph.
+
+    The tree of `need_trees` follows the authors: with y_t the slot of token t's largest attention, the model
+    is a shift-reduce parser that makes y_t − y_{t−1} + 1 reductions before it shifts token t (none if that is
+    negative), and reduces what is left at the end.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        memory_slots: int = 21,
+        test_slots: int | None = None,
+        dropout: float = 0.0,
+        memory_dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, slots in (("memory_slots", memory_slots), ("test_slots", test_slots)):
+            if slots is not None and slots < 1:
+                raise ValueError(f"{name} must be at least 1, got {slots}")
+        for name, rate in (("dropout", dropout), ("memory_dropout", memory_dropout)):
+            if not 0.0 <= rate < 1.0:
+                raise ValueError(f"{name} must lie in [0, 1), got {rate}")
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.d_model = d_model
+        self.input_size = d_model if input_size is None else input_size
+        self.memory_slots, self.test_slots = memory_slots, test_slots
+        self.dropout, self.memory_dropout = dropout, memory_dropout
+        self.memory_norm = nn.LayerNorm(d_model, **factory)
+        self.leaf = nn.ModuleDict({"linear": nn.Linear(self.input_size, d_model, **factory)})
+        self.query = LeafTransform(d_model, d_model, **factory)
+        self.key = LeafTransform(d_model, d_model, **factory)
+        self.beta = nn.Linear(d_model, 1, **factory)
+        self.cell = nn.ModuleDict(
+            {
+                "w1": nn.Linear(2 * d_model, 4 * d_model, **factory),
+                "w2": nn.Linear(4 * d_model, 4 * d_model, **factory),
+            }
+        )
+        self._graphs = StepGraphs()
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
+        check_exported(self, need_trees)
+        lengths = lengths_from(
+            x, key_padding_mask, input_size=self.input_size, weight=self.memory_norm.weight
+        )
+        if key_padding_mask is not None:
+            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+        leaves = layer_norm_wide(self.leaf["linear"](x.transpose(0, 1)), self.memory_norm)  # (n, B, d)
+        if is_exporting():
+            return self._read_in_a_loop(leaves, lengths).to(self.memory_norm.weight.dtype)
+        outputs, p = self._read(leaves)
+        sentence = row(outputs.transpose(0, 1), lengths - 1).to(self.memory_norm.weight.dtype)
+        return (sentence, _parse(p, lengths)) if need_trees else sentence
+
+    # Traced, the loop over tokens and slots would be unrolled.
+    @untraced
+    def _read(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
+        """The last slot (n, B, d) and the attention (n, S, B) after every token."""
+        wide = torch.promote_types(self.memory_norm.weight.dtype, torch.float32)
+        with without_autocast(leaves):
+            queries = self.query(F.dropout(leaves, self.memory_dropout, self.training))
+            weights = self._weights(wide)
+            refuse_forward_mode(leaves, queries, *weights)
+            rates = {
+                "dropout": self.dropout if self.training else 0.0,
+                "memory_dropout": self.memory_dropout if self.training else 0.0,
+            }
+            outputs, p = _Reading.apply(
+                leaves.to(wide),
+                queries.to(wide),
+                self._slots,
+                rates,
+                self._graphs,
+                torch.is_grad_enabled(),
+                *weights,
+            )
+        return outputs, p
+
+    @property
+    def _slots(self) -> int:
+        return self.memory_slots if self.training or self.test_slots is None else self.test_slots
+
+    def _read_in_a_loop(self, leaves: Tensor, lengths: Tensor) -> Tensor:
+        """The last slot after the last token, (B, d), for `torch.export`."""
+        wide = torch.promote_types(self.memory_norm.weight.dtype, torch.float32)
+        leaves, queries, weights = leaves.to(wide), self.query(leaves).to(wide), self._weights(wide)
+        (_, B, d), slots = leaves.shape, self._slots
+        undrawn, first = lengths.new_zeros(()), leaves[0]
+
+        def is_running(t: Tensor, *_: Tensor) -> Tensor:
+            return t + 1 < lengths.max()
+
+        def read(t: Tensor, memory: Tensor, candidates: Tensor, p: Tensor, sentence: Tensor) -> State:
+            x, query, rates = at(leaves, t + 1), at(queries, t + 1), {"dropout": 0.0, "memory_dropout": 0.0}
+            after = advance(weights, x, query, memory, candidates, p, undrawn, undrawn, **rates)
+            return *after, torch.where((t + 1 < lengths).unsqueeze(1), after[1][-1], sentence)
+
+        memory, p = leaves.new_zeros(slots, B, d), leaves.new_zeros(slots, B)
+        return traced_loop(is_running, read, (memory, first.repeat(slots, 1, 1), p, first.clone()))[-1]
+
+    def _weights(self, wide: torch.dtype) -> Weights:
+        w1, w2 = cast(nn.Linear, self.cell["w1"]), cast(nn.Linear, self.cell["w2"])
+        modules = (self.key.linear, self.key.norm, self.beta, w1, w2, self.memory_norm)
+        parts = [part.to(wide) for module in modules for part in read_part(module)]
+        parts[6:7] = parts[6].chunk(2, 1)
+        return Weights(*(part.contiguous() for part in parts))  # as the kernels read them
+
+    def extra_repr(self) -> str:
+        return (
+            f"d_model={self.d_model}, memory_slots={self.memory_slots}, test_slots={self.test_slots}, "
+            f"dropout={self.dropout}, memory_dropout={self.memory_dropout}"
+        )
+
+
+class _Reading(torch.autograd.Function):
+    """Reads all tokens; the backward pass walks back over them with `retreat`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        leaves: Tensor,
+        queries: Tensor,
+        slots: int,
+        rates: dict[str, float],
+        graphs: StepGraphs,
+        differentiable: bool,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        n, B, d = leaves.shape
+        # The first token finds no memory: it fills every slot, whatever the weights.
+        memory, p = leaves.new_zeros(slots, B, d), leaves.new_zeros(slots, B)
+        candidates = leaves[0].expand(slots, B, d)
+        outputs, attention = leaves.new_empty(n, B, d), leaves.new_empty(n, slots, B)
+        outputs[0], attention[0] = leaves[0], p
+        states = [(memory, candidates, p)]
+        times = torch.arange(n, device=leaves.device)
+        seed = draw_seed(leaves.device) if any(rates.values()) else times.new_zeros(())
+        replay = memory.numel() <= REPLAYED_MEMORY
+        with graphs.run(advance, weights, replay=replay, **rates) as step:
+            for t in range(1, n):
+                memory, candidates, p = step(leaves[t], queries[t], memory, candidates, p, seed, times[t])
+                outputs[t], attention[t] = candidates[-1], p
+                if differentiable:
+                    states.append((memory, candidates, p))
+        if differentiable:
+            ctx.save_for_backward(
+                leaves, queries, seed, *weights, *(part for state in states for part in state)
+            )
+            ctx.rates, ctx.graphs, ctx.replay = rates, graphs, replay
+        ctx.mark_non_differentiable(attention)
+        return outputs, attention
+
+    @staticmethod
+    def backward(ctx: Any, d_outputs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
+        leaves, queries, seed, *saved = ctx.saved_tensors
+        count = len(Weights._fields)
+        weights, flat = saved[:count], saved[count:]
+        states = [flat[i : i + 3] for i in range(0, len(flat), 3)]
+        d_leaves, d_queries = torch.empty_like(leaves), torch.zeros_like(queries)
+        d_memory, d_candidates, d_p = (torch.zeros_like(part) for part in states[0])
+        times = torch.arange(len(leaves), device=leaves.device)
+        constants = [*weights, *(torch.zeros_like(weight) for weight in weights)]
+        with (
+            without_autocast(leaves),
+            ctx.graphs.run(retreat, constants, replay=ctx.replay, **ctx.rates) as step,
+        ):
+            for t in reversed(range(1, len(leaves))):
+                d_candidates[-1] += d_outputs[t]
+                d_leaves[t], d_queries[t], d_memory, d_candidates, d_p = step(
+                    leaves[t], queries[t], *states[t - 1], states[t][1],
+                    d_memory, d_candidates, d_p, seed, times[t],
+                )  # fmt: skip
+            d_weights = [total.clone() for total in step.constants[count:]]
+        d_leaves[0] = d_outputs[0] + d_candidates.sum(0)
+        return d_leaves, d_queries, None, None, None, None, *d_weights
+
+
+def _parse(attention: Tensor, lengths: Tensor) -> BeamTrees:
+    n = len(attention)
+    merges = torch.full((len(lengths), n - 1), -1, dtype=torch.int64, device="cpu")
+    if not lengths.is_meta:  # else there is nothing to read off
+        slots = attention.argmax(1).t().tolist()  # (B, n)
+        for b, length in enumerate(lengths.tolist()):
+            positions = _shift_and_reduce(slots[b][:length])
+            merges[b, : length - 1] = torch.tensor(positions, dtype=torch.int64, device="cpu")
+    return BeamTrees.from_merges(merges.to(lengths.device), lengths)
+
+
+def _shift_and_reduce(slots: list[int]) -> list[int]:
+    """The position of each merge: a reduction joins the last two nodes of the stack."""
+    positions: list[int] = []
+    stacked = 1
+    for before, now in pairwise(slots):
+        reductions = min(max(now - before + 1, 0), stacked - 1)
+        positions += range(stacked - 2, stacked - 2 - reductions, -1)
+        stacked += 1 - reductions
+    return [*positions, *range(stacked - 2, -1, -1)]

@@ -1,0 +1,51 @@
+"""What every encoder with a gated recursive cell shares: its leaves, its cell, its checks, its gradients."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.leaf import LeafTransform
+
+
+class TreeEncoder(nn.Module):
+    """Reads tokens (B, n, input_size) into leaves (B, n, d); a subclass says which meet in the cell."""
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.input_size = d_model if input_size is None else input_size
+        self.leaf = LeafTransform(self.input_size, d_model, device=device, dtype=dtype)
+        self.cell = GatedRecursiveCell(d_model, dropout=dropout, device=device, dtype=dtype)
+
+    def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Leaves (B, n, d) and lengths (B,); whatever stands in padded rows, NaN included, has no effect."""
+        return self.leaf.read(x, key_padding_mask)
+
+
+def with_zero_gradients(output: Tensor, parameters: Iterable[Tensor]) -> Tensor:
+    """The output, made to depend on parameters it did not need: their gradient is zero then, and not None."""
+    for parameter in parameters:
+        output = output + parameter[:0].sum()
+    return output
+
+
+def gumbel_noise(*shape: int, like: Tensor) -> Tensor:
+    """Standard Gumbel noise, −log of an exponential variable, in the precision of scores."""
+    wide = torch.promote_types(like.dtype, torch.float32)
+    waiting = torch.empty(shape, dtype=wide, device=like.device).exponential_()
+    return waiting.clamp_(min=torch.finfo(wide).tiny).log_().neg_()
+
+
+def row(nodes: Tensor, index: Tensor) -> Tensor:
+    """nodes[b, index[b]] for every b: (B, n, d), (B,) -> (B, d)."""
+    return nodes.gather(1, index[:, None, None].expand(-1, 1, nodes.shape[-1])).squeeze(1)
