@@ -219,7 +219,7 @@ def test_parse_resumes_to_the_same_bytes_and_notices_another_model(
 def test_parse_stopped_by_the_user_says_how_to_go_on(
     models: Path, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import beamtree.parsing
+    import beamtree.classifier.parsing
 
     def interrupt(*arguments: Any, **options: Any) -> Any:
         raise KeyboardInterrupt

@@ -64,7 +64,7 @@ def test_a_terminal_that_lacks_a_character_gets_a_question_mark_and_no_trace() -
 
 
 def test_too_little_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    import beamtree.model
+    import beamtree.classifier.model
 
     def fail(*arguments: object, **options: object) -> None:
         raise MemoryError

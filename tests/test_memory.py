@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from beamtree.benchmark import peak_growth
+from beamtree.paper.speed import peak_growth
 
 LENGTHS = (2000, 4000, 10_000)
 

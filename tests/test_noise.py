@@ -10,9 +10,9 @@ import torch
 from chi_square import chi_square_limit
 from torch import Tensor
 
-from beamtree.engine import randomness as noise
 from beamtree.engine.randomness import Draws, Randomness, node_masks
 from beamtree.engine.record import Timeline
+from beamtree.kernels.runtime import random_bits
 from beamtree.kernels.runtime.random_bits import (
     DROPOUT,
     FIRST_LEVEL,
@@ -78,7 +78,7 @@ def assert_independent(one: Tensor, other: Tensor) -> None:
 
 
 def test_no_two_rows_share_a_key() -> None:
-    keys = [noise._row_keys(SEED, stream, *counters(300, 64, 8)).flatten() for stream in STREAMS]
+    keys = [random_bits._row_keys(SEED, stream, *counters(300, 64, 8)).flatten() for stream in STREAMS]
     together = torch.cat(keys)
     assert together.unique().numel() == together.numel() == 3 * 300 * 64 * 8
 
@@ -92,7 +92,7 @@ def splitmix64(x: int) -> int:
 def test_the_bits_are_splitmix64s() -> None:
     inputs = [0, 1, 2**63, 2**64 - 1, 0x123456789ABCDEF0, 0xFEDCBA9876543210]
     signed = torch.tensor([x - 2**64 if x >= 2**63 else x for x in inputs])
-    assert [x % 2**64 for x in noise._mix_(signed).tolist()] == [splitmix64(x) for x in inputs]
+    assert [x % 2**64 for x in random_bits._mix_(signed).tolist()] == [splitmix64(x) for x in inputs]
 
 
 def test_the_numbers_are_those_of_every_release() -> None:
@@ -147,7 +147,7 @@ def test_masks_of_different_nodes_are_independent() -> None:
 def test_the_same_numbers_come_whatever_the_size_of_a_block(
     monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(noise, "_DRAWS_AT_ONCE", at_once)
+    monkeypatch.setattr("beamtree.engine.randomness._DRAWS_AT_ONCE", at_once)
     K, n, width = 3, 9, 10
     lengths = torch.tensor([4, 9, 6])
     timeline = Timeline(lengths, n, K)
@@ -168,8 +168,8 @@ def test_the_same_numbers_come_whatever_the_size_of_a_block(
 
 
 def test_the_few_numbers_of_many_steps_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, words = [], noise._words
-    monkeypatch.setattr(noise, "_words", lambda *wanted: drawn.append(wanted) or words(*wanted))
+    drawn, words = [], random_bits._words
+    monkeypatch.setattr(random_bits, "_words", lambda *wanted: drawn.append(wanted) or words(*wanted))
     draws = Draws(Randomness(SEED, True, 0.3, 10), torch.arange(3), 2, 9, torch.float64)
     for t in range(8):
         draws.gumbel(t, 3, 8 - t)

@@ -5,11 +5,11 @@ import json
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
-import beamtree.parsing
 import pytest
 from rich.console import Console
 from small_models import small_model
 
+import beamtree.classifier.parsing
 from beamtree.classifier.parsing import Parsed, Unparsed, parse_lines, parse_stream
 from beamtree.cli.formats import as_brackets, as_json, as_svg, print_text
 from beamtree.data.listops import task as listops

@@ -69,7 +69,7 @@ def import_everything() -> None:
     from accelerate import Accelerator
 
     import beamtree.cli
-    import beamtree.report.build
+    import beamtree.paper.report.build
     import beamtree.training.evaluate
     import beamtree.training.fit  # noqa: F401
 

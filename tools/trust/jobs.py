@@ -63,9 +63,9 @@ def _no(folder: Path) -> None:
 
 def _copy_run(folder: Path) -> None:
     """A finished run: that of the trained model which ships with the package."""
-    import beamtree
+    from beamtree.classifier.model import PRETRAINED
 
-    shipped = Path(beamtree.__file__).parent / "pretrained" / "listops-ebt-grc"
+    shipped = PRETRAINED / "listops-ebt-grc"
     shutil.copytree(shipped, folder / "run" / "best")
     (folder / "run" / "recipe.toml").write_text("")
     record = {"epoch": 1, "step": 1, "train_loss": 1.0, "train_accuracy": 0.5, "dev_loss": 1.0}
