@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from on_gpu import needs_gpu
-from stopped_threads import Stopped, answers, stopped_while_waiting
+from stopped_threads import Stopped, answers, stopped_while_waiting, untraced
 
 from beamtree.kernels.runtime import capturing
 
@@ -139,6 +139,7 @@ def test_who_is_stopped_as_the_collector_goes_off_leaves_it_on(
     assert gc.isenabled()
 
 
+@untraced()
 def test_who_is_stopped_while_another_captures_leaves_the_next_its_turn(stream: Any) -> None:
     with capturing.one_at_a_time:
         waiting = stopped_while_waiting(lambda: capturing.capture(lambda: 5, stream))

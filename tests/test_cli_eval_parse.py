@@ -248,14 +248,16 @@ def test_parse_needs_a_file_to_resume_or_share_out(
     assert "sharing a file out over processes needs --file, --out" in shared
 
 
-@pytest.mark.parametrize("suffix", [".html", ".svg", ".txt", ".json"])
+@pytest.mark.parametrize("suffix", [".html", ".SVG", ".txt", ".JSON"])
 def test_parse_takes_the_format_from_the_name_and_keeps_what_is_there(
     models: Path, tmp_path: Path, suffix: str
 ) -> None:
     out = tmp_path / f"tree{suffix}"
     assert f"wrote {out}" in call("parse", models / "trees", EXPRESSION, "--out", out, "--beams").stderr
     content = out.read_text()
-    mark = {".html": "<!DOCTYPE html>", ".svg": "<svg", ".txt": EXPRESSION, ".json": '{"line": 1'}[suffix]
+    mark = {".html": "<!DOCTYPE html>", ".svg": "<svg", ".txt": EXPRESSION, ".json": '{"line": 1'}[
+        suffix.lower()
+    ]
     assert content.startswith(mark)
     assert (
         "exists: --overwrite replaces it"

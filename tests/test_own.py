@@ -156,6 +156,12 @@ def test_labels_are_sorted_numbers_by_their_size(tmp_path: Path) -> None:
     assert look_at(path).labels == ("2", "a", "b")
 
 
+@pytest.mark.parametrize("rows", ["b nan a 1.0 inf 1", "1 nan 1.0 b inf a", "a b inf nan 1 1.0"])
+def test_labels_are_sorted_whatever_the_order_of_the_rows(tmp_path: Path, rows: str) -> None:
+    path = write_table(tmp_path / "rows.tsv", "label\ttext", [(label, "x") for label in rows.split() * 2])
+    assert look_at(path).labels == ("1", "1.0", "a", "b", "inf", "nan")
+
+
 def test_columns_and_tokens_may_be_named(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.tsv", "Stars\tleft\tright", [("1", "A.b C", "D"), ("2", "E", "F")])
     task = look_at(path, label="Stars", text="left, right", tokenizer="blanks")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from on_gpu import needs_gpu
 from played_graphs import Recording
-from stopped_threads import Stopped, answers, stop, stopped_while_waiting
+from stopped_threads import Stopped, answers, stop, stopped_while_waiting, untraced
 from torch import Tensor
 
 from beamtree.graphs import step_graphs
@@ -123,6 +123,7 @@ def test_a_failing_step_leaves_the_graph_usable(captures: list[Recording]) -> No
         assert step(torch.ones(1))[0].item() == 1.0
 
 
+@untraced()
 def test_a_thread_stopped_while_it_waits_for_its_turn_leaves_the_graph_usable(
     captures: list[Recording],
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_thread_stopped_while_it_waits_for_its_turn_leaves_the_graph_usable(
     assert answers(use) == 1.0
 
 
+@untraced()
 def test_wherever_a_thread_is_stopped_the_graph_stays_usable(captures: list[Recording]) -> None:
     graphs, draw = StepGraphs(), random.Random(0)
 

@@ -122,7 +122,7 @@ def parse(
 def _format_of(out: Path | None) -> Format:
     if out is not None and out.suffix.lower() in _NEVER_TEXT:
         raise BeamtreeError(f"cannot write {out.suffix}: pictures are .svg, or .html to play with")
-    return _BY_SUFFIX.get(out.suffix, Format.text) if out is not None else Format.text
+    return _BY_SUFFIX.get(out.suffix.lower(), Format.text) if out is not None else Format.text
 
 
 def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Path | None:

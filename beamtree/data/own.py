@@ -4,6 +4,7 @@ A folder with a file for each of the splits train, dev and test, or one file of 
 training rows; where there is no dev file one training row of every ten is held out.
 """
 
+import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -204,11 +205,12 @@ def _is_fit(label: str) -> bool:
 
 
 def _natural(label: str) -> tuple[float, str]:
-    """Numbers first and by their size, then the rest by the alphabet."""
+    """Numbers first and by their size, then the rest by the alphabet; whatever the order of the rows."""
     try:
-        return float(label), ""
+        number = float(label)
     except ValueError:
-        return float("inf"), label
+        number = math.inf
+    return number if math.isfinite(number) else math.inf, label
 
 
 TASK = OwnFormat().task()

@@ -21,6 +21,7 @@ class Schedule:
     epochs_without_improvement: int = 0
 
     def __post_init__(self) -> None:
+        # The threshold is relative, as published: of a negative score it forgives a loss that hardly rises.
         self._plateau = ReduceLROnPlateau(
             self.optimizer, mode="max", factor=0.5, patience=self.settings.plateau_patience, threshold=1e-4
         )
