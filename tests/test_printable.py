@@ -348,7 +348,7 @@ def test_a_strangers_run_is_reported_without_harm(tmp_path: Path) -> None:
     assert "\n# injected" not in output
     told = call("report", run, "--out", tmp_path / f"o{HOSTILE}").output
     assert harmless(told)
-    for name in ("results.md", "results.html"):
+    for name in ("results.md", "results-in-full.md", "results.html"):
         assert harmless((tmp_path / f"o{HOSTILE}" / name).read_text())
     found["splits"][0]["accuracy"] = 7
     (run / "eval.json").write_text(json.dumps(found))

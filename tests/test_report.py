@@ -50,7 +50,10 @@ def test_the_page_needs_nothing_else_and_links_every_figure_to_its_run(tmp_path:
     style = (tmp_path / "out/docs/results.html").read_text()
     assert "prefers-color-scheme: dark" in style
     assert "http" not in style
-    markdown = (tmp_path / "out/docs/results.md").read_text()
+    short = (tmp_path / "out/docs/results.md").read_text()
+    assert "[in full](results-in-full.md)" in short
+    assert "| EBT-GRC | 90.00 (99.9) |" in short
+    markdown = (tmp_path / "out/docs/results-in-full.md").read_text()
     assert "<b>\\|odd" in markdown
     assert "| EBT-GRC | ours | **90.00** |" in markdown
     for block in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):

@@ -118,7 +118,7 @@ def test_an_empty_row_says_what_a_run_would_cost_and_the_page_too(tmp_path: Path
     assert table_of([tmp_path], "qqp").remarks[0].endswith("(see 'Rows without figures'): GAU.")
     assert "sst5" not in [table.name for table in build_report([tmp_path]).tables]
     call("report", tmp_path, "--out", tmp_path / "out")
-    for name, note in (("results.md", "`a & b`"), ("results.html", "<code>a &amp; b</code>")):
+    for name, note in (("results-in-full.md", "`a & b`"), ("results.html", "<code>a &amp; b</code>")):
         text = (tmp_path / "out" / name).read_text(encoding="utf-8")
         assert "20.5" in text
         assert f"- All on one GPU, {note}." in text or f"<li>All on one GPU, {note}.</li>" in text

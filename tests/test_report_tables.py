@@ -277,3 +277,16 @@ def test_runs_of_ones_own_are_told_apart_by_the_files_they_learnt_from(tmp_path:
     RunFolder(folder).write_data_facts({**facts, "path": 3})
     with pytest.raises(BeamtreeError, match="does not say what was learnt from"):
         build_report([tmp_path])
+
+
+def test_in_short_a_row_shows_its_worst_seed_and_the_papers_figure(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((0.9, 0.7, 0.8)):
+        make_run(tmp_path / str(seed), "listops", [f"training.seed={seed}"], accuracy={"near-iid": accuracy})
+    make_run(tmp_path / "beyond", "listops-beyond", accuracy={"near-iid": 0.99})
+    make_run(tmp_path / "om", "listops-om", accuracy={"near-iid": 0.6})
+    report = build_report([tmp_path])
+    (table,) = [table for table in report.short if table.name == "listops-short"]
+    rows = {line.cells[0].text: [cell.text for cell in line.cells[1:]] for line in table.lines}
+    assert rows["EBT-GRC"] == ["80.00 / 70.00 (99.9)", *["–"] * 6, "3"]
+    assert rows["OM"][0] == "60.00 (99.9)"
+    assert len(rows) == 2, "neither rows without figures nor other settings"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from beamtree.paper.report.build import build_report
-from beamtree.paper.report.pages import to_html, to_markdown
+from beamtree.paper.report.pages import to_html, to_markdown, to_short_markdown
 from beamtree.paper.report.remarks import read_remarks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,10 +17,16 @@ def test_the_results_page_is_made_from_the_kept_runs(monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(ROOT)
     report = build_report([Path("docs/runs")])
     assert not report.notes  # every run is readable and counts
-    for name, write in (("results.md", to_markdown), ("results.html", to_html)):
-        assert Path("docs", name).read_text(encoding="utf-8") == write(report, COMMAND), (
-            f"make it anew: {COMMAND}"
-        )
+    for name, text in (
+        ("results.md", to_short_markdown(report, COMMAND, "results-in-full.md")),
+        ("results-in-full.md", to_markdown(report, COMMAND, "Results in full")),
+        ("results.html", to_html(report, COMMAND)),
+    ):
+        assert Path("docs", name).read_text(encoding="utf-8") == text, f"make it anew: {COMMAND}"
+
+
+def test_the_results_page_is_short() -> None:
+    assert len((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split()) < 1500
 
 
 def test_kept_runs_are_small_records_without_paths_of_a_machine() -> None:

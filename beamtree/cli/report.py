@@ -19,7 +19,10 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for results.md and results.html.", show_default="Markdown to stdout"),
+        typer.Option(
+            help="Folder for results.md, results-in-full.md and results.html.",
+            show_default="Markdown to stdout",
+        ),
     ] = None,
     table: Annotated[
         list[str] | None,
@@ -44,7 +47,7 @@ def report(
     """
     from beamtree.files.atomic import make_folder, replace_file
     from beamtree.paper.report.build import build_report
-    from beamtree.paper.report.pages import to_html, to_markdown
+    from beamtree.paper.report.pages import to_html, to_markdown, to_short_markdown
 
     built = build_report(runs, table or (), skip=skip)
     for note in built.notes:
@@ -56,8 +59,10 @@ def report(
         return
     command = shlex.join([*words, "--out", str(out)])
     make_folder(out)
+    full = "results-in-full.md"
     for name, text in (
-        ("results.md", to_markdown(built, command)),
+        ("results.md", to_short_markdown(built, command, full)),
+        (full, to_markdown(built, command, "Results in full")),
         ("results.html", to_html(built, command)),
     ):
         replace_file(out / name, text)

@@ -13,7 +13,13 @@ from beamtree.paper.report.rows import group_runs
 from beamtree.paper.report.runs import read_runs
 from beamtree.paper.report.shipped import shipped_table
 from beamtree.paper.report.summary import coverage_table, targets_table
-from beamtree.paper.report.tables import other_splits_table, paper_table, slice_tables, trees_table
+from beamtree.paper.report.tables import (
+    other_splits_table,
+    paper_table,
+    short_table,
+    slice_tables,
+    trees_table,
+)
 
 KINDS = ("targets", "summary", "costs", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
 TABLE_NAMES = (*TABLES, *KINDS)
@@ -22,6 +28,7 @@ TABLE_NAMES = (*TABLES, *KINDS)
 @dataclass(frozen=True)
 class Report:
     tables: Sequence[Table]
+    short: Sequence[Table]  # what most readers look for
     notes: Sequence[str]
 
 
@@ -35,10 +42,8 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     rows, twins = group_runs(runs, skip=skip)
     with_runs = {key.task for key in rows}
     tasks = [task for task in TABLES if task in with_runs or any(task == cost.task for cost in remarks.costs)]
-    found = [
-        ("targets", targets_table(remarks.targets, rows)),
-        ("summary", coverage_table(tasks, rows, remarks)),
-    ]
+    in_short = coverage_table(tasks, rows, remarks)
+    found = [("targets", targets_table(remarks.targets, rows)), ("summary", in_short)]
     found += [(task, paper_table(published, rows, remarks)) for task, published in TABLES.items()]
     found.append(("costs", costs_table(remarks.costs, rows)))
     found.append(("shipped", shipped_table(runs)))
@@ -58,4 +63,6 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     for kind in wanted:
         if kind not in dict(shown):
             notes.append(f"No run has anything for the table {kind!r}.")
-    return Report([table for _, table in shown], [*notes, *twins])
+    short = [in_short, *(short_table(TABLES[task], rows) for task in tasks if task in (wanted or tasks))]
+    tables = [table for _, table in shown]
+    return Report(tables, [table for table in short if table.lines], [*notes, *twins])

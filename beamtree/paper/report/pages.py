@@ -1,6 +1,7 @@
-"""A report as Markdown and as one HTML page that needs nothing else; both say the same."""
+"""A report as Markdown, in short and in full, and as one HTML page that needs nothing else and is in full."""
 
 import re
+from collections.abc import Sequence
 from html import escape
 
 import beamtree
@@ -40,11 +41,29 @@ code { font: .88em ui-monospace, monospace; }
 """
 
 
-def to_markdown(report: Report, command: str) -> str:
-    lines = [f"# {TITLE}", "", f"Written by {code(command)} (beamtree {beamtree.__version__})."]
-    if report.notes:
-        lines += ["", *(f"- {without_links(note)}" for note in report.notes)]
-    for table in report.tables:
+IN_SHORT = (
+    "Accuracy in % on the test splits: the median (ListOps) or mean of our seeds, after a slash the worst of "
+    "several, in brackets the paper's figure. Rows with the paper's settings that have figures; "
+    "[in full]({full}): deviations, other settings and splits, trees against gold, every run with its "
+    "commands, what missing rows would take."
+)
+
+
+def to_short_markdown(report: Report, command: str, full: str) -> str:
+    """What most readers look for; `full` is where the rest stands."""
+    return _markdown_page(report.short, [IN_SHORT.format(full=full)], TITLE, command)
+
+
+def to_markdown(report: Report, command: str, title: str = TITLE) -> str:
+    notes = [f"- {without_links(note)}" for note in report.notes]
+    return _markdown_page(report.tables, notes, title, command)
+
+
+def _markdown_page(tables: Sequence[Table], notes: Sequence[str], title: str, command: str) -> str:
+    lines = [f"# {title}", "", f"Written by {code(command)} (beamtree {beamtree.__version__})."]
+    if notes:
+        lines += ["", *notes]
+    for table in tables:
         lines += ["", f"## {without_links(table.title)}", "", without_links(table.caption), ""]
         lines += _markdown_table(table)
         if table.remarks:

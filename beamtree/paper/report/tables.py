@@ -57,6 +57,32 @@ def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     return Table(table.task, title, caption, headers, lines, words=2, remarks=said)
 
 
+def short_table(table: PaperTable, rows: Rows) -> Table:
+    """The rows with the paper's settings that have figures: ours, the worst seed, and the paper's."""
+    lines = []
+    ours = {key: members for key, members in rows.items() if key.task == table.task and not key.optional}
+    for key in sorted(ours, key=lambda key: key.place):
+        members = ours[key]
+        cells = [_in_short(table, key.name, members, split) for split in table.columns]
+        if any(cell.text != NOTHING for cell in cells):
+            lines.append(Line([marked_label(key, members), *cells, Cell(str(len(members)))]))
+    runs = [member.run for members in ours.values() for member in members]
+    caption = " ".join(filter(None, (f"Trained on {table.training}.", data_note(table.task, runs))))
+    headers = ["model", *table.columns.values(), "seeds"]
+    return Table(f"{table.task}-short", table.title, caption, headers, lines)
+
+
+def _in_short(table: PaperTable, name: str, members: Sequence[Member], split: str) -> Cell:
+    found = summarise(members, split, table.median)
+    if found is None:
+        return Cell()
+    worst = min(100 * figures.accuracy for one in members if (figures := one.figures(split)) is not None)
+    published = table.rows.get(name, {}).get(split)
+    several = f" / {worst:.2f}" if len(members) > 1 else ""
+    beside = f" ({published.centre})" if published is not None else ""
+    return Cell(f"{found.rounded:.2f}{several}{beside}", hint=found.hint)
+
+
 def _ours(key: RowKey, column: dict[RowKey, Summary]) -> Cell:
     if key not in column:
         return Cell()
