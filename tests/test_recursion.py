@@ -182,7 +182,16 @@ def test_double_backward_is_refused_with_the_reason() -> None:
             second_derivative(root, leaves)
 
 
-@pytest.mark.parametrize("layer", [nn.Dropout(0.1), nn.BatchNorm1d(10)])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Dropout(0.1),
+        nn.BatchNorm1d(10),
+        nn.MultiheadAttention(10, 2, dropout=0.1),
+        nn.LSTM(10, 10, num_layers=2, dropout=0.1),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
 def test_random_layers_inside_a_users_cell_or_scorer_are_refused_by_name(layer: nn.Module) -> None:
     cell, scorer = parts()
     leaves = torch.randn(1, 5, 10, dtype=torch.float64)
@@ -192,7 +201,9 @@ def test_random_layers_inside_a_users_cell_or_scorer_are_refused_by_name(layer: 
     with pytest.raises(ValueError, match=rf"cell contains {type(layer).__name__} \(extra\) in training mode"):
         beam_tree_recursion(leaves, torch.tensor([5]), own, scorer)
     own.extra.eval()
-    own.idle = nn.Dropout(0.0)  # in training, but it draws nothing
+    own.idle = nn.ModuleList(
+        [nn.Dropout(0.0), nn.MultiheadAttention(10, 2)]
+    )  # in training: they draw nothing
     beam_tree_recursion(leaves, torch.tensor([5]), own, scorer)
 
 

@@ -1,5 +1,5 @@
 """The recursion with the built-in cell and scorer as two registered operators, `beamtree::search` and
-`beamtree::replay`: tensors in, tensors out, so that compilers and checkpointing see units.
+`beamtree::replay`: tensors in, tensors out, so that torch.compile and checkpointing treat each as one.
 """
 
 from typing import Any
@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.engine.gated_cell import GatedCell, SlicedScore
-from beamtree.engine.parent_score import ParentScore
+from beamtree.engine.entangled_score import ParentScore
+from beamtree.engine.gated_cell import GatedCell
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Options, Tape, empty_results, find_lineages, inner_nodes, merge_positions
 from beamtree.engine.replay import replay
 from beamtree.engine.search import search
+from beamtree.engine.sliced_score import SlicedScore
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.derivatives import NO_SECOND_DERIVATIVE, refuse_forward_mode
@@ -48,10 +49,10 @@ def registered_recursion(
             return given_search.follow_merges(
                 leaves, lengths, weights, seed, dropout, merges, products, need_nodes
             )
-    vectors, relative, nodes, offset, history, links, *_ = torch.ops.beamtree.search(
+    vectors, relative, nodes, offset, lineages, links, *_ = torch.ops.beamtree.search(
         leaves, lengths, weights, *options, products
     )
-    return vectors, relative, nodes, offset, merge_positions(links, history)
+    return vectors, relative, nodes, offset, merge_positions(links, lineages)
 
 
 def search_parts(
@@ -88,13 +89,13 @@ def _search(
         tape = search(
             leaves, lengths, cell, score, beam_size=beam_size, randomness=randomness, merges=merges, pins=pins
         )
-        history = find_lineages(tape.links, tape.roots, lengths, leaves.shape[1])
-        vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, history, need_nodes)
+        lineages = find_lineages(tape.links, tape.roots, lengths, leaves.shape[1])
+        vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, lineages, need_nodes)
     kept = tape.links, tape.nodes, tape.energies, tape.roots
-    return vectors, tape.relative, inner, tape.offset, history, *kept
+    return vectors, tape.relative, inner, tape.offset, lineages, *kept
 
 
-def _search_shapes(
+def _fake_search(
     leaves: Tensor, lengths: Tensor, weights: list[Tensor], *asked: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     options = Options(*asked[:-1])
@@ -137,14 +138,14 @@ def _replay(
             randomness=randomness,
             inner=(lineages, grad_inner),
         )
-    if isinstance(score, ParentScore):
+    if isinstance(score, ParentScore):  # it runs through the cell, so its first gradients are the cell's too
         through_scores = gradients.scorer
         cell_gradients = [a + b for a, b in zip(gradients.cell, through_scores, strict=False)]
         return [gradients.leaves, *cell_gradients, *through_scores[_CELL:]]
     return [gradients.leaves, *gradients.cell, *gradients.scorer]
 
 
-def _replay_shapes(
+def _fake_replay(
     grad_roots: Tensor,
     grad_scores: Tensor,
     grad_inner: Tensor,
@@ -159,9 +160,13 @@ def _replay_shapes(
     return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
 
 
+def _is_entangled(weights: list[Tensor]) -> bool:
+    return len(weights) == _CELL + 2
+
+
 def _parts(weights: list[Tensor], product_dtype: torch.dtype) -> tuple[GatedCell, SlicedScore | ParentScore]:
     cell = GatedCell(weights[:_CELL], product_dtype)
-    if len(weights) == _CELL + 2:
+    if _is_entangled(weights):
         return cell, ParentScore(weights, product_dtype)
     return cell, SlicedScore(weights[_CELL:])
 
@@ -169,33 +174,31 @@ def _parts(weights: list[Tensor], product_dtype: torch.dtype) -> tuple[GatedCell
 def _randomness(seed: Tensor | None, noisy: bool, dropout: float, weights: list[Tensor]) -> Randomness | None:
     if seed is None:
         return None
-    return Randomness(
-        seed, noisy, dropout, hidden_size=weights[0].shape[0], per_pair=len(weights) == _CELL + 2
-    )
+    return Randomness(seed, noisy, dropout, hidden_size=weights[0].shape[0], per_pair=_is_entangled(weights))
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     leaves, lengths, weights, *asked, product_dtype = inputs
     options = Options(*asked)
-    _, relative, _, offset, history, links, nodes, energies, roots = output
-    ctx.mark_non_differentiable(offset, history, links, nodes, energies, roots)
+    _, relative, _, offset, lineages, links, nodes, energies, roots = output
+    ctx.mark_non_differentiable(offset, lineages, links, nodes, energies, roots)
     ctx.save_for_backward(
-        lengths, options.seed, history, *weights, *Tape(nodes, links, energies, roots, relative, offset)
+        lengths, options.seed, lineages, *weights, *Tape(nodes, links, energies, roots, relative, offset)
     )
     ctx.n, ctx.weights = leaves.shape[1], len(weights)
     ctx.dropout, ctx.product_dtype = options.dropout, product_dtype
 
 
-def _differentiate(
+def _backward(
     ctx: Any, grad_roots: Tensor, grad_scores: Tensor, grad_inner: Tensor, *_: Tensor
 ) -> tuple[Any, ...]:
-    lengths, seed, history, *saved = ctx.saved_tensors
+    lengths, seed, lineages, *saved = ctx.saved_tensors
     weights, tape = saved[: ctx.weights], saved[ctx.weights :]
     grad_leaves, *grad_weights = torch.ops.beamtree.replay(
         grad_roots,
         grad_scores,
         grad_inner,
-        history,
+        lineages,
         lengths,
         tape,
         weights,
@@ -207,9 +210,9 @@ def _differentiate(
     return grad_leaves, None, grad_weights, *[None] * 8
 
 
-def _refuse(ctx: Any, *grads: Any) -> None:
+def _refuse_second(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
-register("search", _search, _search_shapes, _differentiate, _remember)
-register("replay", _replay, _replay_shapes, _refuse)
+register("search", _search, _fake_search, _backward, _setup_context)
+register("replay", _replay, _fake_replay, _refuse_second)

@@ -1,7 +1,7 @@
-"""The recursion with a user's own cell and scorer, which autograd differentiates, many rows at once.
+"""The recursion with a user's own cell or scorer; with the built-in ones too where equal trees are merged.
 
-A cell is called `cell(left, right, keep)` on rows (…, d), a scorer `scorer(left, right)`. Both must be
-row-wise and deterministic given their arguments.
+A cell is called `cell(left, right)` on rows (…, d), with a third argument `keep` where there is dropout; a
+scorer `scorer(left, right)`. Both must be row-wise and deterministic given their arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,15 +10,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
-from torch.func import functional_call
-from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from beamtree.engine.autograd_parts import AutogradCell, AutogradScore, as_it_was, parameters_of, tensors_of
 from beamtree.engine.equal_trees import EqualTrees
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import (
-    ROWS_AT_ONCE,
     Options,
     Tape,
     empty_results,
@@ -31,7 +28,7 @@ from beamtree.engine.search import search
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.tracing import untraced
 
-_CHANGING = (  # layers and hooks
+_CHANGING = (  # layers and hooks whose result changes from call to call
     nn.modules.dropout._DropoutNd,
     nn.modules.batchnorm._BatchNorm,
     nn.RReLU,
@@ -40,134 +37,17 @@ _CHANGING = (  # layers and hooks
 )
 
 
-def parameters_of(module: nn.Module) -> list[Tensor]:
-    """Its parameters, those that `nn.DataParallel` lends to a replica included."""
-    lent = (getattr(part, "_former_parameters", {}).values() for part in module.modules())
-    return list(dict.fromkeys((*module.parameters(), *(tensor for some in lent for tensor in some))))
-
-
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Its parameters and buffers under all their names."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-
-
-def as_it_was(module: nn.Module, tensors: dict[str, Tensor]) -> Callable[..., Tensor]:
-    """The module with these tensors, though others may stand in it by now: when `functional_call` returns, it
-    takes back what it has lent, and the backward pass comes later."""
-    now = tensors_of(module)
-    if all(now.get(name) is tensor for name, tensor in tensors.items()):
-        return module
-    return lambda *rows: functional_call(module, tensors, rows)
-
-
-class AutogradCell:
-    def __init__(self, cell: Callable[..., Tensor], parameters: Sequence[Tensor]) -> None:
-        self.cell, self.parameters = cell, parameters
-
-    def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:
-        left, right = children.unbind(1)
-        parents = self.cell(left, right) if keep is None else self.cell(left, right, keep)
-        return _of_shape(parents, left.shape, "cell", "a parent")
-
-    def recall(self, children: Tensor, keep: Tensor | None) -> None:
-        self.children, self.keep = children, keep
-
-    def pull(self, rows: slice, grad: Tensor) -> Tensor:
-        with torch.enable_grad():
-            children = self.children[rows].detach().requires_grad_()
-            parents = self(children, None if self.keep is None else self.keep[rows])
-            if not parents.requires_grad:
-                return torch.zeros_like(children)
-            grad = grad.to(parents.dtype)
-            return torch.autograd.grad(parents, children, grad, materialize_grads=True)[0]
-
-    def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
-        total = [torch.zeros_like(p) for p in self.parameters]
-        for start in range(0, grad.shape[0], ROWS_AT_ONCE):
-            rows = slice(start, start + ROWS_AT_ONCE)
-            with torch.enable_grad():
-                parents = self(self.children[rows], None if self.keep is None else self.keep[rows])
-            _add_gradients(total, parents, self.parameters, grad[rows])
-        return total
-
-
-class AutogradScore:
-    def __init__(self, scorer: Callable[..., Tensor], parameters: Sequence[Tensor]) -> None:
-        self.scorer, self.parameters = scorer, parameters
-        self.gradients = [torch.zeros_like(p) for p in parameters]
-
-    def __call__(self, pairs: Tensor) -> Tensor:
-        return _of_shape(self.scorer(*pairs.unbind(1)), pairs.shape[:1], "scorer", "a number")
-
-    def pull(self, pairs: Tensor, grad: Tensor) -> Tensor:
-        with torch.enable_grad():
-            pairs = pairs.detach().requires_grad_()
-            scores = self(pairs)
-        return _add_gradients(self.gradients, scores, self.parameters, grad, pairs)
-
-    def parameter_gradients(self) -> list[Tensor]:
-        return self.gradients
-
-
-def _of_shape(found: object, wanted: torch.Size, role: str, what: str) -> Tensor:
-    if not isinstance(found, Tensor) or found.shape != wanted:
-        came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(f"{role} must return {what} for each row, shape {tuple(wanted)} here, got {came}")
-    return found
-
-
-def _add_gradients(
-    total: list[Tensor],
-    outputs: Tensor,
-    parameters: Sequence[Tensor],
-    grad: Tensor,
-    rows: Tensor | None = None,
-) -> Tensor:
-    """Add the parameters' gradients to `total`; return that of `rows`."""
-    trained = [(t, p) for t, p in zip(total, parameters, strict=True) if p.requires_grad]
-    inputs = [p for _, p in trained] + ([rows] if rows is not None else [])
-    if outputs.requires_grad:
-        _refuse_other_tensors(outputs, inputs)
-    if not outputs.requires_grad or not inputs:
-        return torch.zeros_like(rows) if rows is not None else grad
-    # What lies below a cached weight serves the next rows too.
-    again = bool(parametrize._cache_enabled)
-    gradients = torch.autograd.grad(outputs, inputs, grad.to(outputs.dtype), again, allow_unused=True)
-    for (t, _), g in zip(trained, gradients, strict=False):
-        if g is not None:
-            t += g
-    last = gradients[-1]
-    return last if rows is not None and last is not None else torch.zeros_like(grad if rows is None else rows)
-
-
-def _refuse_other_tensors(outputs: Tensor, inputs: Sequence[Tensor]) -> None:
-    """Gradient goes to parameters only: a tensor from elsewhere would be left without a word."""
-    seen = {get_gradient_edge(tensor).node for tensor in inputs}
-    nodes = [outputs.grad_fn]
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        other = getattr(node, "variable", None)
-        if other is not None:
-            raise ValueError(
-                f"a cell or scorer reads a tensor of shape {tuple(other.shape)} that requires gradient and "
-                "is none of its parameters: make it one, or detach it"
-            )
-        nodes += [below for below, _ in node.next_functions]
-
-
 def refuse_random_layers(module: nn.Module, role: str) -> None:
-    """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients."""
+    """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients.
+
+    A call of `F.dropout` is not seen.
+    """
     for name, layer in module.named_modules():
         if not layer.training or getattr(layer, "p", 1.0) == 0.0:
             continue
+        drops = isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)) and layer.dropout > 0.0
         for part in (layer, *layer._forward_pre_hooks.values()):
-            if isinstance(part, _CHANGING):
+            if isinstance(part, _CHANGING) or (drops and part is layer):
                 raise ValueError(
                     f"{role} contains {type(part).__name__} ({name or 'itself'}) in training mode, but must "
                     "be a function of its arguments: drop out by its `keep`, or put the layer in eval mode"
@@ -254,7 +134,7 @@ def own_cell_recursion(
 
 
 def _fill_cache(*modules: nn.Module) -> None:
-    """With `parametrize.cached()` who reads a weight first decides whether it has a graph: not the search."""
+    """Under `parametrize.cached()` the first read tells if a weight has a graph; the search has none."""
     for module in modules:
         for part in module.modules():
             for name in getattr(part, "parametrizations", ()):
@@ -264,7 +144,7 @@ def _fill_cache(*modules: nn.Module) -> None:
 def _pad(
     leaves: Tensor, lengths: Tensor, pins: Tensor | None, shape: tuple[int, int, int | None]
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The input in a graph's sizes; a sequence too many has one token, a pin too many is none."""
+    """The input in a graph's sizes; further sequences have one token, further pins are −1."""
     B, n, P = shape
     more = B - leaves.shape[0]
     if pins is not None and P is not None:
@@ -305,19 +185,19 @@ class _Recursion(torch.autograd.Function):
             )
         else:
             tape, heights = plan.graphs.run(leaves, lengths, score, plan.steps, plan.randomness, options.pins)
-        history = find_lineages(tape.links, tape.roots, lengths, n)
+        lineages = find_lineages(tape.links, tape.roots, lengths, n)
         ctx.plan, ctx.n = plan, n
-        ctx.save_for_backward(lengths, history, heights, *tape, *parameters)
-        ctx.mark_non_differentiable(tape.offset, history, tape.links)
-        inner = inner_nodes(tape.nodes, history, options.need_nodes)
-        return tape.nodes[tape.roots], tape.relative, inner, tape.offset, history, tape.links
+        ctx.save_for_backward(lengths, lineages, heights, *tape, *parameters)
+        ctx.mark_non_differentiable(tape.offset, lineages, tape.links)
+        inner = inner_nodes(tape.nodes, lineages, options.need_nodes)
+        return tape.nodes[tape.roots], tape.relative, inner, tape.offset, lineages, tape.links
 
     @staticmethod
     def backward(
         ctx: Any, grad_roots: Tensor, grad_scores: Tensor, grad_inner: Tensor, *_: Tensor
     ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        lengths, history, heights, *saved = ctx.saved_tensors
+        lengths, lineages, heights, *saved = ctx.saved_tensors
         tape = Tape(*saved[: len(Tape._fields)])
         kind, dtype, enabled = ctx.autocast
         with torch.autocast(kind, dtype, enabled):
@@ -329,7 +209,7 @@ class _Recursion(torch.autograd.Function):
                 *ctx.plan.parts(),
                 n=ctx.n,
                 randomness=ctx.plan.randomness,
-                inner=(history, grad_inner),
+                inner=(lineages, grad_inner),
                 equal_trees=ctx.plan.equal_trees,
                 heights=heights,
             )

@@ -1,7 +1,8 @@
 """What is asked of a recursion, what a search leaves behind, and what can be read off that.
 
 Ids: 0 is no node; leaf i of sequence b is 1 + b·n + i; then the nodes made, numbered by step, within it by
-sequence (longest first), within it by slot.
+sequence (longest first), within it by slot, the index of the beam. Merge m made node `first + m`; `links`
+hold ids. A beam's lineage is the chain of merges that led to it.
 """
 
 from collections.abc import Callable
@@ -22,9 +23,13 @@ Score = Callable[..., Tensor]  # pairs (rows, 2, d), keep where a mask belongs t
 
 
 class Tape(NamedTuple):
-    """The search's record. A row of `links` and `energies` is a merge, and a merge is the node it made."""
+    """The search's record; row m of `links` and `energies` is merge m.
 
-    nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero
+    Scores are kept less the best beam's, so that float32 does not run out in long sequences. The softmax over
+    beams does not see such a shift, so `offset` needs no gradient.
+    """
+
+    nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero; what no step made is not set
     links: Tensor  # (B·K·(n−1), 6) the beam's merge before, the children between neighbours, the position
     energies: Tensor  # (B·K·(n−1), 4) scores of the pairs it ended: left, chosen, right; log Z
     roots: Tensor  # (B, K) ids, best beam first, NONE for dead beams
@@ -99,7 +104,7 @@ class Timeline:
         return self.order[(merges - self.begins[self.step(merges)]) // self.K]
 
     def born(self, ids: Tensor) -> Tensor:
-        """The first step at which a node's pairs are scored."""
+        """The first step at which a node's pairs may be chosen, and are in the softmax."""
         return torch.where(ids < self.first, 0, self.step(ids - self.first) + 1)
 
     def names(self, ids: Tensor) -> Tensor:

@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 
 class DifferentiableCell(Protocol):
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor: ...
-    def recall(self, children: Tensor, keep: Tensor | None) -> None: ...
-    def pull(self, rows: slice, grad: Tensor) -> Tensor: ...
-    def parameter_gradients(self, grad: Tensor) -> list[Tensor]: ...
+
+    def recall(self, children: Tensor, keep: Tensor | None) -> None:
+        """Take the children (S, 2, d) and masks of all survivors, lowest first, before the first `pull`."""
+
+    def pull(self, rows: slice, grad: Tensor) -> Tensor:
+        """The vector–Jacobian product: ∂L of these rows' parents (m, d) → ∂L of their children (m, 2, d)."""
+
+    def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
+        """∂L of all survivors (S, d) → ∂L of the parameters."""
 
 
-class DifferentiableScore(Protocol):
+class DifferentiableScore(Protocol):  # properties, as only some take masks
     @property
     def __call__(self) -> Callable[..., Tensor]: ...
     @property
@@ -68,41 +74,42 @@ def replay(
         )
     S = survivors.shape[0]
     links = tape.links[survivors]
-    rank = torch.full((timeline.made + 1,), S, device=survivors.device)  # merge -> place among survivors
-    rank[survivors] = torch.arange(S, device=survivors.device)
+    place_of = torch.full((timeline.made + 1,), S, device=survivors.device)  # merge -> place among survivors
+    place_of[survivors] = torch.arange(S, device=survivors.device)
 
     if heights is None:
-        height = _heights(links[:, LEFT : RIGHT + 1], rank, first)
+        height = _heights(links[:, LEFT : RIGHT + 1], place_of, first)
     else:
         height = heights[first + survivors]
-    order = height.argsort(stable=True)
+    order = height.argsort(stable=True)  # so that a level is a slice of `grad`
     by_height = survivors[order]
-    row = torch.arange(first + timeline.made, device=survivors.device)  # id -> row of `grad`
-    row[first + by_height] = torch.arange(first, first + S, device=survivors.device)
+    row_of = torch.arange(first + timeline.made, device=survivors.device)  # id -> row of `grad`
+    row_of[first + by_height] = torch.arange(first, first + S, device=survivors.device)
 
     grad = tape.nodes.new_zeros(first + S, d, dtype=wide)
     alive = tape.roots.view(-1).nonzero().squeeze(1)
-    grad.index_add_(0, row[tape.roots.view(-1)[alive]], grad_roots.reshape(-1, d)[alive].to(wide))
+    grad.index_add_(0, row_of[tape.roots.view(-1)[alive]], grad_roots.reshape(-1, d)[alive].to(wide))
 
     if inner is not None and inner[1].shape[2]:
         lineages, grad_inner = inner
         made = lineages >= 0
-        grad.index_add_(0, row[lineages[made] + first], grad_inner[made].to(wide))
+        grad.index_add_(0, row_of[lineages[made] + first], grad_inner[made].to(wide))
 
+    # What scores give to nodes must be there before the first level is pulled.
     if equal_trees is None:
-        pairs, grad_pairs = _pair_gradients(tape, survivors, links, rank, weight[survivors, 0], timeline)
+        pairs, grad_pairs = _pair_gradients(tape, survivors, links, place_of, weight[survivors, 0], timeline)
     for some, grad_some in zip(pairs.split(ROWS_AT_ONCE), grad_pairs.split(ROWS_AT_ONCE), strict=True):
         vectors = tape.nodes[some]
         if randomness is not None and randomness.per_pair and randomness.dropout > 0.0:
             pulled = score.pull(vectors, grad_some, pair_masks(randomness, timeline, some, vectors.dtype))
         else:
             pulled = score.pull(vectors, grad_some)
-        grad.index_add_(0, row[some.view(-1)], pulled.reshape(-1, d).to(wide))
+        grad.index_add_(0, row_of[some.view(-1)], pulled.reshape(-1, d).to(wide))
 
     children = tape.links[by_height, LEFT : RIGHT + 1]  # (S, 2) ids
     keep = _masks(randomness, timeline, by_height, children, tape.nodes.dtype)
     cell.recall(tape.nodes[children.view(-1)].view(S, 2, d), keep)
-    child_rows = row[children]
+    child_rows = row_of[children]
     ends = height.bincount()[1:].cumsum(0).tolist() if S else []
     for start, end in reversed(list(zip([0, *ends], ends, strict=False))):
         rows = slice(start, end)
@@ -126,7 +133,7 @@ def _masks(
 
 def _lineage_weights(tape: Tape, grad_scores: Tensor, first: int, made: int) -> Tensor:
     """For each merge: the sum of ∂L/∂S over the surviving beams with it, and their number. (made, 2)"""
-    weight = tape.relative.new_zeros(made + 1, 2)  # the last row stands for "no merge"
+    weight = tape.relative.new_zeros(made + 1, 2)  # the last row_of stands for "no merge"
     roots = tape.roots.view(-1)
     merged = (roots >= first).nonzero().squeeze(1)
     last = roots[merged] - first
@@ -145,10 +152,10 @@ def _ancestors(before: Tensor) -> Tensor:
     return torch.cat((torch.where(before < 0, m, before), before.new_full((1,), m)))
 
 
-def _heights(children: Tensor, rank: Tensor, first: int) -> Tensor:
+def _heights(children: Tensor, place_of: Tensor, first: int) -> Tensor:
     """Heights of the survivors, given in the order they were made. (S,)"""
     S = children.shape[0]
-    places = torch.where(children < first, S, rank[(children - first).clamp(min=0)])
+    places = torch.where(children < first, S, place_of[(children - first).clamp(min=0)])
     heights = [0] * (S + 1)  # the last entry is a leaf's
     for i, (left, right) in enumerate(places.tolist()):
         heights[i] = 1 + max(heights[left], heights[right])
@@ -159,21 +166,21 @@ def _pair_gradients(
     tape: Tape,
     survivors: Tensor,
     links: Tensor,
-    rank: Tensor,
+    place_of: Tensor,
     weight: Tensor,
     timeline: Timeline,
 ) -> tuple[Tensor, Tensor]:
     """The pairs (P, 2) that survivors ended, and ∂L/∂e of each, (P,).
 
-    A pair is in Z_t from the step its younger node was there until it is merged or broken, so
-    ∂S/∂e = [chosen] − Σ_life exp(e − log Z_t). Every pair of a lineage ends exactly once.
+    A pair is in Z_t from the first step after its younger node was made, through the step that merges it or
+    one of its nodes, so ∂S/∂e = [chosen] − Σ_life exp(e − log Z_t). Every pair of a lineage ends exactly once.
     """
     pairs = links[:, LEFT_NEIGHBOUR:].unfold(1, 2, 1)[:, :3]  # (S, 3, 2): left, chosen, right
     energy = tape.energies[survivors]  # (S, 4)
     birth = timeline.born(pairs).amax(-1)  # (S, 3)
     life = timeline.step(survivors).unsqueeze(1) + 1 - birth
     before = links[:, BEFORE] - timeline.first
-    ancestor = _ancestors(torch.where(before < 0, -1, rank[before.clamp(min=0)]))
+    ancestor = _ancestors(torch.where(before < 0, -1, place_of[before.clamp(min=0)]))
     mass = _lineage_log_sum(-energy[:, 3], ancestor, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
     grad = -(energy[:, :3] + mass).exp()
     grad[:, 1] += 1

@@ -1,8 +1,9 @@
-"""The search: leaves → the beams alive at the end, with everything the gradient needs and nothing else.
+"""The search: leaves → the K best beams, and a record (`Tape`) from which replay.py computes the gradient.
 
-Three facts make it cheap and exact. A node never changes, so each vector is kept once and a beam is a list of
-node ids. A pair's score never changes, so only the two pairs a merge makes are scored. Choosing has no
-gradient, so no graph is built; replay.py differentiates the survivors.
+Three facts make it cheap and exact. A node never changes, so all beams share one table of vectors, and a beam
+is a row of node ids with the scores of the pairs between them. A pair's score never changes, so only the two
+pairs a merge makes are scored. Choosing has no gradient, so no graph is built; replay.py differentiates the
+survivors.
 
 Sequences are handled longest first: those still running at a step are then a prefix, and a finished one is
 simply left behind.
@@ -90,6 +91,7 @@ def search(
     roots = before.clone()
     roots[:, 0] = order * n + 1  # where there is no merge the root is the leaf
     final_scores, final_offset = scores.clone(), offset.clone()
+    # A sequence of at most K tokens has fewer than K first merges, so some of its beams are dead.
     may_die = fence is not None or min(lengths.tolist(), default=0) <= K
     chains, positions, log_zs = [], [], []
     made, A = 0, B
@@ -103,27 +105,27 @@ def search(
             scores, offset, before, beam_row = scores[:A], offset[:A], before[:A], beam_row[:A]
         rows, width = A * K, n - t + 2
         energy = pair_scores.view(A, K, width)[..., 1 : width - 2]  # (A, K, pairs)
-        log_z = energy.double().logsumexp(-1).to(wide)  # (A, K): summed so that a row's width does not show
+        log_z = energy.double().logsumexp(-1).to(wide)  # (A, K); in float64: padding must not change it
         if merges is not None:
-            parent, position = torch.zeros_like(before), merges[order[:A], t].unsqueeze(1)
+            source, position = torch.zeros_like(before), merges[order[:A], t].unsqueeze(1)
             scores = scores + energy.gather(-1, position.unsqueeze(-1)).squeeze(-1) - log_z
         else:
             noise = draws.gumbel(t, A, energy.shape[2]) if draws is not None and draws.noisy else None
-            scores, parent, position = choose(energy, scores - log_z, noise, may_die, ids, equal_trees)
+            scores, source, position = choose(energy, scores - log_z, noise, may_die, ids, equal_trees)
         best = scores[:, :1]
         offset, scores = offset + best, scores - best
 
-        parent = (parent + beam_row).view(rows, 1)
+        source = (source + beam_row).view(rows, 1)  # the beam that each new one goes on from
         here = position.view(rows, 1) + 1  # the left child's column
-        line = parent * width
+        line = source * width
         window = line + here + around  # (rows, 4)
         near = ids.take(window)  # left neighbour, left, right, right neighbour
         new_ids = made_ids[made : made + rows].unsqueeze(1)
         links[made : made + rows, LEFT_NEIGHBOUR:POSITION] = near
         energies[made : made + rows, :3] = pair_scores.take(window[:, :3])
-        chains.append(before.take(parent))
+        chains.append(before.take(source))
         positions.append(here)
-        log_zs.append(log_z.take(parent))
+        log_zs.append(log_z.take(source))
 
         children = near[:, 1:3]
         keep = draws.keep(t, A) if draws is not None else None
@@ -177,7 +179,7 @@ def _score_leaves(
 def rank_beams(roots: Tensor, scores: Tensor, offset: Tensor, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Roots and scores (B, K), best first, and offset (B,), for sequences in their own order again."""
     scores, rank = stable_topk(scores, scores.shape[1])
-    scores = scores.cummin(1).values  # best first, to the last bit, among equal ones too
+    scores = scores.cummin(1).values  # those equal up to rounding keep their order, which may rise by a bit
     roots = roots.gather(1, rank).masked_fill_(scores == -torch.inf, NONE)
     restore = order.argsort()
     return roots[restore], scores[restore], offset[restore, 0]
@@ -191,7 +193,7 @@ def choose(
     ids: Tensor,
     equal_trees: "EqualTrees | None" = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep K of the candidates: accumulated scores, parent slots and merge positions, (A, K) each.
+    """Keep K of the candidates: accumulated scores, source slots and merge positions, (A, K) each.
 
     `base` is a beam's accumulated score less its log Z. Ties go to the lower (beam, position). A dead slot
     takes the best candidate's place with score −inf, so that every list stays a list of real nodes.

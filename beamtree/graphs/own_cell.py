@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from beamtree.engine.own_cell import AutogradCell, AutogradScore
+from beamtree.engine.autograd_parts import AutogradCell, AutogradScore
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Tape
 from beamtree.graphs import step_graphs

@@ -5,8 +5,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from beamtree.engine.gated_cell import SlicedScore
-from beamtree.engine.parent_score import ParentScore
+from beamtree.engine.entangled_score import ParentScore
+from beamtree.engine.sliced_score import SlicedScore
 
 
 class Judge(Protocol):
