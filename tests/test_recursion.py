@@ -201,9 +201,7 @@ def test_random_layers_inside_a_users_cell_or_scorer_are_refused_by_name(layer: 
     with pytest.raises(ValueError, match=rf"cell contains {type(layer).__name__} \(extra\) in training mode"):
         beam_tree_recursion(leaves, torch.tensor([5]), own, scorer)
     own.extra.eval()
-    own.idle = nn.ModuleList(
-        [nn.Dropout(0.0), nn.MultiheadAttention(10, 2)]
-    )  # in training: they draw nothing
+    own.idle = nn.ModuleList([nn.Dropout(0.0), nn.MultiheadAttention(10, 2)])  # they draw nothing
     beam_tree_recursion(leaves, torch.tensor([5]), own, scorer)
 
 

@@ -173,7 +173,7 @@ def _pair_gradients(
     """The pairs (P, 2) that survivors ended, and ∂L/∂e of each, (P,).
 
     A pair is in Z_t from the first step after its younger node was made, through the step that merges it or
-    one of its nodes, so ∂S/∂e = [chosen] − Σ_life exp(e − log Z_t). Every pair of a lineage ends exactly once.
+    one of its nodes, so ∂S/∂e = [chosen] − Σ_life exp(e − log Z_t). A lineage ends every pair exactly once.
     """
     pairs = links[:, LEFT_NEIGHBOUR:].unfold(1, 2, 1)[:, :3]  # (S, 3, 2): left, chosen, right
     energy = tape.energies[survivors]  # (S, 4)

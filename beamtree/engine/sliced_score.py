@@ -1,4 +1,4 @@
-"""EBT-GRC's score with its derivative: e = w₂·GELU(W₁ [l′; r′] + b₁) + b₂, of slices l′ and r′ of the children."""
+"""EBT-GRC's score with its derivative: e = w₂·GELU(W₁ [l′; r′] + b₁) + b₂, of slices of the children."""
 
 import torch
 import torch.nn.functional as F
