@@ -15,8 +15,8 @@ test: .venv/installed browser lint
 
 # What depends most on PyTorch's version, on the oldest that pyproject.toml admits, in a .venv of its own.
 test-oldest: .venv-oldest/installed
-	.venv-oldest/bin/python -m pytest -n 2 $(foreach name,compile export export_models recursion golden encoder \
-	    contextualizer resume,tests/test_$(name).py)
+	.venv-oldest/bin/python -m pytest -n 2 $(foreach name,pytorch/test_compile pytorch/test_export pytorch/test_export_models \
+	    engine/test_recursion zoo/test_golden nn/test_encoder nn/test_contextualizer training/test_resume,tests/$(name).py)
 
 # The explorer is tested in a real browser, which is installed where it is missing and we may.
 BROWSER := chromium chromium-driver fonts-dejavu-core

@@ -14,7 +14,7 @@ from beamtree import BeamtreeError, create_encoder
 from beamtree.zoo.by_name import pair_encoder_names
 from beamtree.zoo.pairs import TreePairEncoder
 
-PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "golden"
+PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "golden"
 NAMES = pair_encoder_names()
 D = 8
 LENGTHS = [5, 1, 2, 3], [4, 6, 1, 2]

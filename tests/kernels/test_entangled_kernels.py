@@ -31,7 +31,7 @@ def make(lengths: list[int], d: int = 16, *, units: int = 16, scale: float = 8.0
 
 
 def plainly(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool) -> tuple[Tensor, ...]:
-    """The same by the plain engine, which tests/test_entangled_recursion.py holds to autograd."""
+    """The same by the plain engine, which tests/engine/test_entangled_recursion.py holds to autograd."""
     options = (K, case.seed, noisy, dropout, None, None, need_nodes, torch.float32)
     roots, relative, inner, offset, history, links, *_ = torch.ops.beamtree.search(
         case.leaves, case.lengths, case.weights, *options

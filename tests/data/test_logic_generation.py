@@ -14,7 +14,7 @@ from beamtree.data.logic.task import TASK, generate_logic, read, read_file
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import read_lines
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 PUBLISHED = REPOSITORY.parent / "shared" / "data" / "proplogic"
 TRAIN_SIZES = (30, 2319, 12451, 23252, 30373, 34152, 32952, 26671, 18962, 12634, 8181, 4894, 4831)
 TEST_SIZES = (6, 410, 2198, 4104, 5361, 6027, 5816, 4707, 3347, 2230, 1444, 864, 853)

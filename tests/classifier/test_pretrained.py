@@ -15,7 +15,7 @@ from beamtree.data.task import Example
 from beamtree.demo import LOGIC, SHIPPED
 from beamtree.files.tensors import load_tensors
 
-RUNS = Path(__file__).resolve().parents[1] / "docs" / "runs"
+RUNS = Path(__file__).resolve().parents[2] / "docs" / "runs"
 MADE_BY = {SHIPPED: "listops-seed2", LOGIC: "logic-seed2"}
 MEGABYTES = {SHIPPED: 3, LOGIC: 5}
 

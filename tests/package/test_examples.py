@@ -14,7 +14,7 @@ from beamtree.data.listops.language import evaluate
 from beamtree.data.listops.sampler import sample_expressions
 from beamtree.data.listops.tags import tag_tokens
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SMALL = {"label_listops": ["--expressions", "40", "--tested", "10", "--seeds", "2"]}
 

@@ -19,7 +19,7 @@ from beamtree.paper.speed.table1 import RANGES, Cell, Range, Trainer, measure_ta
 from beamtree.processes.fresh import OUT_OF_MEMORY
 
 CPU = torch.device("cpu")
-RESULTS = Path(__file__).resolve().parents[2] / "shared" / "spec" / "results.md"
+RESULTS = Path(__file__).resolve().parents[3] / "shared" / "spec" / "results.md"
 SHORT = [("[MAX 2 9 [MIN 4 7 ] 0 ]", "9"), ("[SM 3 8 ]", "1"), ("[MED 1 2 3 ]", "2")]
 
 

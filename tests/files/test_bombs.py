@@ -267,7 +267,7 @@ def save_notes(path: Path, metadata: Any) -> None:
 
 
 def runs(folder: Path, texts: list[str]) -> Iterator[tuple[str, Path]]:
-    shipped = Path(__file__).parents[1] / "docs" / "runs" / "listops-seed0"
+    shipped = Path(__file__).parents[2] / "docs" / "runs" / "listops-seed0"
     spoilt = ("metrics.jsonl", "eval.json", "data.json", "recipe.toml")
     for name, text in itertools.product(spoilt, texts):
         run = folder / f"run-{name}-{texts.index(text)}"

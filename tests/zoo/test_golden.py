@@ -2,7 +2,7 @@
 
 The published implementations' own vectors lie in a folder beside the checkout and are used where it is there.
 `fixtures/golden.safetensors` travels with the tests: vectors of the same kind on narrow models, recorded with
-`python tests/test_golden.py` from encoders that agreed with the published ones.
+`python tests/zoo/test_golden.py` from encoders that agreed with the published ones.
 """
 
 import json
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from beamtree.zoo.by_name import create_encoder
 
-PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "golden"
-FIXTURE = Path(__file__).resolve().parent / "fixtures" / "golden.safetensors"
+PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "golden"
+FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "golden.safetensors"
 NAMES = (
     "ebt-grc",
     "ebt-grc-noslice",

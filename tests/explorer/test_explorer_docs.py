@@ -8,7 +8,7 @@ import pytest
 
 from beamtree.explorer.problems import DOCUMENTED
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "explorer.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explorer.md").read_text(encoding="utf-8")
 
 
 def test_the_errors_listed_are_those_that_come() -> None:

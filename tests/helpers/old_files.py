@@ -1,5 +1,5 @@
-"""What beamtree 0.1.0 wrote before its modules moved: how it was made (`python tests/old_files.py` wrote it,
-with the package as it was), and what a test asks of it."""
+"""What beamtree 0.1.0 wrote before its modules moved, how it was made (by this file as a program, with the package
+as it was then), and what tests ask of it."""
 
 import importlib
 import io
@@ -21,7 +21,7 @@ import beamtree
 from beamtree import BeamTreeEncoder, SlicedScorer, TaggerHead
 from beamtree.training.recipe import Recipe
 
-OLD = Path(__file__).parent / "fixtures" / "old"
+OLD = Path(__file__).parents[1] / "fixtures" / "old"
 TEXTS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[SM 3 [MED 1 5 8 ] ]", "7"]
 
 # Dropout and noise on, two micro-batches a step, a rate that falls: everything a checkpoint must hold.

@@ -12,7 +12,7 @@ from beamtree.data.corpora import imdb, sst5
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import MissingFileError
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def test_every_phrase_of_a_tree_is_an_example_and_the_sentence_is_the_last() -> None:

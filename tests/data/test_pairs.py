@@ -12,7 +12,7 @@ from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import MissingFileError
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def json_pairs(path: Path, count: int = 3) -> None:

@@ -9,7 +9,7 @@ from beamtree.paper.report.build import build_report
 from beamtree.paper.report.pages import to_html, to_markdown, to_short_markdown
 from beamtree.paper.report.remarks import read_remarks
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "beamtree report docs/runs --out docs"
 
 

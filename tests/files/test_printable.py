@@ -332,7 +332,7 @@ def test_a_strangers_weights_name_their_tensors_without_harm(tmp_path: Path) -> 
 
 
 def test_a_strangers_run_is_reported_without_harm(tmp_path: Path) -> None:
-    shipped = Path(__file__).parents[1] / "docs" / "runs" / "listops-seed0"
+    shipped = Path(__file__).parents[2] / "docs" / "runs" / "listops-seed0"
     run = tmp_path / f"r{HOSTILE}\nun"
     run.mkdir()
     recipe = load_recipe(shipped / "recipe.toml", ["model.options.beam_size=4"])

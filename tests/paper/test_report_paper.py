@@ -8,7 +8,7 @@ from reported import table_of
 
 from beamtree.paper.report.published import LABELS, TABLES
 
-RESULTS = Path(__file__).resolve().parents[2] / "shared" / "spec" / "results.md"
+RESULTS = Path(__file__).resolve().parents[3] / "shared" / "spec" / "results.md"
 
 
 def test_the_published_figures_are_those_of_the_paper() -> None:

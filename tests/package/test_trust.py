@@ -9,7 +9,7 @@ import pytest
 
 from tools.trust.__main__ import CHECKS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow

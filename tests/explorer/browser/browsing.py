@@ -10,7 +10,7 @@ from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
+SCREENSHOTS = Path(__file__).resolve().parents[3] / "build" / "screenshots"
 PATIENCE = 20.0  # seconds until something that should happen has not
 EXPRESSION = "[SM 4 [MAX 2 9 [MIN 4 7 ] 0 ] [MED 1 8 5 ] ]"
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import beamtree
 from beamtree.cli import app
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "runs" not in path.parts)
 COMMAND = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(?:(?:torchrun|accelerate) .*-m beamtree\.cli|beamtree) (.*)")

@@ -44,8 +44,12 @@ class Refused(NamedTuple):
 
 def refuse_alone(module: str, cases: Sequence[tuple[str, Path]]) -> list[Refused]:
     """What became of calling functions of a test module with paths, after its `prepare`."""
-    here = Path(__file__).parent
-    order = [[str(here), str(here.parent)], module, [(function, str(path)) for function, path in cases]]
+    here, there = Path(__file__).parent, Path(str(sys.modules[module].__file__)).parent
+    order = [
+        [str(here), str(there), str(here.parents[1])],
+        module,
+        [(function, str(path)) for function, path in cases],
+    ]
     command = [sys.executable, "-c", _CHILD, json.dumps(order)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = [Refused(*json.loads(line)) for line in done.stdout.splitlines()]

@@ -10,7 +10,7 @@ import pytest
 
 from beamtree.data.listops.task import sample_expressions
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 COMMANDS = [
@@ -28,8 +28,8 @@ SHORT = {
     "eval": "",
     "parse": "",
     "report": "--skip",
-    "serve": "--help",  # tests/test_explorer_serve.py starts it
-    "export": "--help",  # tests/test_docs.py runs it
+    "serve": "--help",  # tests/explorer/test_explorer_serve.py starts it
+    "export": "--help",  # tests/package/test_docs.py runs it
     "bench": "--lengths 6 --batch 1 --d-model 8 --repeat 1 --no-memory",
 }
 
