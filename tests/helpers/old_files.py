@@ -1,5 +1,5 @@
-"""What beamtree 0.1.0 wrote before its modules moved, how it was made (by this file as a program, with the package
-as it was then), and what tests ask of it."""
+"""What beamtree 0.1.0 wrote before its modules moved, how it was made (by this file as a program, with that
+package), and what tests ask of it."""
 
 import importlib
 import io
