@@ -28,7 +28,7 @@ MOVED = {
     "tree": "trees.beam_trees",
     "training.agreement": "trees.agreement",
     "checks": "pytorch.checks",
-    "interaction": "zoo.pairs",
+    "interaction": "zoo.pair_encoders",
     "rivals": "zoo",
     **{
         f"rivals.{name}": f"zoo.{name}"

@@ -12,7 +12,7 @@ from beamtree.engine.operators import registered_recursion
 from beamtree.engine.own_cell import own_cell_recursion
 from beamtree.engine.record import Beams, Options
 from beamtree.graphs import step_graphs
-from beamtree.graphs.own_cell import find_graphs
+from beamtree.graphs.cell_graphs import find_graphs
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer

@@ -36,8 +36,8 @@ def registered_recursion(
     refuse_forward_mode(leaves, *weights)
     products = product_dtype(leaves)
     if leaves.is_cuda and options.pins is None:
-        from beamtree.kernels.given import search as given_search
-        from beamtree.kernels.recursion import fused_recursion, supports
+        from beamtree.kernels.fused_recursion import fused_recursion, supports
+        from beamtree.kernels.given import given_search
 
         beam_size, seed, noisy, dropout, merges, _, need_nodes = options
         has_kernels = supports(leaves, weights, beam_size)

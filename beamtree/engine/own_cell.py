@@ -55,7 +55,7 @@ def refuse_random_layers(module: nn.Module, role: str) -> None:
 
 
 class RecursionGraphs(Protocol):
-    """CUDA graphs that one recursion replays in place of Python: what graphs/own_cell.py hands in."""
+    """CUDA graphs that one recursion replays in place of Python: what graphs/cell_graphs.py hands in."""
 
     @property
     def shape(self) -> tuple[int, int, int | None]:

@@ -35,9 +35,9 @@ _ENCODERS = {
 }
 
 _PAIR_ENCODERS = {
-    "gau": _Entry("beamtree.zoo.pairs", "GatedAttentionPairEncoder", {}),
-    "egt-gau": _Entry("beamtree.zoo.pairs", "TreePairEncoder", {"source": "egt-grc"}),
-    "ebt-gau": _Entry("beamtree.zoo.pairs", "TreePairEncoder", {"source": "ebt-grc"}),
+    "gau": _Entry("beamtree.zoo.pair_encoders", "GatedAttentionPairEncoder", {}),
+    "egt-gau": _Entry("beamtree.zoo.pair_encoders", "TreePairEncoder", {"source": "egt-grc"}),
+    "ebt-gau": _Entry("beamtree.zoo.pair_encoders", "TreePairEncoder", {"source": "ebt-grc"}),
 }
 
 _REGISTERED: dict[str, Callable[..., nn.Module]] = {}

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from beamtree.engine.gated_cell import GatedCell
+from beamtree.kernels.fused_recursion import supports
 from beamtree.kernels.given.compose import compose_levels
-from beamtree.kernels.recursion import supports
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.loops import follow_merges

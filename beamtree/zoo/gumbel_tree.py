@@ -12,7 +12,7 @@ from beamtree.engine.export import exported_forest, exported_root
 from beamtree.engine.operators import weights_of
 from beamtree.graphs.whole_graphs import Outputs, WholeGraphs, lengthen
 from beamtree.kernels.runtime.random_bits import draw_seed
-from beamtree.kernels.straight.recursion import straight_through, supports
+from beamtree.kernels.straight.straight_recursion import straight_through, supports
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.derivatives import refuse_forward_mode
 from beamtree.pytorch.precision import product_dtype

@@ -7,8 +7,7 @@ from played_graphs import Recording
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from beamtree.graphs import own_cell as cell_graphs
-from beamtree.graphs import step_graphs
+from beamtree.graphs import cell_graphs, step_graphs
 
 
 def launched(

@@ -10,7 +10,7 @@ from on_gpu import needs_gpu
 from own_cells import DotScorer, GatedSum, MeanCell, gradients, make_encoder, make_input
 from torch import Tensor, nn
 
-from beamtree.graphs import own_cell as cell_graphs
+from beamtree.graphs import cell_graphs
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
 

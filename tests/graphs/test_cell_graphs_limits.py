@@ -13,9 +13,8 @@ from test_cell_graphs import agree, launched, owned
 from torch import Tensor, nn
 
 from beamtree.classifier.evaluation_mode import evaluating
-from beamtree.graphs import own_cell as cell_graphs
-from beamtree.graphs import step_graphs
-from beamtree.graphs.own_cell import padded_sizes
+from beamtree.graphs import cell_graphs, step_graphs
+from beamtree.graphs.cell_graphs import padded_sizes
 
 
 def test_batches_of_many_sizes_share_few_graphs_with_bounded_memory(

@@ -40,7 +40,7 @@ def make_case(
 
 def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = False) -> tuple[Tensor, ...]:
     """Roots, relative scores, inner nodes, offset and merges."""
-    from beamtree.kernels import recursion as fused
+    from beamtree.kernels import fused_recursion as fused
 
     options = (K, case.seed, noisy, dropout, torch.float32, need_nodes)
     return fused.fused_recursion(case.leaves, case.lengths, case.weights, *options)

@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from beamtree.engine import search
 from beamtree.engine.ties import up_to_rounding
-from beamtree.graphs import own_cell as cell_graphs
-from beamtree.graphs import step_graphs
+from beamtree.graphs import cell_graphs, step_graphs
 from beamtree.zoo import beam_step, ordered_memory_step
 
 

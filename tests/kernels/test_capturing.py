@@ -157,7 +157,7 @@ def test_a_capture_that_cannot_end_says_so(stream: Any) -> None:
 @needs_gpu
 def test_a_gpu_captures_though_graphs_become_garbage_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     from beamtree import BeamTreeEncoder
-    from beamtree.kernels.search import search as fused_search
+    from beamtree.kernels.search import fused_search
 
     stream, number, steps = torch.cuda.Stream(), torch.zeros((), device="cuda"), fused_search._steps
     cycles: list[list[Any]] = []
@@ -185,7 +185,7 @@ def test_a_gpu_captures_though_graphs_become_garbage_meanwhile(monkeypatch: pyte
 @needs_gpu
 def test_a_gpu_goes_on_after_a_capture_that_was_invalidated() -> None:
     from beamtree import BeamTreeEncoder
-    from beamtree.kernels.search import search as fused_search
+    from beamtree.kernels.search import fused_search
 
     encoder = BeamTreeEncoder(32, device="cuda").eval()
     x, held = torch.randn(9, 5, 32, device="cuda"), len(fused_search._graphs)
@@ -202,7 +202,7 @@ def test_a_gpu_goes_on_after_a_capture_that_was_invalidated() -> None:
 
 def test_a_search_keeps_no_graphs_that_failed_and_few_that_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    from beamtree.kernels.search import search as fused_search
+    from beamtree.kernels.search import fused_search
 
     made: list[Any] = []
 
@@ -230,7 +230,7 @@ def test_a_search_warms_up_before_its_captures_and_replays_as_many_steps_as_aske
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("triton")
-    from beamtree.kernels.search import search as fused_search
+    from beamtree.kernels.search import fused_search
 
     done: list[tuple[str, int]] = []
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from beamtree import create_encoder
 from beamtree.engine.record import merge_positions
-from beamtree.kernels import recursion as fused
+from beamtree.kernels import fused_recursion as fused
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
-from beamtree.kernels.entangled import cell as entangled_cell
-from beamtree.kernels.entangled import search as entangled_search
+from beamtree.kernels.entangled import entangled_cell, entangled_search
 from beamtree.kernels.runtime import addresses as board
 from beamtree.kernels.search import plan
 from beamtree.parts.scorer import EntangledScorer

@@ -11,7 +11,7 @@ from torch import Tensor
 from beamtree import BeamTreeEncoder
 from beamtree.engine.operators import registered_recursion, weights_of
 from beamtree.engine.record import Options
-from beamtree.kernels.given import search as given_search
+from beamtree.kernels.given import given_search
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import SlicedScorer
 

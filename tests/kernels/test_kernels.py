@@ -11,11 +11,10 @@ from torch import Tensor
 
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
-from beamtree.kernels import recursion as fused
+from beamtree.kernels import fused_recursion as fused
 from beamtree.kernels.replay import cell_replay
 from beamtree.kernels.runtime import addresses as board
-from beamtree.kernels.search import lineage_kernels, plan
-from beamtree.kernels.search import search as fused_search
+from beamtree.kernels.search import fused_search, lineage_kernels, plan
 from beamtree.parts.scorer import SlicedScorer
 
 pytestmark = [

@@ -12,7 +12,7 @@ from on_gpu import needs_gpu
 from torch import Tensor
 
 from beamtree.engine.record import merge_positions
-from beamtree.kernels import recursion as fused
+from beamtree.kernels import fused_recursion as fused
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import SlicedScorer
 
@@ -216,8 +216,7 @@ def test_streams_and_threads_do_not_disturb_each_other() -> None:
 
 def test_two_hundred_lengths_compile_nothing_new_and_hold_little_memory() -> None:
     from beamtree.kernels.replay import level_kernels, sum_kernels, survivor_kernels
-    from beamtree.kernels.search import search as fused_search
-    from beamtree.kernels.search import step_kernels
+    from beamtree.kernels.search import fused_search, step_kernels
 
     modules = (level_kernels, step_kernels, sum_kernels, survivor_kernels)
     kernels = [k for m in modules for name, k in vars(m).items() if name.endswith("_kernel")]

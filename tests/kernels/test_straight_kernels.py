@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.utils import parametrizations
 
 from beamtree import create_encoder
-from beamtree.kernels.entangled import cell as entangled_cell
+from beamtree.kernels.entangled import entangled_cell
 from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, draw_keep, gumbel
-from beamtree.kernels.straight import recursion as operator
-from beamtree.kernels.straight import replay as straight_replay
-from beamtree.kernels.straight.recursion import straight_through, supports
+from beamtree.kernels.straight import straight_recursion as operator
+from beamtree.kernels.straight import straight_replay
+from beamtree.kernels.straight.straight_recursion import straight_through, supports
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.zoo import gumbel_tree, gumbel_tree_plain

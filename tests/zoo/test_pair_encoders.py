@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from beamtree import BeamtreeError, create_encoder
 from beamtree.zoo.by_name import pair_encoder_names
-from beamtree.zoo.pairs import TreePairEncoder
+from beamtree.zoo.pair_encoders import TreePairEncoder
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "golden"
 NAMES = pair_encoder_names()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.kernels.recursion import TAGS, refuse_second_derivative
+from beamtree.kernels.fused_recursion import TAGS, refuse_second_derivative
 from beamtree.kernels.runtime.products import HALF
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 from beamtree.pytorch.precision import without_autocast

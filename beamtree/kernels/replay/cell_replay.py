@@ -10,7 +10,7 @@ from beamtree.kernels.replay import level_kernels, sum_kernels, survivor_kernels
 from beamtree.kernels.replay.survivors import Survivors, pieces
 from beamtree.kernels.runtime.products import product
 from beamtree.kernels.search import inner_kernels
-from beamtree.kernels.search.search import EntangledWeights, Weights
+from beamtree.kernels.search.fused_search import EntangledWeights, Weights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 WIDEST_FUSED = 256  # beyond, the library's products for each level are faster

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beamtree.kernels.entangled import cell as entangled_cell
+from beamtree.kernels.entangled import entangled_cell
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.search.search import EntangledWeights, Weights
+from beamtree.kernels.search.fused_search import EntangledWeights, Weights
 
 
 class SlicedScores:

@@ -102,8 +102,8 @@ def run_search(
     record: bool,
 ) -> Outputs:
     """The search; without `record` its tape has no meaning, and is not cleared before."""
-    from beamtree.kernels.entangled import search as entangled_search
-    from beamtree.kernels.search import search as fused_search
+    from beamtree.kernels.entangled import entangled_search
+    from beamtree.kernels.search import fused_search
 
     entangled = len(weights) == ENTANGLED
     search: Callable[..., Any] = entangled_search.search if entangled else fused_search.search
@@ -138,9 +138,9 @@ def _replay(
     tape: list[Tensor],
     weights: list[Tensor],
 ) -> list[Tensor]:
-    from beamtree.kernels.entangled import replay as entangled_replay
-    from beamtree.kernels.replay import replay as fused_replay
-    from beamtree.kernels.search import search as fused_search
+    from beamtree.kernels.entangled import entangled_replay
+    from beamtree.kernels.replay import fused_replay
+    from beamtree.kernels.search import fused_search
 
     entangled = len(weights) == ENTANGLED
     replay: Callable[..., list[Tensor]] = entangled_replay.replay if entangled else fused_replay.replay

@@ -7,7 +7,7 @@ from beamtree.kernels.replay import level_kernels, survivor_kernels
 from beamtree.kernels.replay.cell_replay import NodeGradients, goes_by_library, through_cell
 from beamtree.kernels.replay.survivors import find_survivors, pieces
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.search.search import Tape, Weights
+from beamtree.kernels.search.fused_search import Tape, Weights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 

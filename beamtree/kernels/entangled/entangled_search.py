@@ -10,11 +10,11 @@ import torch
 import triton
 from torch import Tensor
 
-from beamtree.kernels.entangled import cell as entangled_cell
+from beamtree.kernels.entangled import entangled_cell
 from beamtree.kernels.entangled import entangled_kernels as kernels
 from beamtree.kernels.search import plan as plans
+from beamtree.kernels.search.fused_search import EntangledWeights, Found, Tape, follow
 from beamtree.kernels.search.plan import Plan, can_chain, chunks_of
-from beamtree.kernels.search.search import EntangledWeights, Found, Tape, follow
 from beamtree.kernels.search.step_kernels import leaf_lists_kernel
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.kernels.entangled import cell as entangled_cell
+from beamtree.kernels.entangled import entangled_cell
 from beamtree.kernels.replay.cell_replay import through_levels
 from beamtree.kernels.replay.survivors import pieces
-from beamtree.kernels.search.search import EntangledWeights, Tape, Weights
+from beamtree.kernels.search.fused_search import EntangledWeights, Tape, Weights
 from beamtree.kernels.straight import straight_kernels
 from beamtree.kernels.straight.places import find_places
 from beamtree.kernels.straight.scores import ParentScores, SlicedScores

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beamtree.kernels.fused_recursion import TAGS, Outputs, keep_tape, replay_tape, search_shapes
 from beamtree.kernels.given.compose import compose_levels
-from beamtree.kernels.recursion import TAGS, Outputs, keep_tape, replay_tape, search_shapes
 from beamtree.kernels.runtime.products import float32_precision, product
 from beamtree.kernels.runtime.random_bits import draw_keep
 from beamtree.pytorch.launch import launch, power_of_two
@@ -49,7 +49,7 @@ def _follow(
     weights: list[Tensor],
 ) -> Outputs:
     from beamtree.kernels.given.trace_kernels import trace_kernel
-    from beamtree.kernels.search.search import Tape, inner_nodes
+    from beamtree.kernels.search.fused_search import Tape, inner_nodes
 
     B, n, d = leaves.shape
     steps, device = n - 1, leaves.device

@@ -8,12 +8,11 @@ import torch
 import triton
 from torch import Tensor
 
-from beamtree.kernels.entangled import cell as entangled_cell
-from beamtree.kernels.entangled import pairs as entangled_pairs
+from beamtree.kernels.entangled import entangled_cell, entangled_pairs
 from beamtree.kernels.replay import survivor_kernels
 from beamtree.kernels.replay.cell_replay import NodeGradients, goes_by_library, through_cell
 from beamtree.kernels.replay.survivors import find_survivors, pieces
-from beamtree.kernels.search.search import EntangledWeights, Tape
+from beamtree.kernels.search.fused_search import EntangledWeights, Tape
 from beamtree.pytorch.launch import launch
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.kernels import recursion as fused
+from beamtree.kernels import fused_recursion as fused
 from beamtree.pytorch.derivatives import refuse_double_backward
 from beamtree.pytorch.precision import without_autocast
 
@@ -61,8 +61,8 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_roots: Tensor, _: Tensor, grad_nodes: Tensor) -> tuple[Any, ...]:
         refuse_double_backward()
-        from beamtree.kernels.search import search as fused_search
-        from beamtree.kernels.straight.replay import replay
+        from beamtree.kernels.search import fused_search
+        from beamtree.kernels.straight.straight_replay import replay
 
         lengths, seed, merges, *saved = ctx.saved_tensors
         tape, weights = saved[: fused.TAPE], saved[fused.TAPE :]

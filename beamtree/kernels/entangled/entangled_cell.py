@@ -6,11 +6,11 @@ import torch
 import triton
 from torch import Tensor
 
-from beamtree.kernels.entangled import pairs as entangled_pairs
+from beamtree.kernels.entangled import entangled_pairs
 from beamtree.kernels.replay import level_kernels
 from beamtree.kernels.replay.survivors import pieces
 from beamtree.kernels.runtime.products import product
-from beamtree.kernels.search.search import EntangledWeights
+from beamtree.kernels.search.fused_search import EntangledWeights
 from beamtree.pytorch.launch import launch
 
 ROWS_AT_ONCE = 16384  # bounds the activations that are held
