@@ -45,7 +45,7 @@ def evaluate(
         typer.Option(
             "--save",
             help="Keep the JSON in the run folder for `report`: eval.json; eval-beamK.json with --beam, "
-            "eval-merged.json with --merge-equal-trees. Other splits that it has stay.",
+            "eval-merged.json with --merge-equal-trees. Results already saved for other splits are kept.",
         ),
     ] = False,
     plot: Annotated[

@@ -45,7 +45,7 @@ def train(
             "is not there yet, so that the same command can be restarted."
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that stands there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing run.")] = False,
     show: Annotated[
         bool,
         typer.Option(

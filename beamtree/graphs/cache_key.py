@@ -1,4 +1,4 @@
-"""What a CUDA graph would hold of a module: what a later call may find changed without running its Python."""
+"""The cache key of a captured module: everything whose change makes its graph stale."""
 
 from collections.abc import Hashable, Iterator
 from typing import Any
@@ -17,7 +17,7 @@ def has_hooks(part: nn.Module) -> bool:
 
 
 def baked_in(module: nn.Module, device: torch.device) -> Hashable | None:
-    """What a graph would hold of a module; None where it cannot be captured."""
+    """The cache key of a module; None where it cannot be captured."""
     if not getattr(module, "cuda_graphs", True):
         return None
     found: list[Hashable] = [id(module)]

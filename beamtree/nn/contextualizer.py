@@ -90,7 +90,7 @@ class BeamTreeContextualizer(SavedBlock):
         if not hasattr(source, "forest"):
             raise ValueError(f"source must be an encoder with inner nodes, {type(source).__name__} has none")
         if source.d_model != d_model:
-            raise ValueError(f"source must have nodes of d_model = {d_model}, its are {source.d_model} wide")
+            raise ValueError(f"source.d_model is {source.d_model}, expected {d_model}")
         if residual and source.input_size != d_model:
             raise ValueError(
                 f"residual needs tokens of d_model = {d_model}, they are {source.input_size} wide"

@@ -38,7 +38,7 @@ class RunFolder:
 
     @property
     def data_place_file(self) -> Path:
-        """Where the data are on this machine, which nobody needs but who resumes the run."""
+        """Where the data are on this machine: needed only to resume."""
         return self.checkpoint_file.parent / "data_place.json"
 
     @property

@@ -50,7 +50,7 @@ def test_a_wrapper_of_what_a_rival_reads_is_refused_when_it_is_read(name: str, p
     encoder = create_encoder(name, D)
     encoder.set_submodule(part, Adapted(encoder.get_submodule(part)))
     sentences = [torch.randn(2, 3, D)] * (2 if name == "gau" else 1)
-    with pytest.raises(ValueError, match=r"Adapted stands where the weights of an nn\.Linear"):
+    with pytest.raises(ValueError, match=r"Adapted cannot replace an nn\.Linear"):
         encoder(*sentences)
 
 
