@@ -12,8 +12,8 @@ def read_part(part: nn.Module) -> tuple[Tensor, Tensor]:
     """
     if not isinstance(part, (nn.Linear, nn.LayerNorm, DirectlyRead)):
         raise ValueError(
-            f"{type(part).__name__} cannot replace an nn.Linear or nn.LayerNorm here: the engine reads its weight "
-            "and bias directly and never calls it; use torch.nn.utils.parametrize"
+            f"{type(part).__name__} cannot replace an nn.Linear or nn.LayerNorm here: weight and bias "
+            "are read directly and it is never called; use torch.nn.utils.parametrize"
         )
     for hook in part._forward_pre_hooks.values():
         if type(hook).__module__.startswith("torch.nn.utils."):

@@ -211,7 +211,7 @@ def test_ebt_follows_given_trees_as_gold_does():
 def test_wrong_options_are_named():
     with pytest.raises(ValueError, match="source must be an encoder with inner nodes, CRvNN has none"):
         BeamTreeContextualizer(D, source=create_encoder("crvnn", D))
-    with pytest.raises(ValueError, match="source.d_model is 4, expected 8"):
+    with pytest.raises(ValueError, match=r"source\.d_model is 4, expected 8"):
         BeamTreeContextualizer(D, source=create_encoder("egt-grc", 4))
     with pytest.raises(ValueError, match="residual needs tokens of d_model = 8, they are 5 wide"):
         BeamTreeContextualizer(D, input_size=5, residual=True)
