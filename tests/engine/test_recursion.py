@@ -182,6 +182,21 @@ def test_double_backward_is_refused_with_the_reason() -> None:
             second_derivative(root, leaves)
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_users_cell_is_differentiated_in_the_precision_of_its_forward_pass(autocast: bool) -> None:
+    """Whatever the precision around the backward pass, which is called outside of autocast here."""
+    cell, scorer = (part.float() for part in parts())
+    leaves = torch.randn(2, 6, 10, requires_grad=True)
+    inputs, cotangent = [leaves, *cell.parameters(), *scorer.parameters()], torch.randn(2, 10)
+    found = []
+    for used in (cell, OwnCell(cell)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            root = beam_tree_recursion(leaves, torch.tensor([6, 4]), used, scorer).root()
+        found.append(gradients(root, cotangent, inputs))
+    off = max((a - b).abs().max().item() for a, b in zip(*found, strict=True))
+    assert off < (0.05 if autocast else 1e-5)
+
+
 @pytest.mark.parametrize(
     "layer",
     [
