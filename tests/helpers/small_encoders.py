@@ -1,12 +1,14 @@
 """Small encoders, padded batches for them, trees to follow and gradients to compare."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from beamtree import BeamTreeEncoder
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def sharp_encoder(d: int, scale: float, **options: Any) -> BeamTreeEncoder:
@@ -16,6 +18,14 @@ def sharp_encoder(d: int, scale: float, **options: Any) -> BeamTreeEncoder:
     with torch.no_grad():
         encoder.scorer.out.weight *= scale
     return encoder
+
+
+def stirred(module: Module) -> Module:
+    """As after some training: no gain of a norm is one, no bias is zero."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return module
 
 
 class ThroughTheCell(nn.Module):

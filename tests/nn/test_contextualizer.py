@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from on_gpu import needs_gpu, peak_of_training
-from small_encoders import trees_to_follow, zero_padded_tokens
+from small_encoders import stirred, trees_to_follow, zero_padded_tokens
 from torch import Tensor, nn
 
 from beamtree import create_encoder
@@ -23,7 +23,7 @@ SOURCES = ("ebt-grc", "bt-grc", "egt-grc", "gt-grc", "balanced-grc", "gold-grc")
 def make(source: str = "ebt-grc", *, dropout: float = 0.0, **options) -> BeamTreeContextualizer:
     torch.manual_seed(1)
     given = create_encoder(source, D, dropout=dropout, dtype=torch.float64)
-    block = BeamTreeContextualizer(D, source=given, dtype=torch.float64, **options)
+    block = stirred(BeamTreeContextualizer(D, source=given, dtype=torch.float64, **options))
     with torch.no_grad():  # as drawn, attention is nearly uniform and scores nearly equal
         block.parent_gau.z_scale.normal_()
         for parameter in getattr(given, "scorer", nn.Identity()).parameters():
@@ -152,6 +152,11 @@ def test_nan_in_padding_has_no_effect_in_training(source, residual):
     found.square().sum().backward()
     assert dirty.grad[is_padding].eq(0).all()
     assert all(parameter.grad.isfinite().all() for parameter in block.parameters())
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, 0.3), (0.0, 0.0), (0.1, 0.1)])
+def test_attention_drops_out_at_its_own_rate_where_it_has_one(given: float | None, used: float) -> None:
+    assert BeamTreeContextualizer(D, dropout=0.3, attention_dropout=given).parent_gau.dropout.p == used
 
 
 @pytest.mark.parametrize("lengths", [[1], [1, 1], [2], [3, 1]])

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from on_gpu import needs_gpu
+from small_encoders import stirred
 from torch import Tensor
 
 from beamtree.nn.state_space import STEPS, DiagonalStateSpace, StateSpaceLayer
@@ -85,7 +86,7 @@ def test_one_direction_does_not_see_the_future_and_two_do():
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_nothing_leaks_from_padding(bidirectional):
     torch.manual_seed(0)
-    layer = StateSpaceLayer(D, bidirectional=bidirectional, dtype=torch.float64)
+    layer = stirred(StateSpaceLayer(D, bidirectional=bidirectional, dtype=torch.float64))
     lengths = torch.tensor([7, 1, 4])
     is_padding = torch.arange(7) >= lengths[:, None]
     x = torch.randn(3, 7, D, dtype=torch.float64).masked_fill(is_padding.unsqueeze(-1), torch.nan)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_encoders import trees_to_follow, zero_padded_tokens
+from small_encoders import stirred, trees_to_follow, zero_padded_tokens
 from torch import Tensor, nn
 
 from beamtree import BeamtreeError, BeamTrees, create_encoder
@@ -23,7 +23,7 @@ D = 8
 
 def make(name: str, **options) -> nn.Module:
     torch.manual_seed(1)
-    return create_encoder(name, D, **{"dtype": torch.float64} | options)
+    return stirred(create_encoder(name, D, **{"dtype": torch.float64} | options))
 
 
 def encode(encoder: nn.Module, x: Tensor, is_padding: Tensor | None = None, **options):
