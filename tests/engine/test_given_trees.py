@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 
 import pytest
 import torch
@@ -116,6 +117,30 @@ def test_pinned_training_has_the_gradients_of_plain_autograd(pins: list[tuple[in
     assert_all_close(gradients(root.square().sum(), model), gradients(expected.square().sum(), model))
     best = max(orders, key=lambda order: order.log_score.item())
     assert_all_close(gradients(trees.log_scores[0, 0], model), gradients(best.log_score, model))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_pins_that_leave_fewer_trees_than_beams_leave_dead_beams_and_nothing_else(training: bool) -> None:
+    """The sequences are longer than K, so that it is the pins alone that kill beams."""
+    n, K, draw = 5, 4, random.Random(0)
+    model = encoder(beam_size=K).train(training)
+    sets = []
+    for _ in range(80):
+        live, spans = [(i, i + 1) for i in range(n)], []
+        while len(live) > 1:
+            i = draw.randrange(len(live) - 1)
+            live[i : i + 2] = [(live[i][0], live[i + 1][1])]
+            spans.append(live[i])
+        sets.append(draw.sample(spans, draw.randrange(1, n)))
+    root, trees = model(tokens(80, n), pinned_spans=sets, need_trees=True)
+    assert root.isfinite().all()
+    assert not trees.log_scores.isnan().any()
+    torch.testing.assert_close(trees.weights.sum(1), torch.ones(80, dtype=torch.float64))
+    for b, pins in enumerate(sets):
+        for beam in range(K):
+            if trees.alive[b, beam]:
+                spans = set(map(tuple, trees.spans[b, beam].tolist()))
+                assert set(pins) <= spans | {(0, n)}
 
 
 @pytest.mark.parametrize("training", [False, True])
