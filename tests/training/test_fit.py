@@ -23,8 +23,10 @@ from beamtree.training.schedule import Schedule
 QUIET = {"input_dropout": 0.0, "dropout": 0.0, "output_dropout": 0.0}
 
 
-def test_training_does_what_a_plain_loop_over_the_same_batches_does(tmp_path: Path) -> None:
-    recipe = small_recipe(model=QUIET, training={"max_epochs": 2, "clip": 0.5, "weight_decay": 0.3})
+@pytest.mark.parametrize("clip", [0.5, 0.0])
+def test_training_does_what_a_plain_loop_over_the_same_batches_does(tmp_path: Path, clip: float) -> None:
+    """A clip of 0 sets no limit."""
+    recipe = small_recipe(model=QUIET, training={"max_epochs": 2, "clip": clip, "weight_decay": 0.3})
     outcome = run_in(tmp_path, recipe)
 
     train, _ = small_examples(recipe)
@@ -37,7 +39,7 @@ def test_training_does_what_a_plain_loop_over_the_same_batches_does(tmp_path: Pa
         for batch in batches.epoch(epoch):
             losses = class_losses(model(batch.ids, batch.key_padding_mask), batch.labels)
             losses.mean().backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip or torch.inf)
             optimizer.step()
             optimizer.zero_grad()
             total += float(losses.detach().sum())
@@ -294,10 +296,11 @@ def test_the_score_is_accuracy_in_percent_or_minus_the_loss() -> None:
 
 
 def test_a_restored_schedule_goes_on_as_the_first_would_have() -> None:
-    scores = [-1.0, -0.9, -0.95, -0.95, -0.95, -0.8, -0.9, -0.9, -0.9]
+    scores = [-1.0, -0.9, -0.95, -0.95, -0.95, -0.8, *[-0.9] * 6]  # patience ends with the last but one
     for cut in range(len(scores)):
         whole, _ = schedule()
         outcomes = [(whole.judge(score), whole.learning_rate, whole.exhausted) for score in scores]
+        assert [exhausted for *_, exhausted in outcomes[-3:]] == [False, True, True]
         first, optimizer = schedule()
         for score in scores[:cut]:
             first.judge(score)
