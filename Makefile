@@ -5,13 +5,18 @@ TORCH ?= torch==2.13.0
 OLDEST := torch==2.8.0
 BIN := .venv/bin
 
-.PHONY: run test test-oldest browser lint clean lock audit trust
+.PHONY: run test test-fast test-oldest browser lint clean lock audit trust
 
 run: .venv/installed
 	$(BIN)/python -m beamtree.demo
 
 test: .venv/installed browser lint
 	$(BIN)/python -m pytest -n 2 --cov=beamtree --cov-report=term --cov-fail-under=95
+
+# While you work: the engine, trees, layers, models and training in short, in less than two minutes.
+test-fast: .venv/installed
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu" $(addprefix tests/,engine trees parts nn saving \
+	    zoo/test_zoo.py classifier/test_model_folder.py training/test_fit.py package/test_rooms.py package/test_old_files.py)
 
 # What depends most on PyTorch's version, on the oldest that pyproject.toml admits, in a .venv of its own.
 test-oldest: .venv-oldest/installed

@@ -106,6 +106,7 @@ def test_one_repeated_token_is_merged_alike_whatever_the_batch() -> None:
             assert_same(encode(model, *embed([*mates, [0] * n]))[-1], alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ebt-grc", "ebt-grc-noslice", "bt-grc", "bt-grc-os", "gt-grc", "egt-grc"])
 def test_in_single_precision_too_no_sequence_depends_on_its_batch(name: str) -> None:
     """Equal pairs must score equally to the last bit: rounding can put them on two sides of any line."""
