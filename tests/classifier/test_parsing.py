@@ -98,6 +98,14 @@ def test_a_pair_needs_two_sentences() -> None:
     assert isinstance(half, Unparsed)
 
 
+def test_pairs_parsed_together_have_the_trees_they_have_alone() -> None:
+    model = small_model(task=logic.TASK)
+    lines = [PAIR, "( b ( or c ) )\ta", "( not ( b ( or a ) ) )\t( ( not c ) ( and a ) )"]
+    for line, record in zip(lines, parse_lines(model, lines), strict=True):
+        (alone,) = parse_lines(model, [line])
+        assert as_brackets(record).split("\t")[2:] == as_brackets(alone).split("\t")[2:]
+
+
 def test_a_sentence_without_tokens_is_refused() -> None:
     from dataclasses import replace
 
