@@ -84,6 +84,19 @@ def test_the_file_is_valid_onnx_and_says_what_it_reads(folder: Path, session: An
     assert session.get_outputs()[0].shape == ["batch", 10]
 
 
+@pytest.mark.parametrize("size", portable.CHECKED_SIZES)
+def test_a_file_that_differs_at_one_of_the_sizes_tried_is_found_out(
+    folder: Path, size: tuple[int, int]
+) -> None:
+    def differ(model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor:
+        return logits + torch.arange(10) if inputs[0].shape == size else logits
+
+    model = small_model()
+    assert portable.compare_with_onnx(model, folder / "a.onnx") < 2e-6
+    model.register_forward_hook(differ)
+    assert portable.compare_with_onnx(model, folder / "a.onnx") > 0.1
+
+
 def test_the_exported_program_agrees_too(folder: Path) -> None:
     program, model = torch.export.load(folder / "a.pt2").module(), small_model()
     for B, n in [(1, 1), (1, 2), (4, 9)]:

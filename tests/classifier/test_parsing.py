@@ -10,6 +10,7 @@ from rich.console import Console
 from small_models import small_model
 
 import beamtree.classifier.parsing
+import beamtree.files.lines
 from beamtree.classifier.parsing import Parsed, Unparsed, parse_lines, parse_stream
 from beamtree.cli.formats import as_brackets, as_json, as_svg, print_text
 from beamtree.data.listops import task as listops
@@ -97,6 +98,14 @@ def test_a_pair_needs_two_sentences() -> None:
     assert isinstance(half, Unparsed)
 
 
+def test_pairs_parsed_together_have_the_trees_they_have_alone() -> None:
+    model = small_model(task=logic.TASK)
+    lines = [PAIR, "( b ( or c ) )\ta", "( not ( b ( or a ) ) )\t( ( not c ) ( and a ) )"]
+    for line, record in zip(lines, parse_lines(model, lines), strict=True):
+        (alone,) = parse_lines(model, [line])
+        assert as_brackets(record).split("\t")[2:] == as_brackets(alone).split("\t")[2:]
+
+
 def test_a_sentence_without_tokens_is_refused() -> None:
     from dataclasses import replace
 
@@ -121,6 +130,14 @@ def test_a_stream_is_cut_into_chunks_and_keeps_counting(monkeypatch: pytest.Monk
     assert next(stream).line == 1
     assert len(taken) == 3, "no more than a chunk is read ahead"
     assert [record.line for record in stream] == [2, 3, 4, 5, 6, 7]
+
+
+def test_a_stream_keeps_counting_after_a_chunk_that_long_lines_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(beamtree.files.lines, "LONGEST_LINE", len(LINES[0]))
+    records = parse_stream(small_model(), LINES)
+    assert [(record.line, record.text) for record in records] == list(enumerate(LINES, start=1))
 
 
 def test_batches_do_not_change_records(records: list[Parsed | Unparsed]) -> None:

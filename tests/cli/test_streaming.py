@@ -110,6 +110,18 @@ def test_a_run_cut_off_at_any_byte_resumes_to_the_same_file(source: Path, expect
         assert chunks == list(range(done // 4 * 4 + 1, 24, 4)), "finished chunks are not computed again"
 
 
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, 3 << 19, 5 << 19])
+def test_a_part_of_a_mebibyte_or_more_resumes_to_the_same_file(tmp_path: Path, size: int) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("".join(f"{i}{'x' * 100_000}\n" for i in range(30)))
+    job(source).run(shout)
+    expected = out.read_bytes()
+    (tmp_path / "out.txt.part0of1").write_bytes(expected[:size])
+    out.unlink()
+    assert job(source).run(shout, resume=True)
+    assert out.read_bytes() == expected
+
+
 def test_an_interruption_keeps_finished_chunks_and_each_process_resumes_its_own(
     source: Path, expected: str
 ) -> None:

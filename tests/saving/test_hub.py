@@ -165,6 +165,20 @@ def test_a_repository_in_the_cache_is_loaded_offline(tmp_path: Path) -> None:
         TreeClassifier.from_pretrained("someone/other", cache_dir=tmp_path, local_files_only=True)
 
 
+def test_a_revision_is_loaded_where_one_is_named_and_the_main_branch_otherwise(tmp_path: Path) -> None:
+    cached = tmp_path / "models--someone--trees"
+    (cached / "refs").mkdir(parents=True)
+    models = {"main": small_model(seed=1), "v2": small_model(seed=2)}
+    for commit, (revision, model) in zip(("0" * 40, "1" * 40), models.items(), strict=True):
+        model.save_pretrained(cached / "snapshots" / commit)
+        (cached / "refs" / revision).write_text(commit)
+    for asked, wanted in ((None, "main"), ("main", "main"), ("v2", "v2"), ("1" * 40, "v2")):
+        found = TreeClassifier.from_pretrained(
+            "someone/trees", revision=asked, cache_dir=tmp_path, local_files_only=True
+        )
+        assert found.predict(EXPRESSIONS) == models[wanted].predict(EXPRESSIONS)
+
+
 @pytest.fixture
 def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The hub's side of an upload, as a folder."""

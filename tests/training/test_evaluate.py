@@ -196,6 +196,17 @@ def test_trees_of_a_pair_are_compared_with_those_of_the_same_sentence() -> None:
     assert (found.shared, found.exact) == (one_by_one.shared, one_by_one.exact)
 
 
+def test_a_pair_in_a_batch_adds_to_its_length_and_depth_what_it_gives_alone() -> None:
+    model = small_model(logic.TASK)
+    pairs = [Example(pair.sentences[::-1], pair.label) for pair in PAIRS[1:]]  # the longer one first
+    together = evaluate(model, "test", pairs)
+    for pair in pairs:
+        alone = evaluate(model, "test", [pair])
+        assert alone.total.trees.sentences > 0
+        (length,), (depth,) = alone.by_length, alone.by_depth
+        assert together.by_length[length].trees == together.by_depth[depth].trees == alone.total.trees
+
+
 @pytest.mark.parametrize("encoder", ["transformer", "gold-grc"])
 def test_an_encoder_without_trees_of_its_own_has_no_tree_figures(
     encoder: str, expressions: list[Example]

@@ -21,6 +21,21 @@ def test_a_signal_stops_after_the_step_and_a_second_one_at_once(number: signal.S
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_after_the_block_a_signal_reaches_the_handler_that_was_there_before(number: signal.Signals) -> None:
+    reached: list[int] = []
+    before = signal.signal(number, lambda number, frame: reached.append(number))
+    try:
+        with Stopping():
+            os.kill(os.getpid(), number)
+        assert reached == []
+        assert callable(signal.getsignal(number)), "the signal would end the tests"
+        os.kill(os.getpid(), number)
+    finally:
+        signal.signal(number, before)
+    assert reached == [number]
+
+
 def test_minutes_are_counted_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("beamtree.training.stopping.time.monotonic", lambda: now)
