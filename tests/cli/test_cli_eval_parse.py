@@ -216,6 +216,19 @@ def test_parse_resumes_to_the_same_bytes_and_notices_another_model(
     assert out.read_bytes() != whole
 
 
+def test_parse_goes_on_only_with_the_beam_it_began_with(models: Path, lines: Path, tmp_path: Path) -> None:
+    out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part0of1"
+    command = ["parse", models / "trees", "--file", lines, "--out", out]
+    call(*command, "--beam", 2)
+    whole = out.read_bytes()
+    out.rename(part)
+    os.truncate(part, len(whole) // 2)
+    assert "made with another beam (2, now 3)" in call(*command, "--resume", "--beam", 3, rc=2).stderr
+    assert "made with another beam (2, now None)" in call(*command, "--resume", rc=2).stderr
+    call(*command, "--resume", "--beam", 2)
+    assert out.read_bytes() == whole
+
+
 def test_parse_stopped_by_the_user_says_how_to_go_on(
     models: Path, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

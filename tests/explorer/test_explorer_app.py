@@ -132,6 +132,15 @@ def test_a_body_that_is_not_declared_as_json_is_refused(client: TestClient) -> N
         refusal(response, 415, "not_json")
 
 
+@pytest.mark.parametrize(
+    "kind", ["application/json; charset=utf-8", "application/json;charset=UTF-8", "Application/JSON ; a=b"]
+)
+def test_a_body_declared_as_json_with_parameters_is_read(client: TestClient, kind: str) -> None:
+    response = client.post("/api/view", content=b'{"texts": ["2"]}', headers={"Content-Type": kind})
+    assert response.status_code == 200
+    assert response.json()["sentences"][0]["tokens"] == ["2"]
+
+
 def test_a_body_in_pieces_is_limited_too(client: TestClient) -> None:
     pieces = (b" " * 500 for _ in range(10))
     response = client.post("/api/view", content=pieces, headers={"Content-Type": "application/json"})

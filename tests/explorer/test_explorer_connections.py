@@ -75,6 +75,17 @@ def test_a_connection_that_is_used_is_not_the_longest_waiting() -> None:
         assert answer(first) == 200
 
 
+def test_a_connection_that_its_client_closed_does_not_make_way_in_place_of_an_open_one() -> None:
+    with served(at_most=1) as port, ExitStack() as stack:
+        with connect(port) as gone:
+            assert answer(gone) == 200
+        staying = stack.enter_context(connect(port))
+        assert answer(staying) == 200
+        staying.sendall(ASK[:20])  # so that it is not closed as one that asks nothing more
+        assert answer(stack.enter_context(connect(port))) == 200
+        wait_until(lambda: is_dropped(staying), 5)
+
+
 def test_a_request_that_is_being_answered_does_not_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
 

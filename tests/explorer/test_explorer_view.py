@@ -229,6 +229,15 @@ def test_tokens_are_found_in_the_text(text: str) -> None:
     assert [text[start:end] for start, end in sentence["ranges"]] == sentence["tokens"]
 
 
+def test_words_behind_a_letter_whose_lower_case_is_longer_are_found_in_the_text() -> None:
+    text = "in İİİ, a man plays."
+    assert len(text.lower()) > len(text)
+    (sentence,) = view_of(small_model(task="sst5"), text)["sentences"]
+    words = [",", "a", "man", "plays", "."]
+    assert sentence["tokens"][-5:] == words
+    assert [text[start:end] for start, end in sentence["ranges"][-5:]] == words
+
+
 @pytest.mark.parametrize(
     ("task", "texts", "message", "where"),
     [

@@ -97,6 +97,16 @@ def test_text_and_title_cannot_become_markup(page: str) -> None:
     assert page.rstrip().endswith("</html>")
 
 
+def test_a_text_that_is_read_cannot_end_the_script_element_it_stands_in() -> None:
+    line = "a man </script><img src=x> plays"
+    records = list(view_lines(explored.small_model(task="sst5"), [line], name="small"))
+    outline = Outline("\n".join(write_page(records, "films")))
+    assert "x" not in outline.links
+    [(given, content)] = outline.records
+    assert given["data-text"] == line
+    assert json.loads(content)["sentences"][0]["text"] == line
+
+
 def test_pairs_stand_in_one_line_with_a_tab_between() -> None:
     good, bad = view_lines(small_model(task=logic.TASK), ["a\t( a ( and b ) )", "a"], name="p")
     assert isinstance(good, Viewed)
