@@ -44,7 +44,7 @@ def test_targets_are_met_only_where_the_figure_that_is_shown_reaches_them(tmp_pa
     rows = [[cell.text for cell in line.cells[1:5]] for line in table.lines]
     assert rows[0] == ["near-IID", "met", "95", "95.00 ±3.30"]
     assert rows[1] == ["200–300", "not measured", "95.01", "–"]
-    assert table.caption.startswith("1 of 3 met.")
+    assert table.caption.startswith("1 of 3 met with the paper's settings.")
     seeds(tmp_path, "listops", [0.90, 0.98, 0.95], "200-300")  # evaluated anew on another split
     table = table_of([tmp_path], "targets")
     assert [cell.text for cell in table.lines[1].cells[2:4]] == ["short by 0.01", "95.01"]

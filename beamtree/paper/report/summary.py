@@ -14,7 +14,7 @@ from beamtree.paper.report.seeds import Rows, summarise
 
 def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
     """Each target beside what was reached by the recipe as shipped, and by how much."""
-    lines = []
+    found: dict[bool, list[Line]] = {False: [], True: []}  # of the paper's settings, of options
     for target in targets:
         table = TABLES[target.task]
         members = rows.get(RowKey(target.task, target.row), [])
@@ -24,7 +24,7 @@ def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
             verdict = "not measured"
             if ours is not None:
                 verdict = "met" if ours.rounded >= least else f"short by {least - ours.rounded:.2f}"
-            lines.append(
+            found[target.row in OPTIONAL].append(
                 Line(
                     [
                         Cell(f"{table.title}: {LABELS[target.row]}"),
@@ -36,8 +36,12 @@ def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
                     ]
                 )
             )
-    met = sum(line.cells[2].best for line in lines)
-    caption = f"{met} of {len(lines)} met. Accuracy in %, median (ListOps) or mean of the seeds."
+    met = {of_options: [line.cells[2].best for line in some] for of_options, some in found.items()}
+    caption = f"{sum(met[False])} of {len(met[False])} met with the paper's settings"
+    if met[True]:
+        caption += f"; {sum(met[True])} of {len(met[True])} with options, chosen by looking at these splits"
+    caption += ". Accuracy in %, median (ListOps) or mean of the seeds."
+    lines = [*found[False], *found[True]]
     headers = ["row", "split", "target", "at least", "ours", "paper"]
     return Table("targets", "Targets", caption, headers, lines, words=3)
 
