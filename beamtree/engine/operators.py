@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.engine.entangled_score import ParentScore
 from beamtree.engine.gated_cell import GatedCell
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Options, Tape, empty_results, find_lineages, inner_nodes, merge_positions
 from beamtree.engine.replay import replay
+from beamtree.engine.scores import ParentScore, SlicedScore
 from beamtree.engine.search import search
-from beamtree.engine.sliced_score import SlicedScore
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.derivatives import NO_SECOND_DERIVATIVE, refuse_forward_mode

@@ -5,8 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from beamtree.engine.entangled_score import ParentScore
-from beamtree.engine.sliced_score import SlicedScore
+from beamtree.engine.scores import ParentScore, SlicedScore
 
 
 class Judge(Protocol):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from beamtree import EntangledScorer, SlicedScorer
-from beamtree.engine.sliced_score import SlicedScore
+from beamtree.engine.scores import SlicedScore
 
 D = 6
 
