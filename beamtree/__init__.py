@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from beamtree.engine.record import Beams
 from beamtree.errors import BeamtreeError
-from beamtree.moved import keep_old_names
+from beamtree.moved import MOVED, keep_old_names
 from beamtree.nn.attention import GatedAttentionUnit, ParentAttention
 from beamtree.nn.contextualizer import BeamTreeContextualizer, Contextualized
 from beamtree.nn.encoder import BeamTreeEncoder
@@ -74,4 +74,10 @@ _LATER = {  # classifiers need more than torch, so they are imported when they a
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name]), name)
+    if name in MOVED:
+        return importlib.import_module(f"beamtree.{name}")
     raise AttributeError(f"module 'beamtree' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -29,20 +29,9 @@ MOVED = {
     "training.agreement": "trees.agreement",
     "checks": "pytorch.checks",
     "interaction": "zoo.pair_encoders",
-    "rivals": "zoo",
-    **{
-        f"rivals.{name}": f"zoo.{name}"
-        for name in (
-            "crvnn",
-            "entangled",
-            "fixed_trees",
-            "gumbel_tree",
-            "one_soft",
-            "ordered_memory",
-            "transformers",
-            "tree_encoder",
-        )
-    },
+    "rivals": "zoo",  # and so with what was in it, but for these
+    "rivals.judges": "zoo.gumbel_scores",
+    "rivals.naive": "engine.naive",
     **{f"rivals.{name}": f"graphs.{name}" for name in ("step_graphs", "whole_graphs")},
     "model": "classifier.model",
     "portable": "classifier.exports",
@@ -54,17 +43,23 @@ MOVED = {
 }
 
 
+def _present_name(old: str) -> str | None:
+    package, _, name = old.partition(".")
+    if package != "beamtree":
+        return None
+    return MOVED.get(name, f"zoo.{name[7:]}" if name.startswith("rivals.") else None)
+
+
 class _OldNames(MetaPathFinder, Loader):
     """Answers an old name with the module that stands under the new one, not with a second copy of it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package, _, name = fullname.partition(".")
-        return ModuleSpec(fullname, self) if package == "beamtree" and name in MOVED else None
+        return None if _present_name(fullname) is None else ModuleSpec(fullname, self)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(f"beamtree.{MOVED[spec.name.partition('.')[2]]}")
+        module = importlib.import_module(f"beamtree.{_present_name(spec.name)}")
         spec.loader_state = module.__spec__  # which the import system is about to replace
         return module
 

@@ -50,20 +50,31 @@ class Options(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """The beams alive at the end, best first; `vectors`, `relative` and `nodes` carry gradient."""
+    """The beams alive at the end of a search, best first; `vectors`, `relative` and `nodes` carry gradient.
 
-    vectors: Tensor  # (B, K, d) roots, zero for dead beams
-    relative: Tensor  # (B, K) accumulated log-scores less `offset`, −inf for dead beams
-    nodes: Tensor  # (B, K, n−1, d) the node made at each step, zero where none; (B, K, 0, d) if not asked for
-    offset: Tensor  # (B,) float64
-    merges: Tensor  # (B, K, n−1) the position merged at each step, −1 where none
+    Fields:
+        vectors: (B, K, d), the root of each beam's tree; zero for dead beams.
+        relative: (B, K), the log-score of each beam less `offset`; −inf for dead beams.
+        nodes: (B, K, n−1, d), the node made at each step, zero where none; (B, K, 0, d) if not asked for.
+        offset: (B,), float64: the log-score of the best beam.
+        merges: (B, K, n−1), the position merged at each step, −1 where none.
+        lengths: (B,), the number of tokens.
+    """
+
+    vectors: Tensor
+    relative: Tensor
+    nodes: Tensor
+    offset: Tensor
+    merges: Tensor
     lengths: Tensor
 
-    def root(self) -> Tensor:  # (B, d)
+    def root(self) -> Tensor:
+        """The roots averaged by the softmax of the beams' scores, (B, d)."""
         weights = self.relative.softmax(1).unsqueeze(-1)  # at least float32, and so the sum
         return (weights * self.vectors).sum(1).to(self.vectors.dtype)
 
     def trees(self) -> BeamTrees:
+        """The beams as trees."""
         return BeamTrees(self.merges, self.relative, self.offset, self.lengths)
 
 

@@ -67,6 +67,9 @@ class BeamTreeEncoder(SavedBlock):
         for name, part in {"cell": cell, "scorer": scorer}.items():
             if part is not None and not isinstance(part, nn.Module):
                 raise ValueError(f"{name} must be a module of your own or None, got {part!r}")
+            width = getattr(part, "d_model", d_model)
+            if isinstance(width, int) and width != d_model:
+                raise ValueError(f"{name}.d_model is {width}, expected {d_model}")
         if cell is not None and dropout != 0.0:
             raise ValueError("dropout is the built-in cell's: a cell of your own brings its own rate")
         if scorer is not None and scorer_hidden is not None:

@@ -37,6 +37,11 @@ def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str
             f"{path} has model format {shown(config['format'])}, written by beamtree {shown(by)}; "
             f"this is beamtree {beamtree.__version__}, which reads format {FORMAT}"
         )
+    block = config.get("block")
+    if isinstance(block, str) and "block" not in kinds:
+        raise BeamtreeError(
+            f"{folder} holds a {block[:80]}, no classifier: load it by {block[:80]}.from_pretrained"
+        )
     for key, (kind, wanted) in kinds.items():
         if not isinstance(config.get(key), kind):
             raise BeamtreeError(f"{path}: {key} must be {wanted}, got {shown(config.get(key))}")

@@ -13,11 +13,18 @@ from beamtree.trees.beam_trees import BeamTrees
 
 
 class Forest(NamedTuple):
-    """`leaves`, `nodes`, `roots` and `trees.weights` carry gradient."""
+    """Trees with the vectors of their nodes; `leaves`, `nodes`, `roots` and `trees.weights` carry gradient.
 
-    leaves: Tensor  # (B, n, d)
-    nodes: Tensor  # (B, K, n−1, d) the node made at each step, zero where there is none
-    roots: Tensor  # (B, K, d)
+    Fields:
+        leaves: (B, n, d), the leaves of all trees of a sequence.
+        nodes: (B, K, n−1, d), the node made at each step, zero where there is none.
+        roots: (B, K, d).
+        trees: the trees themselves.
+    """
+
+    leaves: Tensor
+    nodes: Tensor
+    roots: Tensor
     trees: BeamTrees
 
     def average(self, of_beams: Tensor) -> Tensor:

@@ -259,3 +259,11 @@ def test_notes_travel_with_the_weights_and_odd_tensors_survive(tmp_path: Path) -
     assert loaded.keys() == tensors.keys()
     assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
     assert all(loaded[name].dtype == tensors[name].dtype for name in tensors)
+
+
+def test_a_folder_of_a_block_says_by_what_it_is_loaded(tmp_path: Path) -> None:
+    beamtree.BeamTreeEncoder(4).save_pretrained(tmp_path)
+    with pytest.raises(
+        BeamtreeError, match=r"holds a BeamTreeEncoder, .* by BeamTreeEncoder\.from_pretrained"
+    ):
+        load_model(tmp_path)

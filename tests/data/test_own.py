@@ -92,6 +92,10 @@ def test_figures_of_several_files_are_kept_side_by_side_and_told_from_those_lear
     shown = call("report", "run").output
     assert "| model | seed | hard.tsv | test.tsv | run |" in shown
     assert "; beamtree eval run --data test.tsv; beamtree eval run --data hard.tsv" in shown
+    call("report", "run", "--out=pages")
+    page = Path("pages/results.md").read_text(encoding="utf-8")
+    assert "| model | seed | hard.tsv | test.tsv | run |" in page
+    assert "paper" not in page
     for name in ("mine/train.tsv", "mine/dev.tsv"):
         assert f"the model learnt from rows of {name}: these figures are no test" in told("test.tsv", name)
     saved = Path("run/eval.json")

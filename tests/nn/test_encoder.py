@@ -8,7 +8,7 @@ import torch
 from small_encoders import padding, sharp_encoder
 from torch import Tensor, nn
 
-from beamtree import BeamTreeEncoder
+from beamtree import BeamTreeEncoder, GatedRecursiveCell
 
 D = 6
 
@@ -230,3 +230,8 @@ def test_an_empty_batch_gives_an_empty_result_and_zero_gradients() -> None:
 
 def test_its_description_names_its_settings() -> None:
     assert "d_model=6, beam_size=3, stochastic=True" in repr(BeamTreeEncoder(D, beam_size=3))
+
+
+def test_a_cell_or_scorer_of_another_width_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"cell\.d_model is 16, expected 32"):
+        BeamTreeEncoder(32, cell=GatedRecursiveCell(16))

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import sys
 import typing
 from pathlib import Path
 
@@ -138,3 +139,23 @@ def test_every_old_name_leads_somewhere() -> None:
 
     for old in MOVED:
         __import__(f"beamtree.{old}")
+
+
+@pytest.mark.parametrize("name", ["crvnn_step", "by_name", "naive", "judges"])
+def test_what_was_among_the_rivals_is_never_loaded_twice(name: str) -> None:
+    old = __import__(f"beamtree.rivals.{name}", fromlist=["*"])
+    assert not old.__name__.startswith("beamtree.rivals")
+    assert old is sys.modules[old.__name__]
+
+
+def test_old_names_are_attributes_as_they_were_and_a_wrong_one_is_not() -> None:
+    assert beamtree.encoder.BeamTreeEncoder is beamtree.BeamTreeEncoder
+    assert beamtree.rivals is sys.modules["beamtree.zoo"]
+    with pytest.raises(AttributeError, match="no attribute 'decoder'"):
+        _ = beamtree.decoder
+    with pytest.raises(ModuleNotFoundError):
+        __import__("beamtree.rivals.nothing")
+
+
+def test_a_person_who_explores_sees_the_public_names() -> None:
+    assert set(dir(beamtree)) == {*beamtree.__all__, "__version__"}

@@ -51,7 +51,7 @@ def test_the_page_needs_nothing_else_and_links_every_figure_to_its_run(tmp_path:
     assert "prefers-color-scheme: dark" in style
     assert "http" not in style
     short = (tmp_path / "out/docs/results.md").read_text()
-    assert "[in full](results-in-full.md)" in short
+    assert "[In full](results-in-full.md)" in short
     assert "| EBT-GRC | 90.00 (99.9) |" in short
     markdown = (tmp_path / "out/docs/results-in-full.md").read_text()
     assert "<b>\\|odd" in markdown

@@ -52,7 +52,8 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
         found.append(("trees", trees_table(published, rows, remarks)))
         found += [("slices", table) for table in slice_tables(published, rows)]
         found.append(("splits", splits_table(published.task, rows)))
-    found += [("splits", splits_table(task, rows)) for task in sorted(with_runs.difference(TABLES))]
+    others = [splits_table(task, rows) for task in sorted(with_runs.difference(TABLES))]
+    found += [("splits", table) for table in others]
     found.append(("runs", runs_table(runs)))
     found.append(("cut-off", cut_off_table(remarks.cut_off)))
     shown = [
@@ -64,5 +65,6 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
         if kind not in dict(shown):
             notes.append(f"No run has anything for the table {kind!r}.")
     short = [in_short, *(short_table(TABLES[task], rows) for task in tasks if task in (wanted or tasks))]
+    short += others if not wanted or "splits" in wanted else []
     tables = [table for _, table in shown]
     return Report(tables, [table for table in short if table.lines], [*notes, *twins])

@@ -41,17 +41,21 @@ code { font: .88em ui-monospace, monospace; }
 """
 
 
-IN_SHORT = (
+BESIDE_THE_PAPER = (
     "Accuracy in % on the test splits: the median (ListOps) or mean of our seeds, after a slash the worst of "
-    "several, in brackets the paper's figure. Rows with the paper's settings that have figures; "
-    "[in full]({full}): deviations, other settings and splits, trees against gold, every run with its "
+    "several, in brackets the paper's figure; rows with the paper's settings that have figures. "
+)
+IN_FULL = (
+    "[In full]({full}): deviations, other settings and splits, trees against gold, every run with its "
     "commands, what missing rows would take."
 )
 
 
 def to_short_markdown(report: Report, command: str, full: str) -> str:
     """What most readers look for; `full` is where the rest stands."""
-    return _markdown_page(report.short, [IN_SHORT.format(full=full)], TITLE, command)
+    from_paper = any(table.name.endswith("-short") for table in report.short)
+    said = (BESIDE_THE_PAPER if from_paper else "") + IN_FULL.format(full=full)
+    return _markdown_page(report.short, [said], TITLE, command)
 
 
 def to_markdown(report: Report, command: str, title: str = TITLE) -> str:
