@@ -91,7 +91,8 @@ def test_figures_of_several_files_are_kept_side_by_side_and_told_from_those_lear
     assert told("test.tsv", "--beam=2", "--save") == "wrote run/eval-beam2.json: test.tsv\n"
     shown = call("report", "run").output
     assert "| model | seed | hard.tsv | test.tsv | run |" in shown
-    assert "; beamtree eval run --data test.tsv; beamtree eval run --data hard.tsv" in shown
+    assert "--data mine --out run; " in shown
+    assert "; beamtree eval run --data test.tsv --save; beamtree eval run --data hard.tsv --save" in shown
     call("report", "run", "--out=pages")
     page = Path("pages/results.md").read_text(encoding="utf-8")
     assert "| model | seed | hard.tsv | test.tsv | run |" in page

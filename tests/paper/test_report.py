@@ -66,7 +66,7 @@ def test_without_a_folder_the_markdown_goes_to_stdout(tmp_path: Path) -> None:
     assert output.startswith("# Results\n")
     assert f"Written by `beamtree report {run} --table listops`" in output
     assert re.findall(r"^## (.*)", output, re.MULTILINE) == [TABLES["listops"].title, "Runs"]
-    assert f"`beamtree train listops; beamtree eval {run}`" in output
+    assert f"`beamtree train listops --out {run}; beamtree eval {run} --save`" in output
 
 
 def test_a_table_that_no_run_fills_is_said_to_be_empty(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_runs_of_ones_own_are_told_apart_by_the_files_they_learnt_from(tmp_path:
         "EBT-GRC, data films.tsv",
         "EBT-GRC, data spam.tsv",
     ]
-    assert runs.lines[0].cells[3].text.startswith("beamtree train own --data spam.tsv; beamtree eval")
+    assert runs.lines[0].cells[3].text.startswith("beamtree train own --data spam.tsv --out")
     RunFolder(folder).write_data_facts({**facts, "path": 3})
     with pytest.raises(BeamtreeError, match="does not say what was learnt from"):
         build_report([tmp_path])

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 
 from beamtree.paper.report.layout import Cell, Line, Table
 from beamtree.paper.report.published import LABELS, TABLES
@@ -51,10 +52,7 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
     lines = []
     for number, run in enumerate(runs, start=1):
         best = run.best
-        commands = [training_command(run.recipe) or f"beamtree train {run.path / 'recipe.toml'}"]
-        if run.own_data is not None:
-            commands[0] += f" --data {shlex.quote(run.own_data)}"
-        commands += [evaluation.command for evaluation in run.evaluations if evaluation.command]
+        commands = _commands(run)
         figures = [
             Cell(str(run.seed)),
             Cell(f"{run.epochs} of {run.recipe.training.max_epochs}"),
@@ -71,6 +69,20 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
     headers += ["best epoch", "dev loss", "dev accuracy", "minutes"]
     caption = "Every run named to the report. Dev figures are those of the best epoch, whose weights count."
     return Table("runs", "Runs", caption, headers, lines, words=4)
+
+
+def _commands(run: TrainedRun) -> list[str]:
+    """What makes the run and its figures anew, in the folder in which it was evaluated."""
+    train = training_command(run.recipe) or f"beamtree train {run.path / 'recipe.toml'}"
+    if run.own_data is not None:
+        train += f" --data {shlex.quote(run.own_data)}"
+    kept = [evaluation.command for evaluation in run.evaluations if evaluation.command]
+    evaluations = [f"{command} --save" for some in kept for command in some.split("; ")]
+    with suppress(ValueError, IndexError):  # a stranger's command may be anything
+        folder = shlex.split(evaluations[0])[2]
+        if folder != f"runs/{shlex.split(train)[2]}-seed{run.seed}":
+            train += f" --out {shlex.quote(folder)}"
+    return [train, *evaluations]
 
 
 def costs_table(costs: Sequence[Cost], rows: Rows) -> Table:
