@@ -40,12 +40,12 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """How a message about an unknown name ends: the closest known one, or all of them."""
+def nearest(word: str, known: Iterable[str], *, prefix: str = "") -> str:
+    """How a message about an unknown name ends: the closest known one, after its section, or all of them."""
     names = list(known)
     in_small_letters = {name.lower(): name for name in names}
     close = difflib.get_close_matches(word[:100].lower(), in_small_letters, n=1)
     if close:
-        return f"; did you mean {in_small_letters[close[0]]!r}?"
+        return f"; did you mean {prefix + in_small_letters[close[0]]!r}?"
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names[:20])}{more}"

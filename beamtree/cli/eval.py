@@ -89,9 +89,12 @@ def evaluate(
 
     if plot is not None:
         require_matplotlib()
+    folder = find_model(model)
     if save and not Path(model, "recipe.toml").is_file():
-        raise BeamtreeError(f"--save keeps figures in a run folder, but {model} has no recipe.toml")
-    weights = hash_weights(find_model(model))
+        raise BeamtreeError(
+            f"--save keeps figures in a run folder, but {model} has no recipe.toml: --json prints them"
+        )
+    weights = hash_weights(folder)
     place = choose_device(device)
     classifier = load_model(model, device=place)
     set_beam_size(classifier, beam)

@@ -25,7 +25,7 @@ from beamtree.data.rows import (
 from beamtree.data.task import CountRule, Example, Task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import shown
-from beamtree.files.lines import MissingFileError, find_file
+from beamtree.files.lines import COMPRESSIONS, MissingFileError, find_file
 from beamtree.printable import CONTROLS, HALVES
 
 NAME = "own"
@@ -91,6 +91,11 @@ class OwnFormat:
             words=CountRule(2, ("train", "dev", "test")),
             own={"label": self.label, "texts": list(self.texts), "tokenizer": self.tokenizer},
         )
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file's name says that it holds rows, packed or not."""
+    return any(path.name.endswith(kind + packed) for kind in _KINDS for packed in COMPRESSIONS)
 
 
 def _is_held_out(number: int) -> bool:

@@ -50,7 +50,8 @@ def from_table(kind: type[Settings], table: Mapping[str, Any], *, source: str, p
     values = {}
     for key, value in table.items():
         if key not in fields:
-            raise BeamtreeError(f"{source}: there is no setting {shown(prefix + key)}{nearest(key, fields)}")
+            known = nearest(key, fields, prefix=prefix)
+            raise BeamtreeError(f"{source}: there is no setting {shown(prefix + key)}{known}")
         values[key] = _checked(hints[key], value, fields[key].metadata, source, prefix + key)
     return kind(**values)
 

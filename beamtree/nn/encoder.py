@@ -72,10 +72,9 @@ class BeamTreeEncoder(SavedBlock):
                 raise ValueError(f"{name}.d_model is {width}, expected {d_model}")
         if cell is not None and dropout != 0.0:
             raise ValueError("dropout is the built-in cell's: a cell of your own brings its own rate")
-        if scorer is not None and scorer_hidden is not None:
-            raise ValueError(
-                "scorer_hidden is the built-in scorer's: leave it out beside a scorer of your own"
-            )
+        for name, changed in (("scorer_hidden", scorer_hidden is not None), ("slice_size", slice_size != 64)):
+            if scorer is not None and changed:
+                raise ValueError(f"{name} is the built-in scorer's: leave it out beside a scorer of your own")
         self.d_model = d_model
         self.input_size = input_size
         self.beam_size = beam_size

@@ -41,8 +41,8 @@ class HybridStack(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(layers, str) or not isinstance(layers, Sequence):
-            raise ValueError(f"layers must be a list of names and modules, got {layers!r}")
+        if isinstance(layers, str) or not isinstance(layers, Sequence) or not layers:
+            raise ValueError(f"layers must be a list of names and modules, one at least, got {layers!r}")
         if "attention" in layers and d_model % heads:
             raise ValueError(f"heads must divide d_model = {d_model}, got {heads}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from beamtree.classifier.model import ModelSettings
 from beamtree.data.bad_rows import CHOICES as BAD_ROWS
-from beamtree.data.own import TOKENIZERS
+from beamtree.data.own import TOKENIZERS, is_table
 from beamtree.data.rows import MAX_WORDS
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import is_file, shown
@@ -188,6 +188,8 @@ def _find(name: str, folder: Path) -> Path:
         return SHIPPED / f"{name}.toml"
     path = folder / name
     if is_file(path):
+        if is_table(path):
+            raise BeamtreeError(f"{name} is no recipe: to train on a table, beamtree train own --data {name}")
         return Path(os.path.abspath(path))  # a link keeps its own name in messages
     if name.endswith(".toml"):
         raise BeamtreeError(f"there is no file {shown(name, most=400)}")  # a path is told by its end

@@ -62,6 +62,8 @@ def register_encoder(name: str, make: Callable[..., nn.Module]) -> None:
     """
     if name in _ENCODERS or name in _PAIR_ENCODERS:
         raise BeamtreeError(f"the encoder {name!r} is one of beamtree's: choose another name")
+    if not callable(make):
+        raise BeamtreeError(f"make must be a class or function that returns an encoder, got {shown(make)}")
     _REGISTERED[name] = make
 
 

@@ -44,7 +44,7 @@ def test_missing_keys_take_their_defaults() -> None:
             {"zzzz": 1},
             "file.toml: there is no setting 'zzzz'; there are name, count, exact, kind, inner",
         ),
-        ({"inner": {"rat": 1}}, "file.toml: there is no setting 'inner.rat'; did you mean 'rate'?"),
+        ({"inner": {"rat": 1}}, "file.toml: there is no setting 'inner.rat'; did you mean 'inner.rate'?"),
         ({"count": "3"}, "file.toml: count must be a whole number, got '3'"),
         ({"count": True}, "file.toml: count must be a whole number, got True"),
         ({"count": 1.0}, "file.toml: count must be a whole number, got 1.0"),

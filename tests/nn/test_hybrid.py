@@ -13,7 +13,7 @@ from beamtree.nn.hybrid import HybridStack
 from beamtree.nn.tagger import TaggerHead, tag_accuracy, tag_loss
 
 D = 8
-STACKS = [["tree"], ["attention"], ["ssm"], ["ssm", "tree", "attention"], ["tree", "attention", "tree"], []]
+STACKS = [["tree"], ["attention"], ["ssm"], ["ssm", "tree", "attention"], ["tree", "attention", "tree"]]
 
 
 def make(layers: list, **options) -> HybridStack:
@@ -92,8 +92,8 @@ def test_own_layers_get_the_mask_and_unknown_names_are_refused():
 
 
 def test_what_is_no_list_of_layers_from_tokens_to_tokens_is_refused():
-    for layers in ("tree", 8, {"tree"}):
-        with pytest.raises(ValueError, match="layers must be a list of names and modules, got"):
+    for layers in ("tree", 8, {"tree"}, []):
+        with pytest.raises(ValueError, match="layers must be a list of names and modules, one at least, got"):
             HybridStack(layers, D)
     with pytest.raises(ValueError, match="heads must divide d_model = 9, got 4"):
         HybridStack(["attention"], 9)

@@ -123,6 +123,13 @@ def test_a_star_import_brings_what_is_listed() -> None:
     assert set(beamtree.__all__) <= found.keys()
 
 
+def test_layers_can_be_imported_from_their_room() -> None:
+    import beamtree.nn
+
+    for name in beamtree.nn.__all__:
+        assert getattr(beamtree.nn, name) is getattr(beamtree, name)
+
+
 def test_an_old_name_is_the_module_itself_not_a_copy() -> None:
     import beamtree.nn.encoder
     import beamtree.zoo.crvnn

@@ -150,6 +150,7 @@ def test_a_given_tree_must_end_where_its_sequence_ends(encoder: BeamTreeEncoder)
         ({"dropout": -0.1}, r"dropout must lie in \[0, 1\), got -0.1"),
         ({"dropout": 0.1, "cell": torch.nn.Identity()}, "dropout is the built-in cell's"),
         ({"scorer_hidden": 8, "scorer": torch.nn.Identity()}, "scorer_hidden is the built-in scorer's"),
+        ({"slice_size": 8, "scorer": torch.nn.Identity()}, "slice_size is the built-in scorer's"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, object], message: str) -> None:

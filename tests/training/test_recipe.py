@@ -83,21 +83,28 @@ def test_changes_come_on_top_in_order() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("training.sed=1", "--set training.sed=1: there is no setting 'training.sed'; did you mean 'seed'?"),
-        ("trainig.seed=1", "--set trainig.seed=1: there is no setting 'trainig'; did you mean 'training'?"),
-        ("training.seed=x", "--set training.seed=x: training.seed must be a whole number, got 'x'"),
-        ("training=5", "--set training=5: training must be a section [training], got 5"),
+        (
+            "training.sed=1",
+            "there is no setting 'training.sed'; did you mean 'training.seed'?",
+        ),
+        (
+            "training.epochs=3",
+            "there is no setting 'training.epochs'; did you mean 'training.max_epochs'?",
+        ),
+        ("trainig.seed=1", "there is no setting 'trainig'; did you mean 'training'?"),
+        ("training.seed=x", "training.seed must be a whole number, got 'x'"),
+        ("training=5", "training must be a section [training], got 5"),
         (
             "training.selection=f1",
-            "--set training.selection=f1: training.selection must be one of loss, accuracy, got 'f1'",
+            "training.selection must be one of loss, accuracy, got 'f1'",
         ),
-        ("model.d_model=0", "--set model.d_model=0: model.d_model must be at least 1, got 0"),
+        ("model.d_model=0", "model.d_model must be at least 1, got 0"),
     ],
 )
 def test_a_wrong_change_is_refused_with_the_change_itself(change: str, message: str) -> None:
     with pytest.raises(BeamtreeError) as caught:
         load_recipe("listops", [change])
-    assert str(caught.value) == message
+    assert str(caught.value) == f"--set {change}: {message}"
 
 
 def test_a_recipe_may_extend_a_shipped_one_or_a_file_beside_it(tmp_path: Path) -> None:
@@ -143,6 +150,16 @@ def test_an_unknown_recipe_is_answered_with_the_nearest_name() -> None:
     assert str(caught.value) == (
         "there is no recipe 'listops-quik', neither shipped nor a file; did you mean 'listops-quick'?"
     )
+
+
+@pytest.mark.parametrize("name", ["reviews.tsv", "reviews.csv.gz"])
+def test_a_table_in_place_of_a_recipe_is_answered_with_the_command_that_trains_on_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("label\ttext\ngood\tfine\n")
+    with pytest.raises(BeamtreeError, match=f"to train on a table, beamtree train own --data {name}"):
+        load_recipe(name)
 
 
 def test_a_recipe_file_with_a_wrong_type_is_refused_with_key_and_value(tmp_path: Path) -> None:

@@ -45,6 +45,11 @@ def test_the_names_of_the_tables_cannot_be_taken(name: str) -> None:
         register_encoder(name, dot_scored)
 
 
+def test_what_cannot_be_called_is_no_encoder() -> None:
+    with pytest.raises(BeamtreeError, match=r"make must be a class or function .* got 'x'"):
+        register_encoder("quiet", "x")
+
+
 def test_a_recipe_trains_it_and_its_model_loads_where_it_is_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
