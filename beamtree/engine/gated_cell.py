@@ -9,14 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from beamtree.kernels.weights import CellWeights
 from beamtree.pytorch.precision import in_blocks
 
 
 class GatedCell:
     """`GatedRecursiveCell` as a function of its six parameters; products in `product_dtype` (autocast)."""
 
-    def __init__(self, parameters: list[Tensor], product_dtype: torch.dtype, eps: float = 1e-5) -> None:
-        w1, b1, w2, b2, self.norm_weight, self.norm_bias = parameters
+    def __init__(self, weights: CellWeights, product_dtype: torch.dtype, eps: float = 1e-5) -> None:
+        w1, b1, w2, b2, self.norm_weight, self.norm_bias = weights
         self.dtype = w1.dtype
         self.wide = torch.promote_types(w1.dtype, torch.float32)
         self.product_dtype = product_dtype

@@ -11,16 +11,15 @@ from beamtree.engine.gated_cell import GatedCell
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Options, Tape, empty_results, find_lineages, inner_nodes, merge_positions
 from beamtree.engine.replay import replay
-from beamtree.engine.scores import ParentScore, SlicedScore
+from beamtree.engine.scores import ParentScore, SlicedScore, weight_gradients
 from beamtree.engine.search import search
+from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.derivatives import NO_SECOND_DERIVATIVE, refuse_forward_mode
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.pytorch.precision import product_dtype
 from beamtree.pytorch.registry import register
-
-_CELL = 6  # the first six weights are the cell's; then four of a sliced or two of an entangled scorer
 
 
 def registered_recursion(
@@ -32,14 +31,14 @@ def registered_recursion(
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     weights = weights_of(cell, scorer)
-    refuse_forward_mode(leaves, *weights)
+    refuse_forward_mode(leaves, *weights.flat())
     products = product_dtype(leaves)
     if leaves.is_cuda and options.pins is None:
         from beamtree.kernels.fused_recursion import fused_recursion, supports
         from beamtree.kernels.given import given_search
 
         beam_size, seed, noisy, dropout, merges, _, need_nodes = options
-        has_kernels = supports(leaves, weights, beam_size)
+        has_kernels = supports(leaves, weights.flat(), beam_size)
         if has_kernels and merges is None:
             return fused_recursion(
                 leaves, lengths, weights, beam_size, seed, noisy, dropout, products, need_nodes
@@ -49,7 +48,7 @@ def registered_recursion(
                 leaves, lengths, weights, seed, dropout, merges, products, need_nodes
             )
     vectors, relative, nodes, offset, lineages, links, *_ = torch.ops.beamtree.search(
-        leaves, lengths, weights, *options, products
+        leaves, lengths, weights.flat(), *options, products
     )
     return vectors, relative, nodes, offset, merge_positions(links, lineages)
 
@@ -61,12 +60,12 @@ def search_parts(
     return _parts(weights_of(cell, scorer), product_dtype(leaves))
 
 
-def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer) -> list[Tensor]:
-    """The cell's six, then the scorer's; by name, as a parametrization changes the order of parameters."""
-    weights = cell.weights()
+def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer) -> Weights[Any]:
+    """By name, as a parametrization changes the order of parameters."""
+    of_cell = CellWeights(*cell.weights())
     if isinstance(scorer, EntangledScorer):
-        return [*weights, *read_part(scorer)]
-    return [*weights, *read_part(scorer.hidden), *read_part(scorer.out)]
+        return Weights(of_cell, EntangledScorerWeights(*read_part(scorer)))
+    return Weights(of_cell, SlicedScorerWeights(*read_part(scorer.hidden), *read_part(scorer.out)))
 
 
 def _search(
@@ -82,8 +81,9 @@ def _search(
     need_nodes: bool,
     product_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    cell, score = _parts(weights, product_dtype)
-    randomness = _randomness(seed, noisy, dropout, weights)
+    named = Weights.of(weights)
+    cell, score = _parts(named, product_dtype)
+    randomness = _randomness(seed, noisy, dropout, named)
     with torch.autocast(leaves.device.type, enabled=False):
         tape = search(
             leaves, lengths, cell, score, beam_size=beam_size, randomness=randomness, merges=merges, pins=pins
@@ -123,8 +123,9 @@ def _replay(
     dropout: float,
     product_dtype: torch.dtype,
 ) -> list[Tensor]:
-    cell, score = _parts(weights, product_dtype)
-    randomness = _randomness(seed, False, dropout, weights)
+    named = Weights.of(weights)
+    cell, score = _parts(named, product_dtype)
+    randomness = _randomness(seed, False, dropout, named)
     with torch.autocast(grad_roots.device.type, enabled=False):
         gradients = replay(
             Tape(*tape),
@@ -137,11 +138,7 @@ def _replay(
             randomness=randomness,
             inner=(lineages, grad_inner),
         )
-    if isinstance(score, ParentScore):  # it runs through the cell, so its first gradients are the cell's too
-        through_scores = gradients.scorer
-        cell_gradients = [a + b for a, b in zip(gradients.cell, through_scores, strict=False)]
-        return [gradients.leaves, *cell_gradients, *through_scores[_CELL:]]
-    return [gradients.leaves, *gradients.cell, *gradients.scorer]
+    return [gradients.leaves, *weight_gradients(gradients.cell, score)]
 
 
 def _fake_replay(
@@ -159,21 +156,17 @@ def _fake_replay(
     return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
 
 
-def _is_entangled(weights: list[Tensor]) -> bool:
-    return len(weights) == _CELL + 2
-
-
-def _parts(weights: list[Tensor], product_dtype: torch.dtype) -> tuple[GatedCell, SlicedScore | ParentScore]:
-    cell = GatedCell(weights[:_CELL], product_dtype)
-    if _is_entangled(weights):
+def _parts(weights: Weights[Any], product_dtype: torch.dtype) -> tuple[GatedCell, SlicedScore | ParentScore]:
+    cell = GatedCell(weights.cell, product_dtype)
+    if weights.entangled:
         return cell, ParentScore(weights, product_dtype)
-    return cell, SlicedScore(weights[_CELL:])
+    return cell, SlicedScore(weights.scorer)
 
 
-def _randomness(seed: Tensor | None, noisy: bool, dropout: float, weights: list[Tensor]) -> Randomness | None:
+def _randomness(seed: Tensor | None, noisy: bool, dropout: float, weights: Weights[Any]) -> Randomness | None:
     if seed is None:
         return None
-    return Randomness(seed, noisy, dropout, hidden_size=weights[0].shape[0], per_pair=_is_entangled(weights))
+    return Randomness(seed, noisy, dropout, hidden_size=weights.cell.b1.shape[0], per_pair=weights.entangled)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -9,16 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beamtree.engine.gated_cell import GatedCell
+from beamtree.kernels.weights import EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.pytorch.precision import in_blocks
 
 
 class SlicedScore:
     """`SlicedScorer` as a function of its four parameters, with its derivative; always at least float32."""
 
-    def __init__(self, parameters: list[Tensor]) -> None:
-        self.dtype = parameters[0].dtype
+    def __init__(self, weights: SlicedScorerWeights) -> None:
+        self.dtype = weights.w1.dtype
         wide = torch.promote_types(self.dtype, torch.float32)
-        self.w1, self.b1, self.w2, self.b2 = (p.to(wide) for p in parameters)
+        self.w1, self.b1, self.w2, self.b2 = (w.to(wide) for w in weights)
         self.slice_size = self.w1.shape[1] // 2
         self.gradients = [torch.zeros_like(p) for p in (self.w1, self.b1, self.w2, self.b2)]
 
@@ -53,12 +54,12 @@ class SlicedScore:
 class ParentScore:
     """`EntangledScorer` on pairs (rows, 2, d), as a function of the cell's six and its own two parameters."""
 
-    def __init__(self, parameters: list[Tensor], product_dtype: torch.dtype) -> None:
-        self.dtype = parameters[0].dtype
+    def __init__(self, weights: Weights[EntangledScorerWeights], product_dtype: torch.dtype) -> None:
+        self.dtype = weights.scorer.w2.dtype
         wide = torch.promote_types(self.dtype, torch.float32)
-        self.cell = GatedCell(parameters[:6], product_dtype)
-        self.weight, self.bias = (p.to(wide) for p in parameters[6:])  # (1, d), (1,)
-        self.gradients = [torch.zeros_like(p, dtype=wide) for p in parameters]
+        self.cell = GatedCell(weights.cell, product_dtype)
+        self.weight, self.bias = (w.to(wide) for w in weights.scorer)  # (1, d), (1,)
+        self.gradients = [torch.zeros_like(w, dtype=wide) for w in weights.flat()]
 
     def __call__(self, pairs: Tensor, keep: Tensor | None = None) -> Tensor:  # (rows, 2, d) -> (rows,)
         return self.of(self.cell(pairs, keep))
@@ -84,3 +85,11 @@ class ParentScore:
     def parameter_gradients(self) -> list[Tensor]:
         """Of the cell's six, then of the scorer's two."""
         return [gradient.to(self.dtype) for gradient in self.gradients]
+
+
+def weight_gradients(cell: list[Tensor], score: SlicedScore | ParentScore) -> list[Tensor]:
+    """Gradients of all weights, from those that came through nodes to the cell's, and the score's own."""
+    if isinstance(score, SlicedScore):
+        return [*cell, *score.parameter_gradients()]
+    through_scores = Weights.of(score.parameter_gradients())
+    return [*(a + b for a, b in zip(cell, through_scores.cell, strict=True)), *through_scores.scorer]

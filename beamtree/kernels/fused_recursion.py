@@ -5,25 +5,25 @@ tensors out. Eager code calls the same two functions through an autograd functio
 less. The Triton kernels are imported when the first search runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from beamtree.kernels.runtime.products import float32_precision
+from beamtree.kernels.weights import Weights
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.registry import HAS_TRITON, has_kernels, register
 from beamtree.pytorch.tracing import is_compiling
 
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
-ENTANGLED = 8  # weights with an entangled scorer; ten with a sliced one
 TAPE = 3  # tensors of the tape, after the five outputs that users see
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def supports(leaves: Tensor, weights: list[Tensor], beam_size: int) -> bool:
+def supports(leaves: Tensor, weights: Sequence[Tensor], beam_size: int) -> bool:
     """Whether the kernels cover this case; the plain engine covers every case."""
     return (
         leaves.is_cuda
@@ -38,7 +38,7 @@ def supports(leaves: Tensor, weights: list[Tensor], beam_size: int) -> bool:
 def fused_recursion(
     leaves: Tensor,  # (B, n, d)
     lengths: Tensor,  # (B,)
-    weights: list[Tensor],  # the cell's six, the scorer's four
+    weights: Weights[Any],
     beam_size: int,
     seed: Tensor | None,
     noisy: bool,
@@ -52,10 +52,10 @@ def fused_recursion(
         seed = lengths  # nobody reads it; a tensor of its own would cost a launch
     options = (beam_size, noisy, dropout, product_dtype, need_nodes)
     if is_compiling():
-        return torch.ops.beamtree.fused_search(leaves, lengths, seed, *options, weights)[:5]
+        return torch.ops.beamtree.fused_search(leaves, lengths, seed, *options, weights.flat())[:5]
     if not torch.is_grad_enabled():
-        return run_search(leaves, lengths, seed, *options, weights, record=False)[:5]
-    return _Recursion.apply(leaves, lengths, seed, *options, *weights)
+        return run_search(leaves, lengths, seed, *options, weights.flat(), record=False)[:5]
+    return _Recursion.apply(leaves, lengths, seed, *options, *weights.flat())
 
 
 def precision_of(product_dtype: torch.dtype) -> str:
@@ -105,15 +105,14 @@ def run_search(
     from beamtree.kernels.entangled import entangled_search
     from beamtree.kernels.search import fused_search
 
-    entangled = len(weights) == ENTANGLED
-    search: Callable[..., Any] = entangled_search.search if entangled else fused_search.search
-    named = fused_search.EntangledWeights if entangled else fused_search.Weights
+    named = Weights.of(aligned(w) for w in weights)
+    search: Callable[..., Any] = entangled_search.search if named.entangled else fused_search.search
     _refuse_capture(leaves)
     with torch.cuda.device_of(leaves), without_autocast(leaves):
         found, tape = search(
             leaves.contiguous(),
             lengths.contiguous(),
-            named(*(aligned(w) for w in weights)),
+            named,
             seed,
             beam_size=beam_size,
             dropout=dropout,
@@ -142,9 +141,8 @@ def _replay(
     from beamtree.kernels.replay import fused_replay
     from beamtree.kernels.search import fused_search
 
-    entangled = len(weights) == ENTANGLED
-    replay: Callable[..., list[Tensor]] = entangled_replay.replay if entangled else fused_replay.replay
-    named = fused_search.EntangledWeights if entangled else fused_search.Weights
+    named = Weights.of(aligned(w) for w in weights)
+    replay: Callable[..., list[Tensor]] = entangled_replay.replay if named.entangled else fused_replay.replay
     _refuse_capture(grad_roots)
     with torch.cuda.device_of(grad_roots), without_autocast(grad_roots):
         return replay(
@@ -154,7 +152,7 @@ def _replay(
             relative,
             lengths.contiguous(),
             fused_search.Tape(*tape),
-            named(*(aligned(w) for w in weights)),
+            named,
             seed,
             n=n,
             dropout=dropout,

@@ -152,7 +152,7 @@ class BeamTreeGRC(TreeEncoder):
             return self.propose
         from beamtree.kernels.zoo.parents import flatten, propose
 
-        weights = flatten(weights_of(cell, scorer))
+        weights = flatten(weights_of(cell, scorer).flat())
 
         def by_kernels(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
             keep = cell.draw_keep(*left.shape[:-1])

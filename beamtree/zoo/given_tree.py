@@ -11,6 +11,7 @@ from torch import Tensor
 from beamtree.engine.gated_cell import GatedCell
 from beamtree.kernels.fused_recursion import supports
 from beamtree.kernels.given.compose import compose_levels
+from beamtree.kernels.weights import CellWeights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.loops import follow_merges
@@ -39,7 +40,7 @@ def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed
     if has_levels(leaves, cell):
         levels = Levels.of(merges)
         keep = cell.draw_keep(len(levels.children))
-        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), cell.weights())
+        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), CellWeights(*cell.weights()))
         return Followed(nodes, levels.made, levels.roots)
     return _follow_plan(leaves, merges, cell)
 
@@ -104,7 +105,7 @@ class _GivenTree(torch.autograd.Function):
         ctx: Any, leaves: Tensor, plan: Plan, keep: Tensor | None, product: torch.dtype, *parameters: Tensor
     ) -> Tensor:
         B, n, d = leaves.shape
-        cell = GatedCell(list(parameters), product)
+        cell = GatedCell(CellWeights(*parameters), product)
         nodes = leaves.new_empty(B * n + len(plan.children), d)
         nodes[: B * n] = leaves.reshape(-1, d)
         for level in plan.levels():
@@ -119,7 +120,7 @@ class _GivenTree(torch.autograd.Function):
         refuse_double_backward()
         nodes, keep, *parameters = ctx.saved_tensors
         plan, (B, n, d) = ctx.plan, ctx.shape
-        cell = GatedCell(parameters, ctx.product)
+        cell = GatedCell(CellWeights(*parameters), ctx.product)
         cell.recall(nodes[plan.children], keep)
         grad = grad_nodes.to(torch.promote_types(nodes.dtype, torch.float32), copy=True)
         merged = grad[B * n :]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from beamtree.engine.scores import ParentScore, SlicedScore
+from beamtree.kernels.weights import EntangledScorerWeights, SlicedScorerWeights, Weights
 
 
 class Judge(Protocol):
@@ -13,10 +14,11 @@ class Judge(Protocol):
 
     makes_parents: bool
 
+    @property
+    def score(self) -> SlicedScore | ParentScore: ...
     def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]: ...
     def pull(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> Tensor: ...
     def pull_parameters(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> None: ...
-    def parameter_gradients(self) -> list[Tensor]: ...
 
 
 class SlicedJudge:
@@ -24,8 +26,8 @@ class SlicedJudge:
 
     makes_parents = False
 
-    def __init__(self, parameters: list[Tensor]) -> None:
-        self.score, self.slopes = SlicedScore(parameters), SlicedScore(parameters)
+    def __init__(self, weights: SlicedScorerWeights) -> None:
+        self.score, self.slopes = SlicedScore(weights), SlicedScore(weights)
 
     def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, None]:
         return self.score(pairs), None
@@ -36,17 +38,14 @@ class SlicedJudge:
     def pull_parameters(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> None:
         self.score.pull(pairs, grad)
 
-    def parameter_gradients(self) -> list[Tensor]:
-        return self.score.parameter_gradients()
-
 
 class EntangledJudge:
     """e = w·cell(l, r) + b, of the cell's six parameters and the scorer's two."""
 
     makes_parents = True
 
-    def __init__(self, parameters: list[Tensor], product_dtype: torch.dtype) -> None:
-        self.score = ParentScore(parameters, product_dtype)
+    def __init__(self, weights: Weights[EntangledScorerWeights], product_dtype: torch.dtype) -> None:
+        self.score = ParentScore(weights, product_dtype)
 
     def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         parents = self.score.cell(pairs, keep)
@@ -58,6 +57,3 @@ class EntangledJudge:
 
     def pull_parameters(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> None:
         self.score.pull(pairs, grad, keep)
-
-    def parameter_gradients(self) -> list[Tensor]:
-        return self.score.parameter_gradients()

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 from beamtree.engine.gated_cell import GatedCell
 from beamtree.engine.operators import weights_of
+from beamtree.engine.scores import weight_gradients
 from beamtree.graphs.whole_graphs import Outputs
+from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.derivatives import refuse_double_backward
@@ -31,7 +33,7 @@ def straight_through_tree(
     `keep`: a dropout mask a merge (sliced) or pair (entangled).
     """
     product = product_dtype(leaves)
-    parameters = weights_of(cell, scorer)
+    parameters = weights_of(cell, scorer).flat()
     steps = leaves.shape[1] - 1
     merges = schedule.order.new_full((schedule.B, steps), -1)
     if schedule.made == 0:
@@ -94,17 +96,13 @@ class _StraightThroughTree(torch.autograd.Function):
         )
         for rows, some, mask in in_chunks(found.pairs, keep if judge.makes_parents else None):
             judge.pull_parameters(nodes[some], mask, found.scores[rows])
-        gradients = cell.parameter_gradients(found.merged)
-        of_scores = judge.parameter_gradients()
-        if judge.makes_parents:
-            gradients = [a + b for a, b in zip(gradients, of_scores, strict=False)]
-            of_scores = of_scores[6:]
-        return found.leaves.to(nodes.dtype), None, None, None, None, None, *gradients, *of_scores
+        gradients = weight_gradients(cell.parameter_gradients(found.merged), judge.score)
+        return found.leaves.to(nodes.dtype), None, None, None, None, None, *gradients
 
 
 def _parts(parameters: tuple[Tensor, ...], product: torch.dtype) -> tuple[GatedCell, Judge]:
-    """The cell of the first six parameters, and the judge: two more make it entangled, four sliced."""
-    cell = GatedCell(list(parameters[:6]), product)
-    if len(parameters) == 8:
-        return cell, EntangledJudge(list(parameters), product)
-    return cell, SlicedJudge(list(parameters[6:]))
+    weights = Weights.of(parameters)
+    cell = GatedCell(weights.cell, product)
+    if weights.entangled:
+        return cell, EntangledJudge(weights, product)
+    return cell, SlicedJudge(weights.scorer)

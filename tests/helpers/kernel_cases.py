@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 
 pytest.importorskip("triton")
@@ -43,7 +44,7 @@ def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = F
     from beamtree.kernels import fused_recursion as fused
 
     options = (K, case.seed, noisy, dropout, torch.float32, need_nodes)
-    return fused.fused_recursion(case.leaves, case.lengths, case.weights, *options)
+    return fused.fused_recursion(case.leaves, case.lengths, Weights.of(case.weights), *options)
 
 
 def assert_gradients_agree(case: Case, mine: Tensor, theirs: Tensor, rtol: float) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from beamtree import create_encoder
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
+from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer
 
@@ -37,7 +38,7 @@ class Recursion(nn.Module):
     def forward(self, leaves: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         """Roots, scores, merges and relative scores."""
         roots, relative, _, offset, merges = fused.fused_recursion(
-            leaves, lengths, list(self.parameters()), *self.options(leaves), torch.float32
+            leaves, lengths, Weights.of(self.parameters()), *self.options(leaves), torch.float32
         )
         return roots, relative + offset.unsqueeze(1), merges, relative
 

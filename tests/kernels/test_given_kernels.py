@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from beamtree import create_encoder
 from beamtree.kernels.given import compose as operators
+from beamtree.kernels.weights import CellWeights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.trees.levels import Levels
 from beamtree.zoo import fixed_trees, given_tree
@@ -40,7 +41,7 @@ def compare(
     leaves = torch.randn(B, n, d, device=DEVICE, requires_grad=True)
     levels, plan = Levels.of(merges.to(DEVICE)), Plan.of(merges)
     keep, rows = cell.draw_keep(len(levels.children)), B * n + len(plan.children)
-    weights = list(cell.parameters())
+    weights = CellWeights(*cell.weights())
     found = operators.compose_levels(leaves, *levels[:3], keep, dtype, weights)[:rows]
 
     exact = GatedRecursiveCell(d, hidden_size=cell.hidden_size, dtype=torch.float64)
@@ -82,7 +83,7 @@ def test_the_gradient_is_the_same_every_time() -> None:
     merges = random_merges(torch.tensor(MIXED), 7)
     levels, cell = Levels.of(merges.to(DEVICE)), make_cell(16)
     leaves = torch.randn(6, 7, 16, device=DEVICE, requires_grad=True)
-    weights = list(cell.parameters())
+    weights = CellWeights(*cell.weights())
     runs = []
     for _ in range(2):
         nodes = operators.compose_levels(leaves, *levels[:3], None, torch.float32, weights)

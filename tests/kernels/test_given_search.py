@@ -45,9 +45,9 @@ def compare(lengths: list[int], merges: Tensor, *, d: int = 16, dropout: float =
 
     directions = [torch.randn_like(y) for y in expected[:3]]
     here = [y.float().to(DEVICE) for y in directions]
-    got = torch.autograd.grad(found[:3], [leaves, *weights], here)
+    got = torch.autograd.grad(found[:3], [leaves, *weights.flat()], here)
     exact_weights = weights_of(exact_cell, exact_scorer)
-    wanted = torch.autograd.grad(expected[:3], [exact_leaves, *exact_weights], directions)
+    wanted = torch.autograd.grad(expected[:3], [exact_leaves, *exact_weights.flat()], directions)
     assert furthest([g.cpu() for g in got], list(wanted)) < 5e-6
 
 
@@ -97,7 +97,7 @@ def test_a_compiler_is_told_the_right_shapes(need_nodes: bool) -> None:
     merges = random_merges(torch.tensor(MIXED), 7)
     weights = weights_of(GatedRecursiveCell(16, hidden_size=24), SlicedScorer(16, slice_size=8))
     tensors = [torch.randn(6, 7, 16), torch.tensor(MIXED), torch.tensor(SEED), merges]
-    options = (0.1, torch.float32, need_nodes, [w.detach().to(DEVICE) for w in weights])
+    options = (0.1, torch.float32, need_nodes, [w.detach().to(DEVICE) for w in weights.flat()])
     torch.library.opcheck(
         torch.ops.beamtree.fused_follow,
         (*(x.to(DEVICE) for x in tensors), *options),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
+from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import SlicedScorer
 
@@ -52,7 +53,7 @@ class Recursion(torch.nn.Module):
         dropout = self.dropout if self.training else 0.0
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float32
         return fused.fused_recursion(
-            leaves, lengths, self.weights(), self.K, key, self.training, dropout, dtype
+            leaves, lengths, Weights.of(self.weights()), self.K, key, self.training, dropout, dtype
         )
 
     def plain(self, leaves: Tensor, lengths: Tensor, seed: int = 5) -> tuple[Tensor, Tensor, Tensor]:

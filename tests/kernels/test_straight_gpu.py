@@ -12,6 +12,7 @@ from torch import nn
 
 from beamtree import create_encoder
 from beamtree.kernels.straight.straight_recursion import straight_through
+from beamtree.kernels.weights import Weights
 from beamtree.nn.contextualizer import BeamTreeContextualizer
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
@@ -43,7 +44,7 @@ def test_trees_and_gradients_are_those_of_float64_and_always_the_same(
     torch.set_float32_matmul_precision(precision)
     torch.manual_seed(0)
     case = make([n, 1, *torch.randint(1, n + 1, (B - 2,)).tolist()], entangled, d, 4 * d)
-    arguments = (case.lengths, case.weights, case.seed, True, 0.1, torch.float32)
+    arguments = (case.lengths, Weights.of(case.weights), case.seed, True, 0.1, torch.float32)
     root, merges, _ = straight_through(case.leaves, *arguments)
     other, other_root, other_merges = exact(case, True, 0.1, merges)
     same = (merges == other_merges).all(1, keepdim=True)  # rounding may decide a near-tie

@@ -15,6 +15,7 @@ from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, draw_keep, gumbel
 from beamtree.kernels.straight import straight_recursion as operator
 from beamtree.kernels.straight import straight_replay
 from beamtree.kernels.straight.straight_recursion import straight_through, supports
+from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.zoo import gumbel_tree, gumbel_tree_plain
@@ -98,7 +99,7 @@ def assert_gradients_agree(case: Case, loss: Tensor, other: Case, other_loss: Te
 
 def compare(case: Case, *, noisy: bool = False, dropout: float = 0.0, rtol: float = 2e-4) -> None:
     root, merges, nodes = straight_through(
-        case.leaves, case.lengths, case.weights, case.seed, noisy, dropout, torch.float32
+        case.leaves, case.lengths, Weights.of(case.weights), case.seed, noisy, dropout, torch.float32
     )
     assert nodes.shape[1] == 0
     other, other_root, other_merges = exact(case, noisy, dropout, merges)
@@ -136,7 +137,9 @@ def test_lists_and_batches_in_pieces_give_the_same(entangled: bool, monkeypatch:
 def test_a_sequence_of_one_token_is_its_leaf(lengths: list[int]) -> None:
     case = make(lengths, False)
     leaves = torch.cat((case.leaves, case.leaves), 1).detach().requires_grad_()  # longer than any sequence
-    root, merges, _ = straight_through(leaves, case.lengths, case.weights, None, False, 0.0, torch.float32)
+    root, merges, _ = straight_through(
+        leaves, case.lengths, Weights.of(case.weights), None, False, 0.0, torch.float32
+    )
     assert torch.equal(root[1], leaves[1, 0])
     assert (merges[1] == -1).all()
     grads = torch.autograd.grad(root[1].sum(), [leaves, *case.weights])
@@ -180,7 +183,9 @@ def test_noise_and_dropout_are_for_training_only_and_new_each_time(monkeypatch: 
 
 def test_a_second_derivative_and_changed_weights_are_refused() -> None:
     case = make([2], False)
-    root, *_ = straight_through(case.leaves, case.lengths, case.weights, None, False, 0.0, torch.float32)
+    root, *_ = straight_through(
+        case.leaves, case.lengths, Weights.of(case.weights), None, False, 0.0, torch.float32
+    )
     with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(root.sum(), case.leaves, create_graph=True)
     with torch.no_grad():

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from beamtree import GatedRecursiveCell
 from beamtree.engine.gated_cell import GatedCell
+from beamtree.kernels.weights import CellWeights
 from beamtree.parts.leaf import LeafTransform
 
 D = 5
@@ -126,7 +127,7 @@ def test_the_written_out_derivative_is_autograds(masked: bool) -> None:
     parents = model(pair[:, 0], pair[:, 1], keep)
     expected = torch.autograd.grad(parents, [pair, *model.parameters()], grad)
 
-    function = GatedCell([p.detach() for p in model.parameters()], torch.float64)
+    function = GatedCell(CellWeights(*(p.detach() for p in model.parameters())), torch.float64)
     torch.testing.assert_close(function(pair.detach(), keep), parents.detach(), rtol=0, atol=1e-13)
     function.recall(pair.detach(), keep)
     torch.testing.assert_close(function.recalled(), parents.detach(), rtol=0, atol=1e-13)
@@ -143,7 +144,7 @@ def test_with_rounded_products_the_function_is_the_cell_under_autocast() -> None
     pair = torch.randn(20, 2, D)
     with torch.autocast("cpu", torch.bfloat16):
         expected = model(pair[:, 0], pair[:, 1])
-    function = GatedCell([p.detach() for p in model.parameters()], torch.bfloat16)
+    function = GatedCell(CellWeights(*(p.detach() for p in model.parameters())), torch.bfloat16)
     found = function(pair, None)
     assert found.dtype == expected.dtype == torch.float32
     torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-5)

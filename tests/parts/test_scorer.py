@@ -7,6 +7,7 @@ import torch
 
 from beamtree import EntangledScorer, SlicedScorer
 from beamtree.engine.scores import SlicedScore
+from beamtree.kernels.weights import SlicedScorerWeights
 
 D = 6
 
@@ -91,7 +92,7 @@ def test_the_written_out_derivative_is_autograds_summed_over_calls() -> None:
     scores = model(pairs[:, 0], pairs[:, 1])
     expected = torch.autograd.grad(scores, [pairs, *model.parameters()], grad)
 
-    function = SlicedScore([p.detach() for p in model.parameters()])
+    function = SlicedScore(SlicedScorerWeights(*(p.detach() for p in model.parameters())))
     torch.testing.assert_close(function(pairs.detach()), scores.detach(), rtol=0, atol=1e-13)
     parts = [function.pull(pairs[rows].detach(), grad[rows]) for rows in (slice(0, 3), slice(3, 8))]
     torch.testing.assert_close(torch.cat(parts), expected[0], rtol=1e-10, atol=1e-12)

@@ -10,7 +10,7 @@ from beamtree.kernels.entangled import entangled_pairs
 from beamtree.kernels.replay import level_kernels
 from beamtree.kernels.replay.survivors import pieces
 from beamtree.kernels.runtime.products import product
-from beamtree.kernels.search.fused_search import EntangledWeights
+from beamtree.kernels.weights import EntangledScorerWeights, Weights
 from beamtree.pytorch.launch import launch
 
 ROWS_AT_ONCE = 16384  # bounds the activations that are held
@@ -41,13 +41,18 @@ def activate(hidden: Tensor, names: Tensor, seed: Tensor, dropout: float) -> Ten
 
 
 def make(
-    pairs: Tensor, names: Tensor, weights: EntangledWeights, seed: Tensor, dropout: float, precision: str
+    pairs: Tensor,
+    names: Tensor,
+    weights: Weights[EntangledScorerWeights],
+    seed: Tensor,
+    dropout: float,
+    precision: str,
 ) -> Made:
     """The parents of pairs (m, 2·d), m > 0."""
-    m, d = len(pairs), weights.gamma.shape[0]
-    hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
+    m, d = len(pairs), weights.cell.gamma.shape[0]
+    hidden = product(pairs, weights.cell.w1.t(), precision, bias=weights.cell.b1)
     activated = activate(hidden, names, seed, dropout)
-    gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
+    gates = product(activated, weights.cell.w2.t(), precision, bias=weights.cell.b2)
     opened, normed, scales = pieces(torch.empty, pairs.device, (m, 2 * d), (m, d), (m,))
     launch(level_kernels.open_gates_kernel, (triton.cdiv(m, _row_block(d)),),
         gates, pairs, opened, normed, scales, m,
@@ -61,12 +66,12 @@ class Pulled(NamedTuple):
     weights: list[Tensor]  # of the cell's six, then of the scorer's two
 
 
-def pull(made: Made, grads: Tensor, weights: EntangledWeights, precision: str) -> Pulled:
+def pull(made: Made, grads: Tensor, weights: Weights[EntangledScorerWeights], precision: str) -> Pulled:
     """Gradients of scores (m,) → gradients of the pairs and of the weights; `made` is used up."""
     pairs, hidden, activated, gates, _, normed, _ = made
     children = pull_to_children(made, grads, weights, precision)
     along, total = grads @ normed, grads.sum(0, keepdim=True)
-    w = weights.scorer_w2[0]
+    w = weights.scorer.w2[0]
     to_weights = [
         product(hidden.t(), pairs, precision),
         hidden.sum(0),
@@ -74,22 +79,24 @@ def pull(made: Made, grads: Tensor, weights: EntangledWeights, precision: str) -
         gates.sum(0),
         w * along,
         w * total,
-        torch.addcmul(weights.beta * total, weights.gamma, along).unsqueeze(0),
+        torch.addcmul(weights.cell.beta * total, weights.cell.gamma, along).unsqueeze(0),
         total,
     ]
     return Pulled(children, to_weights)
 
 
-def pull_to_children(made: Made, grads: Tensor, weights: EntangledWeights, precision: str) -> Tensor:
+def pull_to_children(
+    made: Made, grads: Tensor, weights: Weights[EntangledScorerWeights], precision: str
+) -> Tensor:
     """The gradients of the pairs alone, (m, 2, d)."""
     _, hidden, _, gates, opened, normed, scales = made
     m, d = normed.shape
     launch(entangled_pairs.pull_scores_kernel, (triton.cdiv(m, _row_block(d)),),
-        grads, normed, scales, weights.gamma, weights.scorer_w2, gates, opened, m,
+        grads, normed, scales, weights.cell.gamma, weights.scorer.w2, gates, opened, m,
         D=d, BLOCK_M=_row_block(d), ALL_D=triton.next_power_of_2(d), num_warps=4,
     )  # fmt: skip
-    hidden *= product(gates, weights.w2, precision)
-    opened += product(hidden, weights.w1, precision)
+    hidden *= product(gates, weights.cell.w2, precision)
+    opened += product(hidden, weights.cell.w1, precision)
     return opened.view(m, 2, d)
 
 

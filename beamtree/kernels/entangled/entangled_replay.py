@@ -12,7 +12,8 @@ from beamtree.kernels.entangled import entangled_cell, entangled_pairs
 from beamtree.kernels.replay import survivor_kernels
 from beamtree.kernels.replay.cell_replay import NodeGradients, goes_by_library, through_cell
 from beamtree.kernels.replay.survivors import find_survivors, pieces
-from beamtree.kernels.search.fused_search import EntangledWeights, Tape
+from beamtree.kernels.search.fused_search import Tape
+from beamtree.kernels.weights import EntangledScorerWeights, Weights
 from beamtree.pytorch.launch import launch
 
 
@@ -23,7 +24,7 @@ def replay(
     relative: Tensor,  # (B, K)
     lengths: Tensor,
     tape: Tape,
-    weights: EntangledWeights,
+    weights: Weights[EntangledScorerWeights],
     seed: Tensor,
     *,
     n: int,
@@ -65,13 +66,13 @@ def replay(
         pulled = entangled_cell.pull(made, beside[rows], weights, precision)
         gradients.index_add_(0, children[rows].view(-1), pulled.children.view(-1, d))
         sums.append(pulled.weights)
-    gradients[B * n :].addr_(chosen, weights.scorer_w2[0])
+    gradients[B * n :].addr_(chosen, weights.scorer.w2[0])
 
     by_node = NodeGradients(some, slots, lengths, relative, grad_roots, grad_inner, gradients, parents, pairs)
     nothing = gradients[:0, :0]
     grad_leaves, by_cell, to_bias = through_cell(
         by_node,
-        weights,
+        weights.cell,
         lambda hidden: entangled_cell.activate(hidden, chosen_names, seed, dropout),
         (nothing, chosen, nothing),
         n=n,

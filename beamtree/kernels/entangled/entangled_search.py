@@ -13,9 +13,10 @@ from torch import Tensor
 from beamtree.kernels.entangled import entangled_cell
 from beamtree.kernels.entangled import entangled_kernels as kernels
 from beamtree.kernels.search import plan as plans
-from beamtree.kernels.search.fused_search import EntangledWeights, Found, Tape, follow
+from beamtree.kernels.search.fused_search import Found, Tape, follow
 from beamtree.kernels.search.plan import Plan, can_chain, chunks_of
 from beamtree.kernels.search.step_kernels import leaf_lists_kernel
+from beamtree.kernels.weights import EntangledScorerWeights, Weights
 
 
 class EntangledPlan(Plan):
@@ -78,7 +79,7 @@ class EntangledPlan(Plan):
 def search(
     leaves: Tensor,  # (B, n, d) float32, contiguous
     lengths: Tensor,  # (B,) int64, contiguous
-    weights: EntangledWeights,
+    weights: Weights[EntangledScorerWeights],
     seed: Tensor,
     *,
     beam_size: int,
@@ -88,7 +89,7 @@ def search(
     record: bool,
 ) -> tuple[Found, Tape]:
     B, n, d = leaves.shape
-    units = weights.b1.shape[0]
+    units = weights.cell.b1.shape[0]
     chains = leaves.is_cuda and can_chain(leaves.device)
     plan = EntangledPlan(B, beam_size, d, 0, 0, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
     prepare = partial(_score_leaves, leaves, weights, seed, dropout, plan)
@@ -97,7 +98,7 @@ def search(
 
 def _score_leaves(
     leaves: Tensor,
-    weights: EntangledWeights,
+    weights: Weights[EntangledScorerWeights],
     seed: Tensor,
     dropout: float,
     plan: Plan,
@@ -117,10 +118,10 @@ def _score_leaves(
     for start in range(0, count, entangled_cell.ROWS_AT_ONCE):
         some = slice(start, start + entangled_cell.ROWS_AT_ONCE)
         made = entangled_cell.make(pairs[some], names[some], weights, seed, dropout, plan.precision)
-        torch.addcmul(weights.beta, made.normed, weights.gamma, out=parents[some])
+        torch.addcmul(weights.cell.beta, made.normed, weights.cell.gamma, out=parents[some])
     candidates = scratch["candidates"][: B * rows * d].view(B, rows, d)
     candidates[:, : n - 1] = parents.view(B, n - 1, d)
-    scores = torch.addmv(weights.scorer_b2, parents, weights.scorer_w2[0])
+    scores = torch.addmv(weights.scorer.b2, parents, weights.scorer.w2[0])
     lists = scratch["pair_scores"][: B * plan.K * n].view(B, plan.K, n)
     lists[:, 0, : n - 1] = scores.view(B, n - 1)
 

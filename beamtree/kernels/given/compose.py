@@ -9,6 +9,7 @@ from torch import Tensor
 
 from beamtree.kernels.fused_recursion import TAGS, refuse_second_derivative
 from beamtree.kernels.runtime.products import HALF
+from beamtree.kernels.weights import CellWeights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.registry import register
@@ -26,10 +27,12 @@ def compose_levels(
     height: Tensor,  # () int32: how many levels have merges
     keep: Tensor | None,  # (N, hidden) dropout masks
     product_dtype: torch.dtype,  # half under autocast
-    weights: list[Tensor],  # the cell's six
+    weights: CellWeights,
 ) -> Tensor:
     """All nodes, (B·n + N, d): leaves first, then the merges; rows without a merge have no meaning."""
-    nodes: Tensor = torch.ops.beamtree.compose(leaves, children, starts, height, keep, product_dtype, weights)
+    nodes: Tensor = torch.ops.beamtree.compose(
+        leaves, children, starts, height, keep, product_dtype, list(weights)
+    )
     return nodes
 
 
@@ -73,7 +76,7 @@ def _decompose(
 ) -> list[Tensor]:
     """Gradients of the leaves and of the cell's six parameters."""
     from beamtree.kernels.given import given_kernels
-    from beamtree.kernels.replay.cell_replay import CellWeights, through_levels
+    from beamtree.kernels.replay.cell_replay import through_levels
 
     rows, d = nodes.shape
     N, units = children.shape[0], weights[0].shape[0]

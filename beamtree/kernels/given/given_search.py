@@ -13,6 +13,7 @@ from beamtree.kernels.fused_recursion import TAGS, Outputs, keep_tape, replay_ta
 from beamtree.kernels.given.compose import compose_levels
 from beamtree.kernels.runtime.products import float32_precision, product
 from beamtree.kernels.runtime.random_bits import draw_keep
+from beamtree.kernels.weights import SlicedScorerWeights, Weights
 from beamtree.pytorch.launch import launch, power_of_two
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.registry import register
@@ -24,7 +25,7 @@ WIDEST = 1024  # places of a list that a program moves at once
 def follow_merges(
     leaves: Tensor,  # (B, n, d)
     lengths: Tensor,  # (B,)
-    weights: list[Tensor],  # the cell's six, the scorer's four
+    weights: Weights[SlicedScorerWeights],
     seed: Tensor | None,
     dropout: float,
     merges: Tensor,  # (B, n−1)
@@ -34,7 +35,7 @@ def follow_merges(
     """As `fused_recursion` with one beam: roots, relative scores, inner nodes, offset, merges."""
     seed = lengths if seed is None else seed  # nobody reads it
     return torch.ops.beamtree.fused_follow(
-        leaves, lengths, seed, merges, dropout, product_dtype, need_nodes, weights
+        leaves, lengths, seed, merges, dropout, product_dtype, need_nodes, weights.flat()
     )[:5]
 
 
@@ -53,16 +54,17 @@ def _follow(
 
     B, n, d = leaves.shape
     steps, device = n - 1, leaves.device
-    scorer_w1, scorer_b1, scorer_w2, scorer_b2 = (w.contiguous() for w in weights[6:])
+    cell, scorer = Weights.of(weights)
+    scorer_w1, scorer_b1, scorer_w2, scorer_b2 = (w.contiguous() for w in scorer)
     H, s = scorer_w1.shape[0], scorer_w1.shape[1] // 2
     with torch.cuda.device_of(leaves), without_autocast(leaves):
         levels = Levels.of(merges)
         step, sequence = levels.order % max(steps, 1), levels.order // max(steps, 1)
         keep = None
         if dropout > 0.0:
-            units = weights[0].shape[0]
+            units = cell.b1.shape[0]
             keep = draw_keep(seed, step, sequence, torch.zeros_like(step), units, dropout, leaves.dtype)
-        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype, weights[:6])
+        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype, cell)
         by_id = torch.cat((torch.arange(B * n, device=device).view(B, n), levels.made.clamp(min=0)), 1)
         made = B * steps
         tape = Tape(

@@ -10,7 +10,7 @@ from beamtree.kernels.replay import level_kernels, sum_kernels, survivor_kernels
 from beamtree.kernels.replay.survivors import Survivors, pieces
 from beamtree.kernels.runtime.products import product
 from beamtree.kernels.search import inner_kernels
-from beamtree.kernels.search.fused_search import EntangledWeights, Weights
+from beamtree.kernels.weights import CellWeights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 WIDEST_FUSED = 256  # beyond, the library's products for each level are faster
@@ -20,17 +20,6 @@ SPLITS = 16  # programs that share the rows of a sum over them
 def goes_by_library(d: int) -> bool:
     """Whether the host takes a launch for each level, and so must know where they start."""
     return d > WIDEST_FUSED
-
-
-class CellWeights(NamedTuple):
-    """The cell's parameters alone."""
-
-    w1: Tensor  # (hidden, 2·d)
-    b1: Tensor
-    w2: Tensor  # (4·d, hidden)
-    b2: Tensor
-    gamma: Tensor  # (d,)
-    beta: Tensor
 
 
 class NodeGradients(NamedTuple):
@@ -49,7 +38,7 @@ class NodeGradients(NamedTuple):
 
 def through_cell(
     nodes: NodeGradients,
-    weights: Weights | EntangledWeights,
+    weights: CellWeights,
     activate: Callable[[Tensor], Tensor],  # h -> u = keep·GELU(h); h becomes ∂u/∂h
     by_scorer: tuple[Tensor, Tensor, Tensor],  # activity (N, H), ∂L/∂e (N,), ∂L/∂projections (B·n + N, 2·H)
     *,
@@ -98,7 +87,7 @@ def through_levels(
     pairs: Tensor,  # (N, 2·d)
     gradients: Tensor,  # (B·n + N, d)
     parents: Tensor,  # (B·n + N, K)
-    weights: Weights | EntangledWeights | CellWeights,
+    weights: CellWeights,
     activate: Callable[[Tensor], Tensor],
     descend: Callable[..., None],  # by_node, gates, hidden, totals, sums: a node's children get their share
     by_scorer: tuple[Tensor, Tensor, Tensor],
@@ -169,7 +158,7 @@ def _descend(
     hidden: Tensor,
     totals: Tensor,
     sums: Tensor,
-    weights: Weights | EntangledWeights,
+    weights: CellWeights,
     first_row: int,
     K: int,
     precision: str,
@@ -218,7 +207,7 @@ def _descend_by_library(
     hidden: Tensor,
     totals: Tensor,
     sums: Tensor,
-    weights: Weights | EntangledWeights,
+    weights: CellWeights,
     first_row: int,
     K: int,
     precision: str,

@@ -7,7 +7,8 @@ from beamtree.kernels.replay import level_kernels, survivor_kernels
 from beamtree.kernels.replay.cell_replay import NodeGradients, goes_by_library, through_cell
 from beamtree.kernels.replay.survivors import find_survivors, pieces
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.search.fused_search import Tape, Weights
+from beamtree.kernels.search.fused_search import Tape
+from beamtree.kernels.weights import SlicedScorerWeights, Weights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 
@@ -18,7 +19,7 @@ def replay(
     relative: Tensor,  # (B, K)
     lengths: Tensor,
     tape: Tape,
-    weights: Weights,
+    weights: Weights[SlicedScorerWeights],
     seed: Tensor,
     *,
     n: int,
@@ -28,10 +29,10 @@ def replay(
 ) -> list[Tensor]:
     """Gradients of the leaves (B, n, d), then of the ten weights."""
     B, K, d = grad_roots.shape
-    H, s = weights.scorer_w1.shape[0], weights.scorer_w1.shape[1] // 2
-    units = weights.b1.shape[0]
+    H, s = weights.scorer.w1.shape[0], weights.scorer.w1.shape[1] // 2
+    units = weights.cell.b1.shape[0]
     links, slots, heights, energies, log_z = tape.parts(K)
-    by_role = torch.cat((weights.scorer_w1[:, :s], weights.scorer_w1[:, s:]))  # (2·H, s)
+    by_role = torch.cat((weights.scorer.w1[:, :s], weights.scorer.w1[:, s:]))  # (2·H, s)
     some = find_survivors(
         slots, heights, relative, grad_relative, n, deterministic, need_bounds=goes_by_library(d)
     )
@@ -60,7 +61,7 @@ def replay(
     if N:
         launch(survivor_kernels.pair_kernel, (N,),
             some.order, slots, some.rows, links, energies, log_z, some.weights,
-            projections, weights.scorer_b1, weights.scorer_w2,
+            projections, weights.scorer.b1, weights.scorer.w2,
             grad_projections, pair_rows, pair_grads, activity, grad_energies, B, n,
             K=K, H=H, UNITS=power_of_two(H), ATOMIC=not deterministic, BLOCK=128, num_warps=1,
         )  # fmt: skip
@@ -84,7 +85,7 @@ def replay(
 
     nodes = NodeGradients(some, slots, lengths, relative, grad_roots, grad_inner, gradients, parents, pairs)
     grad_leaves, by_cell, by_scorer = through_cell(
-        nodes, weights, activate, (activity, grad_energies, grad_projections), n=n, precision=precision
+        nodes, weights.cell, activate, (activity, grad_energies, grad_projections), n=n, precision=precision
     )
     scorer_b1, scorer_w2, scorer_b2 = by_scorer.split((H, H, 1))
     scorer_w1 = to_scorer.view(2, H, s).transpose(0, 1).reshape(H, 2 * s)

@@ -15,38 +15,11 @@ from beamtree.kernels.runtime.capturing import capture, one_at_a_time, undisturb
 from beamtree.kernels.search.inner_kernels import inner_nodes_kernel
 from beamtree.kernels.search.lineage_kernels import STRETCH
 from beamtree.kernels.search.plan import Plan, can_chain, chunks_of
+from beamtree.kernels.weights import EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 LONG, MIDDLE, SHORT = SIZES = 32, 8, 2  # steps in a graph
 GRAPHS_AT_MOST = 16
-
-
-class Weights(NamedTuple):
-    """The cell's parameters, then the scorer's."""
-
-    w1: Tensor  # (hidden, 2·d)
-    b1: Tensor
-    w2: Tensor  # (4·d, hidden)
-    b2: Tensor
-    gamma: Tensor  # (d,)
-    beta: Tensor
-    scorer_w1: Tensor  # (H, 2·s)
-    scorer_b1: Tensor
-    scorer_w2: Tensor  # (1, H)
-    scorer_b2: Tensor
-
-
-class EntangledWeights(NamedTuple):
-    """The cell's parameters, then those of an entangled scorer."""
-
-    w1: Tensor  # (hidden, 2·d)
-    b1: Tensor
-    w2: Tensor  # (4·d, hidden)
-    b2: Tensor
-    gamma: Tensor  # (d,)
-    beta: Tensor
-    scorer_w2: Tensor  # (1, d)
-    scorer_b2: Tensor
 
 
 class Tape(NamedTuple):
@@ -141,7 +114,7 @@ def _graphs_for(plan: Plan, device: torch.device) -> _Graphs:
 def search(
     leaves: Tensor,  # (B, n, d) float32, contiguous
     lengths: Tensor,  # (B,) int64, contiguous
-    weights: Weights,
+    weights: Weights[SlicedScorerWeights],
     seed: Tensor,  # not read without noise and dropout
     *,
     beam_size: int,
@@ -151,8 +124,8 @@ def search(
     record: bool,
 ) -> tuple[Found, Tape]:
     B, n, d = leaves.shape
-    H, twice_s = weights.scorer_w1.shape
-    units = weights.b1.shape[0]
+    H, twice_s = weights.scorer.w1.shape
+    units = weights.cell.b1.shape[0]
     chains = leaves.is_cuda and can_chain(leaves.device)
     plan = Plan(B, beam_size, d, twice_s // 2, H, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
     return follow(plan, leaves, lengths, weights, seed, dropout, record)
@@ -162,7 +135,7 @@ def follow(
     plan: Plan,
     leaves: Tensor,
     lengths: Tensor,
-    weights: Weights | EntangledWeights,
+    weights: Weights[SlicedScorerWeights] | Weights[EntangledScorerWeights],
     seed: Tensor,
     dropout: float,
     record: bool,
@@ -199,8 +172,9 @@ def follow(
         "log_z": energies + 16 * made,
     }
     addresses |= {
-        name: tensor.data_ptr() for part in (weights, found) for name, tensor in part._asdict().items()
+        name: tensor.data_ptr() for part in (weights.cell, found) for name, tensor in part._asdict().items()
     }
+    addresses |= {f"scorer_{name}": tensor.data_ptr() for name, tensor in weights.scorer._asdict().items()}
     dropped = round(dropout * 65536)
     if leaves.is_cuda:
         graphs = _graphs_for(plan, leaves.device)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from beamtree.kernels.entangled import entangled_cell
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.search.fused_search import EntangledWeights, Weights
+from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
 
 
 class SlicedScores:
@@ -17,16 +17,16 @@ class SlicedScores:
 
     parents = None
 
-    def __init__(self, nodes: Tensor, rows: Tensor, weights: Weights, precision: str) -> None:
+    def __init__(self, nodes: Tensor, rows: Tensor, weights: SlicedScorerWeights, precision: str) -> None:
         # A scorer is never rounded to half.
         self.precision = float32_precision() if precision in HALF else precision
-        s = weights.scorer_w1.shape[1] // 2
+        s = weights.w1.shape[1] // 2
         self.slices = nodes[:, :s][rows].flatten(1)  # (rows, 2·s)
-        hidden = product(self.slices, weights.scorer_w1.t(), self.precision, bias=weights.scorer_b1)
+        hidden = product(self.slices, weights.w1.t(), self.precision, bias=weights.b1)
         self.activity = F.gelu(hidden)
-        self.scores = torch.addmv(weights.scorer_b2, self.activity, weights.scorer_w2[0])  # (rows,)
-        self.to_hidden = torch.ops.aten.gelu_backward(weights.scorer_w2.expand_as(hidden), hidden)
-        self.slopes = product(self.to_hidden, weights.scorer_w1, self.precision)  # ∂e/∂(l[:s], r[:s])
+        self.scores = torch.addmv(weights.b2, self.activity, weights.w2[0])  # (rows,)
+        self.to_hidden = torch.ops.aten.gelu_backward(weights.w2.expand_as(hidden), hidden)
+        self.slopes = product(self.to_hidden, weights.w1, self.precision)  # ∂e/∂(l[:s], r[:s])
 
     def weight_gradients(self, grads: Tensor) -> tuple[None, list[Tensor]]:
         """From gradients of the scores (rows,): nothing of the cell, and those of the scorer."""
@@ -47,7 +47,7 @@ class ParentScores:
         nodes: Tensor,
         rows: Tensor,
         names: Tensor,
-        weights: EntangledWeights,
+        weights: Weights[EntangledScorerWeights],
         seed: Tensor,
         dropout: float,
         precision: str,
@@ -59,19 +59,19 @@ class ParentScores:
         one = nodes.new_ones(min(count, entangled_cell.ROWS_AT_ONCE))
         for some in self._chunks():
             made = self._make(some)
-            torch.addcmul(weights.beta, made.normed, weights.gamma, out=self.parents[some])
+            torch.addcmul(weights.cell.beta, made.normed, weights.cell.gamma, out=self.parents[some])
             children = entangled_cell.pull_to_children(made, one[: len(made.pairs)], weights, precision)
             self.slopes[some] = children.flatten(1)
-        self.scores = torch.addmv(weights.scorer_b2, self.parents, weights.scorer_w2[0])
+        self.scores = torch.addmv(weights.scorer.b2, self.parents, weights.scorer.w2[0])
 
-    def weight_gradients(self, grads: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def weight_gradients(self, grads: Tensor) -> tuple[CellWeights, EntangledScorerWeights]:
         """From gradients of the scores (rows,): those of the cell and of the scorer."""
         parts = [
             entangled_cell.pull(self._make(some), grads[some], self.weights, self.precision).weights
             for some in self._chunks()
         ]
-        total = [sum(part[1:], part[0]) for part in zip(*parts, strict=True)]
-        return total[:6], total[6:]
+        total = Weights.of(sum(part[1:], part[0]) for part in zip(*parts, strict=True))
+        return total.cell, total.scorer
 
     def _chunks(self) -> list[slice]:
         step = entangled_cell.ROWS_AT_ONCE

@@ -1,18 +1,20 @@
 """GT-GRC and EGT-GRC on a GPU: the tree by a search with one beam, its gradient straight through choices."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from beamtree.kernels import fused_recursion as fused
+from beamtree.kernels.weights import Weights
 from beamtree.pytorch.derivatives import refuse_double_backward
 from beamtree.pytorch.precision import without_autocast
 
 LONGEST = 4096  # places of a list that one program holds
 
 
-def supports(leaves: Tensor, weights: list[Tensor]) -> bool:
+def supports(leaves: Tensor, weights: Sequence[Tensor]) -> bool:
     """Whether the kernels cover this case; gumbel_sweep.py covers every case."""
     return (
         1 < leaves.shape[1] <= LONGEST
@@ -24,7 +26,7 @@ def supports(leaves: Tensor, weights: list[Tensor]) -> bool:
 def straight_through(
     leaves: Tensor,  # (B, n, d), n > 1
     lengths: Tensor,  # (B,)
-    weights: list[Tensor],  # the cell's six, the scorer's four, or two of an entangled one
+    weights: Weights[Any],
     seed: Tensor | None,
     noisy: bool,
     dropout: float,
@@ -36,11 +38,11 @@ def straight_through(
     options = (noisy, dropout, product_dtype, need_nodes)
     if torch.is_grad_enabled():
         found: tuple[Tensor, Tensor, Tensor] = _StraightThrough.apply(
-            leaves, lengths, seed, *options, *weights
+            leaves, lengths, seed, *options, *weights.flat()
         )
         return found
     roots, _, nodes, _, merges, *_ = fused.run_search(
-        leaves, lengths, seed, 1, *options, weights, record=False
+        leaves, lengths, seed, 1, *options, weights.flat(), record=False
     )
     return roots[:, 0], merges[:, 0], nodes[:, 0]
 
@@ -66,7 +68,6 @@ class _StraightThrough(torch.autograd.Function):
 
         lengths, seed, merges, *saved = ctx.saved_tensors
         tape, weights = saved[: fused.TAPE], saved[fused.TAPE :]
-        named = fused_search.EntangledWeights if len(weights) == fused.ENTANGLED else fused_search.Weights
         noisy, dropout, product_dtype = ctx.options
         with torch.cuda.device_of(grad_roots), without_autocast(grad_roots):
             to_leaves, *to_weights = replay(
@@ -75,7 +76,7 @@ class _StraightThrough(torch.autograd.Function):
                 lengths.contiguous(),
                 merges,
                 fused_search.Tape(*tape),
-                named(*(fused.aligned(w) for w in weights)),
+                Weights.of(fused.aligned(w) for w in weights),
                 seed,
                 noisy=noisy,
                 dropout=dropout,

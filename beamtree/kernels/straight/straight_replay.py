@@ -12,10 +12,11 @@ from torch import Tensor
 from beamtree.kernels.entangled import entangled_cell
 from beamtree.kernels.replay.cell_replay import through_levels
 from beamtree.kernels.replay.survivors import pieces
-from beamtree.kernels.search.fused_search import EntangledWeights, Tape, Weights
+from beamtree.kernels.search.fused_search import Tape
 from beamtree.kernels.straight import straight_kernels
 from beamtree.kernels.straight.places import find_places
 from beamtree.kernels.straight.scores import ParentScores, SlicedScores
+from beamtree.kernels.weights import CellWeights, Weights
 from beamtree.pytorch.launch import launch, power_of_two
 
 WIDE = 256  # beyond, a step's products are large enough for larger tiles
@@ -28,7 +29,7 @@ def replay(
     lengths: Tensor,  # (B,)
     merges: Tensor,  # (B, n−1)
     tape: Tape,
-    weights: Weights | EntangledWeights,
+    weights: Weights[Any],
     seed: Tensor,
     *,
     noisy: bool,
@@ -39,20 +40,19 @@ def replay(
     B, total, d = tape.nodes.shape
     n = (total + 1) // 2
     links, *_ = tape.parts(1)
-    entangled = isinstance(weights, EntangledWeights)
-    at = find_places(links, lengths, n, entangled=entangled)
+    at = find_places(links, lengths, n, entangled=weights.entangled)
     nodes = tape.nodes.view(-1, d)
     scored: SlicedScores | ParentScores
-    if isinstance(weights, EntangledWeights):
+    if weights.entangled:
         scored = ParentScores(nodes, at.pairs, at.pair_names, weights, seed, dropout, precision)
     else:
-        scored = SlicedScores(nodes, at.pairs, weights, precision)
+        scored = SlicedScores(nodes, at.pairs, weights.scorer, precision)
     gradients, score_grads, no_parents, counter = pieces(
         torch.zeros, nodes.device, (B * total, d), scored.scores.shape, (B * total, 1), (1,)
     )
     gradients.index_copy_(0, at.roots, grad_roots)
-    options = _options(d, scored.slopes.shape[1] // 2, weights, n, precision) | {
-        "ENTANGLED": entangled, "NOISY": noisy, "INNER": grad_inner.shape[1] > 0,
+    options = _options(d, scored.slopes.shape[1] // 2, weights.cell, n, precision) | {
+        "ENTANGLED": weights.entangled, "NOISY": noisy, "INNER": grad_inner.shape[1] > 0,
     }  # fmt: skip
 
     def descend(
@@ -62,7 +62,7 @@ def replay(
         parents = nodes if scored.parents is None else scored.parents
         arguments = (
             gradients, grad_inner if grad_inner.numel() else gradients, child_grads, normed, scales, gamma,
-            gates, hidden, weights.w1, weights.w2, totals, sums,
+            gates, hidden, weights.cell.w1, weights.cell.w2, totals, sums,
             nodes, parents, scored.slopes, scored.scores, score_grads, links, merges, at.children, lengths,
             torch.empty(B, n, dtype=torch.int32, device=nodes.device), nodes.new_empty(B, 2, n), seed,
             counter.view(torch.int32), B, n,
@@ -81,7 +81,7 @@ def replay(
         pairs,
         gradients,
         no_parents.view(torch.int32),
-        weights,
+        weights.cell,
         lambda hidden: entangled_cell.activate(hidden, at.merge_names, seed, dropout),
         descend,
         no_scorer,
@@ -91,11 +91,11 @@ def replay(
     )
     more_by_cell, by_scorer = scored.weight_gradients(score_grads)
     if more_by_cell is not None:
-        by_cell = list(torch._foreach_add(by_cell, more_by_cell))
+        by_cell = list(torch._foreach_add(by_cell, list(more_by_cell)))
     return [grad_leaves, *by_cell, *by_scorer]
 
 
-def _options(d: int, s: int, weights: Weights | EntangledWeights, n: int, precision: str) -> dict[str, Any]:
+def _options(d: int, s: int, weights: CellWeights, n: int, precision: str) -> dict[str, Any]:
     all_d, units = max(16, power_of_two(d)), weights.b1.shape[0]
     return {
         "D": d, "S": s, "UNITS": units, "ALL_D": all_d, "ALL_S": max(16, power_of_two(s)),
