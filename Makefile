@@ -8,7 +8,7 @@ BIN := .venv/bin
 .PHONY: run test test-fast test-oldest browser lint clean lock audit trust
 
 run: .venv/installed
-	$(BIN)/python -m beamtree.demo
+	$(BIN)/python -m beamtree.cli.demo
 
 test: .venv/installed browser lint
 	$(BIN)/python -m pytest -n 2 --cov=beamtree --cov-report=term --cov-fail-under=95

@@ -9,10 +9,9 @@ from beamtree.moved import MOVED, keep_old_names
 from beamtree.nn.attention import GatedAttentionUnit, ParentAttention
 from beamtree.nn.contextualizer import BeamTreeContextualizer, Contextualized
 from beamtree.nn.encoder import BeamTreeEncoder
-from beamtree.nn.hybrid import HybridStack
+from beamtree.nn.heads import TaggerHead
+from beamtree.nn.stacks import HybridStack, TreeTransformerLayer
 from beamtree.nn.state_space import StateSpaceLayer
-from beamtree.nn.tagger import TaggerHead
-from beamtree.nn.transformer_layer import TreeTransformerLayer
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.checks import validate

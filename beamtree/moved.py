@@ -5,24 +5,19 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     **{name: f"parts.{name}" for name in ("cell", "scorer", "leaf")},
     **{
         name: f"nn.{name}"
-        for name in (
-            "attention",
-            "contextualizer",
-            "embedding",
-            "encoder",
-            "heads",
-            "hybrid",
-            "state_space",
-            "tagger",
-            "transformer_layer",
-        )
+        for name in ("attention", "contextualizer", "embedding", "encoder", "heads", "state_space")
     },
+    "hybrid": "nn.stacks",
+    "tagger": "nn.heads",
+    "transformer_layer": "nn.stacks",
     "brackets": "trees.brackets",
     "forest": "trees.forest",
     "tree": "trees.beam_trees",
@@ -33,6 +28,7 @@ MOVED = {
     "rivals.judges": "zoo.gumbel_scores",
     "rivals.naive": "engine.naive",
     **{f"rivals.{name}": f"graphs.{name}" for name in ("step_graphs", "whole_graphs")},
+    "demo": "cli.demo",
     "model": "classifier.model",
     "portable": "classifier.exports",
     "data.listops_language": "data.listops.language",
@@ -62,6 +58,11 @@ class _OldNames(MetaPathFinder, Loader):
         module = importlib.import_module(f"beamtree.{_present_name(spec.name)}")
         spec.loader_state = module.__spec__  # which the import system is about to replace
         return module
+
+    def get_code(self, fullname: str) -> Any:
+        """For `python -m beamtree.OLD_NAME`."""
+        present: Any = find_spec(f"beamtree.{_present_name(fullname)}")
+        return present.loader.get_code(present.name)
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None

@@ -20,7 +20,7 @@ from beamtree.data.listops.language import TOKENS
 from beamtree.data.listops.sampler import sample_expressions
 from beamtree.data.listops.tags import tag_tokens
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.nn.tagger import tag_accuracy, tag_loss
+from beamtree.nn.heads import tag_accuracy, tag_loss
 
 # A tree block has the parameters of about three attention layers; `widen` makes up for the rest.
 STACKS = {"hybrid": ["ssm", "tree", "attention"], "plain": ["ssm", *["attention"] * 4]}

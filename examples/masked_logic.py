@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from beamtree import HybridStack, TaggerHead
 from beamtree.data.logic.language import TOKENS
 from beamtree.data.vocabulary import UNK, Vocabulary
-from beamtree.nn.tagger import tag_accuracy, tag_loss
+from beamtree.nn.heads import tag_accuracy, tag_loss
 
 HIDDEN_SHARE = 0.15
 VARIABLES_OF_A_FORMULA = 3  # few enough that a variable says something about the others

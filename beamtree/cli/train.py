@@ -65,7 +65,7 @@ def train(
 
     The run folder gets recipe.toml, metrics.jsonl (one record an epoch), TensorBoard events, the models best/
     and last/, and checkpoint/. Ctrl-C stops after the present step and leaves a checkpoint. The same command
-    runs on several GPUs: accelerate launch -m beamtree.cli train RECIPE.
+    runs on several GPUs: accelerate launch -m beamtree train RECIPE.
     """
     if show:
         typer.echo(_in_full(recipe, changes or ()), nl=False)

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.parts.leaf import LeafTransform
-from beamtree.pytorch.checks import check_form
+from beamtree.pytorch.checks import check_form, zero_at_padding
 from beamtree.pytorch.direct_reading import read_part
-from beamtree.trees.ancestry import Ancestry, find_ancestry
 from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.forest import Ancestry, find_ancestry
 
 HEAD_SIZE = 128
 MAX_HEIGHT = 10
@@ -131,11 +131,11 @@ class GatedAttentionUnit(GatedAttention):
         """`key_padding_mask` (B, n) may have holes; `positions` (B, n) then says how far tokens are apart."""
         check_form(x, key_padding_mask, input_size=self.d_model, weight=self.z_scale)
         B, n, _ = x.shape
+        x = zero_at_padding(x, key_padding_mask)
         if key_padding_mask is None:
             key_padding_mask = torch.zeros(B, n, dtype=torch.bool, device=x.device)
         if positions is None:
             positions = torch.arange(n, device=x.device).expand(B, n)
-        x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         read = self.init(x)
         *queries, key = self.in_roles(read, _ALL).unbind(-2)
         query_for_distance = torch.ones_like(key[..., :1]) if self.scalar_bias else queries[1]
@@ -185,7 +185,7 @@ class ParentAttention(GatedAttention):
         refinements: int = 1,
         ancestry: Ancestry | None = None,
     ) -> Tensor:  # (B, K, n, d)
-        """The leaves in the light of each tree, `refinements` times over."""
+        """The leaves contextualised with each tree, `refinements` times over."""
         ancestry = find_ancestry(trees) if ancestry is None else ancestry
         key, value = self.keys_of_nodes(nodes, trees)
         # The first time the leaves are the same in all trees, so what is made of them is made once.

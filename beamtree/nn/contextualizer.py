@@ -1,4 +1,4 @@
-"""Tokens in the light of their trees, (B, n, d) → (B, n, d): trees are found, every leaf attends to the nodes
+"""Contextualising tokens with trees, (B, n, d) → (B, n, d): trees are found, every leaf attends to the nodes
 above it in each tree, and the trees' opinions are averaged by score (paper §4, "beyond sentence encoding").
 """
 
@@ -12,7 +12,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.nn.attention import ParentAttention
 from beamtree.nn.encoder import BeamTreeEncoder
-from beamtree.pytorch.checks import lengths_from
+from beamtree.pytorch.checks import lengths_from, zero_at_padding
 from beamtree.pytorch.loops import check_exported
 from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import is_exporting
@@ -28,7 +28,7 @@ class Contextualized(NamedTuple):
 
 
 class BeamTreeContextualizer(SavedBlock):
-    """Every token in the light of the nodes above it, (B, n, d_model) -> (B, n, d_model); stacks with others.
+    """Contextualises every token with the nodes above it, (B, n, d_model) -> (B, n, d_model), in any stack.
 
     ```python
     block = BeamTreeContextualizer(128, residual=True)
@@ -134,8 +134,7 @@ class BeamTreeContextualizer(SavedBlock):
         read = x
         if self.norm is not None:
             lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
-            if key_padding_mask is not None:
-                x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+            x = zero_at_padding(x, key_padding_mask)
             read = layer_norm_wide(x, self.norm)
         is_padding = key_padding_mask
         if is_exporting():
@@ -146,12 +145,10 @@ class BeamTreeContextualizer(SavedBlock):
         tokens = tokens + root[:, :0].sum()
         if self.norm is not None:
             tokens = x + tokens
-        if key_padding_mask is not None:
-            tokens = tokens.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
-        return Contextualized(tokens, root, forest.trees)
+        return Contextualized(zero_at_padding(tokens, key_padding_mask), root, forest.trees)
 
     def _attend(self, forest: Forest) -> Tensor:  # (B, n, d)
-        """The leaves in the light of their trees; on a GPU by CUDA graphs where these can hold it."""
+        """The leaves contextualised with their trees; on a GPU by CUDA graphs where these can hold it."""
         leaves, trees = forest.leaves, forest.trees
         if not self.graphs.may_replay(leaves):
             return self._average(forest)

@@ -1,6 +1,6 @@
-"""From a sentence's vector to classes: the classifier, the features of a pair, losses and probabilities.
+"""From vectors to classes: of a sentence or a pair, with losses and probabilities, and of every token.
 
-Two classes share one logit, σ(logit) = P(class 1).
+Two classes of sentences share one logit, σ(logit) = P(class 1); a tagger has one for each class.
 """
 
 import torch
@@ -49,6 +49,22 @@ class ClassifierHead(Perceptron):
         super().__init__(input_size, hidden_size, outputs, dropout=dropout, device=device, dtype=dtype)
 
 
+class TaggerHead(Perceptron):
+    """W₂·drop(GELU(W₁·drop(x) + b₁)) + b₂ at every token: (B, n, d) -> logits (B, n, classes)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        classes: int,
+        *,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        refuse_one_class(classes)
+        super().__init__(d_model, d_model, classes, dropout=dropout, device=device, dtype=dtype)
+
+
 def refuse_one_class(classes: int) -> None:
     if classes < 2:
         raise ValueError(f"classes must be at least 2, got {classes}")
@@ -81,3 +97,15 @@ def class_probabilities(logits: Tensor) -> Tensor:
     if logits.shape[-1] == 1:
         return torch.cat(((-logits).sigmoid(), logits.sigmoid()), -1)
     return logits.softmax(-1)
+
+
+def tag_loss(logits: Tensor, tags: Tensor, is_counted: Tensor) -> Tensor:
+    """Mean cross-entropy of the counted tokens, at least in float32; tags and is_counted are (B, n)."""
+    logits = logits[is_counted].to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, tags[is_counted], reduction="sum") / max(1, len(logits))
+
+
+def tag_accuracy(logits: Tensor, tags: Tensor, is_counted: Tensor) -> float:
+    """The share of counted tokens whose best class is their tag."""
+    right = (logits.argmax(-1) == tags) & is_counted
+    return float(right.sum()) / max(1, int(is_counted.sum()))

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.pytorch.checks import lengths_from
+from beamtree.pytorch.checks import lengths_from, zero_at_padding
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
 
 STEPS = (1e-3, 1e-1)  # Δ is drawn log-uniformly between them
@@ -110,11 +110,7 @@ class StateSpaceLayer(nn.Module):
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
-        if key_padding_mask is None:
-            read = layer_norm_wide(x, self.norm)
-        else:
-            is_padding = key_padding_mask.unsqueeze(-1)
-            x = x.masked_fill(is_padding, 0.0)
-            read = layer_norm_wide(x, self.norm).masked_fill(is_padding, 0.0)
+        x = zero_at_padding(x, key_padding_mask)
+        read = zero_at_padding(layer_norm_wide(x, self.norm), key_padding_mask)
         y = x + self.dropout(F.glu(self.out(F.gelu(self.space(read))), -1)).to(x.dtype)
-        return y if key_padding_mask is None else y.masked_fill(is_padding, 0.0)
+        return zero_at_padding(y, key_padding_mask)

@@ -39,6 +39,11 @@ def lengths_from(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int,
     return lengths
 
 
+def zero_at_padding(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+    """x (B, n, d) as it is at tokens, and zero where the mask (B, n) says padding."""
+    return x if key_padding_mask is None else x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+
+
 def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, weight: Tensor) -> None:
     """Shapes, types and devices of an input and its padding mask."""
     if not isinstance(x, Tensor):

@@ -1,15 +1,23 @@
-"""Trees with their inner nodes: what an encoder hands to those who look inside its trees.
+"""Trees with their inner nodes, for those who look inside them, and each leaf's ancestors among these nodes.
 
-A tree source is an encoder with `forest(x, key_padding_mask, merges=None) -> Forest` and a `d_model`.
+A tree source is an encoder with `forest(x, key_padding_mask, merges=None) -> Forest` and a `d_model`. Parent
+attention goes from every leaf to its ancestors, in one of two layouts with the same meaning: `DenseAncestry`
+looks at all pairs of leaf and node, O(n²) scalars a tree; `ListedAncestry` at each leaf's list of ancestors,
+O(n·height), which is less where a tree is shallow.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from beamtree.pytorch.derivatives import refuse_double_backward
 from beamtree.pytorch.precision import without_autocast
+from beamtree.pytorch.tracing import is_exporting
 from beamtree.trees.beam_trees import BeamTrees
+
+DENSE_UP_TO = 256  # tokens: matrix products are quicker and the scalars few
+SHALLOW = 4  # a tree is, if its height is at most a quarter of its length
 
 
 class Forest(NamedTuple):
@@ -47,3 +55,123 @@ class TreeSource(Protocol):
 def refuse_merges(merges: Tensor | None) -> None:
     if merges is not None:
         raise ValueError("merges must be left out: this encoder has its own trees and follows no others")
+
+
+class Ancestry(Protocol):
+    """The allowed pairs of B·K trees; M is n−1 (dense) or the greatest height (listed)."""
+
+    allowed: Tensor  # (B, K, n, M) bool
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Scalar products of queries (B, K or 1, n, w) with keys (B, K, n−1, w): (B, K, n, M)."""
+        ...
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Sums of values (B, K, n−1, w) by weights (B, K, n, M): (B, K, n, w)."""
+        ...
+
+
+def find_ancestry(trees: BeamTrees) -> Ancestry:
+    """The layout that needs less memory, but the dense one for short sequences and in exports."""
+    n = trees.merges.shape[-1] + 1
+    if is_exporting() or n <= DENSE_UP_TO:
+        return DenseAncestry(trees)
+    height = int(trees.heights.max())
+    return ListedAncestry(trees, height) if SHALLOW * height <= n else DenseAncestry(trees)
+
+
+class DenseAncestry:
+    def __init__(self, trees: BeamTrees) -> None:
+        n = trees.merges.shape[-1] + 1
+        leaf = torch.arange(n, device=trees.merges.device)[:, None]  # (n, 1)
+        start, end = trees.spans.unsqueeze(2).unbind(-1)  # (B, K, 1, n−1) each, −1 where there is no node
+        self.allowed = (start <= leaf) & (leaf < end)
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return queries @ keys.transpose(-1, -2)
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        return weights @ values
+
+
+class ListedAncestry:
+    def __init__(self, trees: BeamTrees, height: int | None = None) -> None:
+        B, K, steps = trees.merges.shape
+        n = steps + 1
+        if height is None:
+            height = int(trees.heights.max()) if steps else 0
+        ancestors = _list_ancestors(trees.children, height)  # (B, K, n, height)
+        self.allowed = ancestors >= 0
+        tree = torch.arange(B * K, device=ancestors.device).view(B, K, 1, 1)
+        rows = ancestors.clamp(min=0) + tree * steps
+        self._rows = rows.flatten(0, 2).T.contiguous()  # (height, B·K·n) rows of all nodes put together
+        self._shape = (B, K, n)
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        B, K, n = self._shape
+        queries = queries.expand(B, K, n, -1).flatten(0, 2)
+        found: Tensor = _ListedScores.apply(queries, keys.flatten(0, 2), self._rows)
+        return found.T.unflatten(0, self._shape)
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        found: Tensor = _ListedMix.apply(weights.flatten(0, 2).T, values.flatten(0, 2), self._rows)
+        return found.unflatten(0, self._shape)
+
+
+def _list_ancestors(children: Tensor, height: int) -> Tensor:
+    """The steps that made each leaf's ancestors, lowest first, −1 where there are no more."""
+    B, K, steps, _ = children.shape
+    n = steps + 1
+    nowhere = 2 * n - 1  # a slot of its own for steps without a merge
+    parent = children.new_full((B, K, 2 * n), -1)
+    step = torch.arange(steps, device=children.device).repeat_interleave(2).expand(B, K, -1)
+    parent.scatter_(2, torch.where(children < 0, nowhere, children).flatten(2), step)
+    parent[..., nowhere] = -1
+    current = parent[..., :n]
+    found = []
+    for _ in range(height):
+        found.append(current)
+        current = parent.gather(2, torch.where(current < 0, nowhere, current + n))
+    return torch.stack(found, -1) if found else children.new_empty(B, K, n, 0)
+
+
+class _ListedScores(torch.autograd.Function):
+    """One ancestor of every leaf at a time, so that no (n, height, w) tensor ever exists."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(queries, keys, rows)
+        scores = queries.new_empty(rows.shape)
+        for row, score in zip(rows, scores, strict=True):
+            torch.sum(queries * keys[row], -1, out=score)
+        return scores
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        refuse_double_backward()
+        queries, keys, rows = ctx.saved_tensors
+        to_queries, to_keys = torch.zeros_like(queries), torch.zeros_like(keys)
+        for row, of_score in zip(rows, grad.unsqueeze(-1), strict=True):
+            to_queries.addcmul_(of_score, keys[row])
+            to_keys.index_add_(0, row, of_score * queries)
+        return to_queries, to_keys, None
+
+
+class _ListedMix(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, values: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, values, rows)
+        mixed = values.new_zeros(rows.shape[1], values.shape[1])
+        for row, weight in zip(rows, weights.unsqueeze(-1), strict=True):
+            mixed.addcmul_(weight, values[row])
+        return mixed
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        refuse_double_backward()
+        weights, values, rows = ctx.saved_tensors
+        to_weights, to_values = torch.empty_like(weights), torch.zeros_like(values)
+        for h, row in enumerate(rows):
+            to_weights[h] = (grad * values[row]).sum(-1)
+            to_values.index_add_(0, row, weights[h].unsqueeze(-1) * grad)
+        return to_weights, to_values, None

@@ -17,7 +17,7 @@ from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_
 from beamtree.pytorch.loops import follow_merges
 from beamtree.pytorch.precision import product_dtype, without_autocast
 from beamtree.pytorch.tracing import is_exporting, untraced
-from beamtree.trees.levels import Levels
+from beamtree.trees.structure import Levels
 
 
 class Followed(NamedTuple):

@@ -1,10 +1,13 @@
 """The command line as a whole: mistyped words are answered by what was probably meant."""
 
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import beamtree
 from beamtree.cli import COMMANDS, app
 from beamtree.errors import nearest
 
@@ -52,6 +55,17 @@ def test_help_names_every_command() -> None:
     assert all(name in done.output for name in COMMANDS)
 
 
+@pytest.mark.parametrize("module", ["beamtree", "beamtree.cli"])
+def test_python_m_is_the_command_line(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["beamtree", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(module, run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"beamtree {beamtree.__version__}\n"
+
+
 def test_a_single_known_name_is_not_spoken_of_as_many() -> None:
     assert nearest("x", ("listops-ebt-grc",)) == "; there is listops-ebt-grc"
     assert nearest("x", ("one", "two")) == "; there are one, two"
@@ -64,10 +78,10 @@ def test_a_terminal_that_lacks_a_character_gets_a_question_mark_and_no_trace() -
 
 
 def test_too_little_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    import beamtree.classifier.model
+    from beamtree.classifier import model
 
     def fail(*arguments: object, **options: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(beamtree.classifier.model, "load_model", fail)
+    monkeypatch.setattr(model, "load_model", fail)
     assert answer("parse", "listops-ebt-grc", "5") == "beamtree: this takes more memory than there is"

@@ -1,12 +1,13 @@
 """The demonstration: it evaluates the shipped models, shows tables and draws trees."""
 
+import runpy
 from pathlib import Path
 
 import pytest
 from small_models import small_model
 
-from beamtree import demo
 from beamtree.classifier.model import save_model
+from beamtree.cli import demo
 
 
 def test_both_shipped_models_are_evaluated_and_their_trees_drawn(
@@ -25,3 +26,7 @@ def test_both_shipped_models_are_evaluated_and_their_trees_drawn(
     assert "test10" in said
     assert "sentence 2" in said
     assert "F1 and exact" in said
+
+
+def test_python_m_beamtree_demo_runs_it_too() -> None:
+    assert runpy.run_module("beamtree.demo")["run_demo"].__doc__ == demo.run_demo.__doc__

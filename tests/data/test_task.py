@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from beamtree import load_model
+from beamtree.cli.demo import SHIPPED
 from beamtree.data.own import restore
 from beamtree.data.task import TASKS, find_task
-from beamtree.demo import SHIPPED
 
 
 @pytest.mark.parametrize("name", TASKS)

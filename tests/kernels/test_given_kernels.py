@@ -15,7 +15,7 @@ from beamtree import create_encoder
 from beamtree.kernels.given import compose as operators
 from beamtree.kernels.weights import CellWeights
 from beamtree.parts.cell import GatedRecursiveCell
-from beamtree.trees.levels import Levels
+from beamtree.trees.structure import Levels
 from beamtree.zoo import fixed_trees, given_tree
 from beamtree.zoo.given_tree import Plan, compose_nodes
 

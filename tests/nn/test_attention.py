@@ -11,7 +11,7 @@ from torch import Tensor
 
 from beamtree import BeamTrees
 from beamtree.nn.attention import GatedAttention, GatedAttentionUnit, ParentAttention, masked_softmax
-from beamtree.trees.ancestry import DenseAncestry, ListedAncestry, find_ancestry
+from beamtree.trees.forest import DenseAncestry, ListedAncestry, find_ancestry
 
 D = 6
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from beamtree import create_encoder
 from beamtree.data.listops.language import gold_merges
 from beamtree.nn.contextualizer import BeamTreeContextualizer
-from beamtree.nn.transformer_layer import TreeTransformerLayer
+from beamtree.nn.stacks import TreeTransformerLayer
 from beamtree.trees.beam_trees import BeamTrees
 
 D = 8

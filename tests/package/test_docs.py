@@ -19,7 +19,7 @@ from beamtree.cli import app
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "runs" not in path.parts)
-COMMAND = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(?:(?:torchrun|accelerate) .*-m beamtree\.cli|beamtree) (.*)")
+COMMAND = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(?:(?:torchrun|accelerate) .*-m beamtree|beamtree) (.*)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -34,9 +34,8 @@ ROOMS = [
     "paper",
     "explorer",
     "cli",
-    "demo",
 ]
-OUTSIDE = {"__init__", "moved"}  # the public names, and the old ones
+OUTSIDE = {"__init__", "__main__", "moved"}  # the public names, the command line, the old names
 
 
 def imports(text: str, place: str) -> list[str]:

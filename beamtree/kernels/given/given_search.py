@@ -17,7 +17,7 @@ from beamtree.kernels.weights import SlicedScorerWeights, Weights
 from beamtree.pytorch.launch import launch, power_of_two
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.registry import register
-from beamtree.trees.levels import Levels
+from beamtree.trees.structure import Levels
 
 WIDEST = 1024  # places of a list that a program moves at once
 

@@ -1,4 +1,4 @@
-"""`python -m beamtree.demo`: a walk through the commands that a user would type.
+"""`python -m beamtree.cli.demo`: a walk through the commands that a user would type.
 
 Evaluates the shipped models on expressions and formulas drawn anew, and draws trees.
 """

@@ -9,8 +9,8 @@ from on_gpu import needs_gpu
 from torch import nn
 
 from beamtree import BeamTreeEncoder, BeamtreeError, TreeTransformerLayer
-from beamtree.nn.hybrid import HybridStack
-from beamtree.nn.tagger import TaggerHead, tag_accuracy, tag_loss
+from beamtree.nn.heads import TaggerHead, tag_accuracy, tag_loss
+from beamtree.nn.stacks import HybridStack
 
 D = 8
 STACKS = [["tree"], ["attention"], ["ssm"], ["ssm", "tree", "attention"], ["tree", "attention", "tree"]]

@@ -1,0 +1,5 @@
+"""`python -m beamtree`: the command line."""
+
+from beamtree.cli import main
+
+main()
