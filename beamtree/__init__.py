@@ -14,6 +14,7 @@ from beamtree.nn.stacks import HybridStack, TreeTransformerLayer
 from beamtree.nn.state_space import StateSpaceLayer
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
+from beamtree.pytorch.capturing import cuda_graphs
 from beamtree.pytorch.checks import validate
 from beamtree.recursion import beam_tree_recursion
 from beamtree.trees.beam_trees import BeamTrees, ScoredTree
@@ -52,6 +53,7 @@ __all__ = [
     "Vocabulary",
     "beam_tree_recursion",
     "create_encoder",
+    "cuda_graphs",
     "load_model",
     "register_encoder",
     "validate",

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from beamtree.engine.operators import registered_recursion
 from beamtree.engine.own_cell import own_cell_recursion
 from beamtree.engine.record import Beams, Options
-from beamtree.graphs import step_graphs
 from beamtree.graphs.cell_graphs import find_graphs
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
+from beamtree.pytorch import capturing
 from beamtree.pytorch.tracing import is_compiling
 
 
@@ -62,5 +62,5 @@ def _faster_as_graphs(leaves: Tensor, scorer: nn.Module, pins: Tensor | None) ->
         pins is not None
         and type(scorer) is SlicedScorer
         and not is_compiling()
-        and step_graphs.may_replay(leaves)
+        and capturing.may_replay(leaves)
     )

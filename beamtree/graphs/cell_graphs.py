@@ -5,9 +5,7 @@ what may decide otherwise later is part of its key.
 """
 
 import threading
-import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,9 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from beamtree.engine.autograd_parts import AutogradCell, AutogradScore
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Tape
-from beamtree.graphs import step_graphs
 from beamtree.graphs.cache_key import baked_in
 from beamtree.graphs.static_search import StaticSearch
+from beamtree.pytorch import capturing
+from beamtree.pytorch.graph_cache import GraphCache, SharedMemory
 
 CAPACITY = 16  # graphs of one cell, at most
 BYTES_AT_MOST = 1 << 30  # of buffers, for the graphs of one cell together
@@ -59,7 +58,7 @@ def find_graphs(
 ) -> Graphs | None:
     """Graphs for an input that is then padded to `Graphs.shape`; None where there are none."""
     if not (
-        leaves.shape[1] > 1 and leaves.shape[0] and type(leaves) is Tensor and step_graphs.may_replay(leaves)
+        leaves.shape[1] > 1 and leaves.shape[0] and type(leaves) is Tensor and capturing.may_replay(leaves)
     ):
         return None
     if getattr(cell, "_is_replica", False):  # DataParallel makes new ones for every call
@@ -69,7 +68,7 @@ def find_graphs(
         return None
     with _owners_lock:
         owned = _owners.setdefault(cell, CellGraphs())
-    return owned.find(
+    return owned.find_recursion(
         AutogradCell(cell, ()), AutogradScore(scorer, ()), state, leaves, beam_size, randomness, pins
     )
 
@@ -85,25 +84,16 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-class CellGraphs:
-    """The graphs of one cell, the longest unused dropped first; freed with the cell."""
+class CellGraphs(GraphCache["SearchGraph | PullGraph"]):
+    """The graphs of one cell, freed with it."""
 
-    def __init__(self) -> None:
-        self.capacity = CAPACITY
-        self._graphs: OrderedDict[Hashable, SearchGraph | PullGraph] = OrderedDict()
+    of_what = " of your cell and scorer"
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        super().__init__(capacity, BYTES_AT_MOST)
         self._asked = self._captured = 0
-        self._pools: dict[Hashable, Any] = {}
-        self._lock = threading.Lock()
-        self._turn = threading.Lock()  # graphs share memory, so one runs at a time
 
-    def __len__(self) -> int:
-        return len(self._graphs)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(graph.nbytes for graph in self._graphs.values())
-
-    def find(
+    def find_recursion(
         self,
         cell: AutogradCell,
         score: AutogradScore,
@@ -118,66 +108,37 @@ class CellGraphs:
         noisy, dropout, hidden = False, 0.0, 0
         if randomness is not None:
             noisy, dropout, hidden = randomness.noisy, randomness.dropout, randomness.hidden_size
-        kind, surroundings = leaves.device.type, step_graphs.surroundings(leaves.device)
+        kind = leaves.device.type
         cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        key = (d, leaves.dtype, dropout, hidden, cast, state, *surroundings)
+        key = (d, leaves.dtype, dropout, hidden, cast, state, *capturing.surroundings(leaves.device))
         make_buffers = partial(
             StaticSearch, beam_size=beam_size, noisy=noisy, dropout=dropout, hidden_size=hidden, pins=P
         )
-        with self._lock:
-            self._asked += 1
-            pool = self._pools.get(surroundings[:2])  # only one stream's kernels keep an order
-            if pool is None:
-                pool = self._pools[surroundings[:2]] = torch.cuda.graph_pool_handle()
+        self._asked += 1
 
-            def capture_search() -> SearchGraph | None:
-                if self._captured >= 2 * CAPACITY and 2 * self._captured > self._asked:
-                    raise RuntimeError("shapes or weights change too often")
-                rows = B * (n + beam_size * n)
-                if rows * (d * leaves.element_size() + _BESIDE_A_NODE) > BYTES_AT_MOST:
-                    return None
-                self._captured += 1
-                return SearchGraph(make_buffers(leaves.new_empty(B, n, d)), cell, score, pool, self._turn)
-
-            def capture_pull(rows: int) -> PullGraph:
-                return PullGraph(rows, cell, leaves, hidden if dropout > 0.0 else None, pool, self._turn)
-
-            search = self._find((key, B, n, beam_size, noisy, P), capture_search)
-            if not isinstance(search, SearchGraph):
+        def capture_search() -> SearchGraph | None:
+            if self._captured >= 2 * CAPACITY and 2 * self._captured > self._asked:
+                raise RuntimeError("shapes or weights change too often")
+            rows = B * (n + beam_size * n)
+            if rows * (d * leaves.element_size() + _BESIDE_A_NODE) > self.bytes_at_most:
                 return None
-            pulls = []
-            for rows in PULLED_ROWS if torch.is_grad_enabled() else ():
-                pull = self._find((key, rows), partial(capture_pull, rows))
-                pulls += [pull] if isinstance(pull, PullGraph) else []
-            return Graphs(search, tuple(pulls))
+            self._captured += 1
+            buffers = make_buffers(leaves.new_empty(B, n, d))
+            return SearchGraph(buffers, cell, score, self.memory(leaves.device))
 
-    def _find(
-        self, key: Hashable, capture: Callable[[], "SearchGraph | PullGraph | None"]
-    ) -> "SearchGraph | PullGraph | None":
-        if self.capacity == 0:
+        def capture_pull(rows: int) -> PullGraph:
+            return PullGraph(
+                rows, cell, leaves, hidden if dropout > 0.0 else None, self.memory(leaves.device)
+            )
+
+        search = self.find((key, B, n, beam_size, noisy, P), capture_search)
+        if not isinstance(search, SearchGraph):
             return None
-        if key not in self._graphs:
-            try:
-                # Buffers made in inference mode could not be written to outside of it.
-                with torch.inference_mode(False), torch.no_grad():
-                    made = capture()
-            except RuntimeError as error:
-                self._give_up(str(error))
-                return None
-            if made is None:
-                return None
-            self._graphs[key] = made
-        self._graphs.move_to_end(key)
-        while len(self._graphs) > self.capacity or self.nbytes > BYTES_AT_MOST:
-            self._graphs.popitem(last=False)
-        return self._graphs.get(key)
-
-    def _give_up(self, reason: str) -> None:
-        self.capacity = 0
-        self._graphs.clear()
-        warnings.warn(
-            f"beamtree: no CUDA graphs of your cell and scorer, slower but as exact: {reason}", stacklevel=2
-        )
+        pulls = []
+        for rows in PULLED_ROWS if torch.is_grad_enabled() else ():
+            pull = self.find((key, rows), partial(capture_pull, rows))
+            pulls += [pull] if isinstance(pull, PullGraph) else []
+        return Graphs(search, tuple(pulls))
 
 
 _owners: weakref.WeakKeyDictionary[nn.Module, CellGraphs] = weakref.WeakKeyDictionary()
@@ -190,14 +151,13 @@ class SearchGraph:
         buffers: StaticSearch,
         cell: AutogradCell,
         score: AutogradScore,
-        pool: Any,
-        turn: threading.Lock,
+        memory: SharedMemory,
     ) -> None:
-        self.buffers, self.turn = buffers, turn
+        self.buffers, self.turn = buffers, memory.turn
         self.nbytes = buffers.nbytes
         calls: list[Callable[[], Any]] = [partial(buffers.step, cell, score)]
         calls += [buffers.draw] if buffers.steps_drawn else []
-        self._step, *self._draw = (replay for replay, _ in _capture(calls, buffers.nodes.device, pool))
+        self._step, *self._draw = (replay for replay, _ in _capture(calls, buffers.nodes.device, memory))
 
     @property
     def shape(self) -> tuple[int, int, int | None]:
@@ -235,11 +195,10 @@ class PullGraph:
         cell: AutogradCell,
         like: Tensor,
         hidden_size: int | None,
-        pool: Any,
-        turn: threading.Lock,
+        memory: SharedMemory,
     ) -> None:
         d = like.shape[-1]
-        self.rows, self.turn = rows, turn
+        self.rows, self.turn = rows, memory.turn
         wide = torch.promote_types(like.dtype, torch.float32)
         children, keep = like.new_zeros(rows, 2, d), None
         self.inputs = [like.new_zeros(rows, d, dtype=wide), children]
@@ -248,7 +207,7 @@ class PullGraph:
             self.inputs.append(keep)
         cell.recall(children, keep)
         ((self._replay, (self.pulled,)),) = _capture(
-            [lambda: (cell.pull(slice(None), self.inputs[0]),)], like.device, pool
+            [lambda: (cell.pull(slice(None), self.inputs[0]),)], like.device, memory
         )
         self.nbytes = sum(tensor.nbytes for tensor in (*self.inputs, self.pulled))
 
@@ -278,7 +237,7 @@ class CapturedCell(AutogradCell):
 
 
 def _capture(
-    calls: Sequence[Callable[[], Any]], device: torch.device, pool: Any
+    calls: Sequence[Callable[[], Any]], device: torch.device, memory: SharedMemory
 ) -> list[tuple[Callable[[], None], Any]]:
     kind = device.type
     cast, casts = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
@@ -289,7 +248,7 @@ def _capture(
         with _NothingDecided():
             for call in calls:
                 call()
-        return step_graphs.capture(calls, device, pool)
+        return capturing.warm_up_and_capture(calls, device, memory.pool)
 
 
 def _same(tensor: Tensor) -> Tensor:

@@ -5,9 +5,7 @@ graphs of a module share their memory, so it holds what one step needs, the larg
 """
 
 import threading
-import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -15,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.graphs import step_graphs
 from beamtree.graphs.cache_key import has_hooks
+from beamtree.pytorch import capturing
 from beamtree.pytorch.derivatives import refuse_double_backward
+from beamtree.pytorch.graph_cache import GraphCache
 from beamtree.pytorch.tracing import is_compiling
 
 Outputs = tuple[Tensor, ...]
@@ -27,35 +26,26 @@ LONGEST = 128  # beyond, a graph has too many kernels, and they have enough to d
 MULTIPLE = 8  # lengths are padded to, so that few of them have graphs of their own
 
 
-class WholeGraphs:
-    """The graphs of one module, at most `capacity`, the longest unused dropped first.
+class WholeGraphs(GraphCache["_Captured"]):
+    """The graphs of one module, which one pass uses at a time.
 
-    One pass uses them at a time. A forward that comes while another still waits for its backward runs as
-    usual, kernel by kernel, and so does one without gradients, under autocast or activation checkpointing, of
-    a module with hooks, or inside another capture. Copies and pickles of the module start with no graphs. A
-    capacity of 0 turns them off, as does a capture that fails, with a warning.
+    A forward that comes while another still waits for its backward runs as usual, kernel by kernel, and so
+    does one without gradients, under autocast or activation checkpointing, of a module with hooks, or inside
+    another capture.
     """
 
     def __init__(self, capacity: int = 32) -> None:
-        self.capacity = capacity
-        self._graphs: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
-        self._lock = threading.Lock()
-        self._pools: dict[tuple[Hashable, ...], Any] = {}
+        super().__init__(capacity)
+        self._beginning = threading.Lock()  # of a pass
         # The latest, while anything may still ask for it.
         self._pass: Callable[[], _Pass | None] = lambda: None
-
-    def __reduce__(self) -> tuple[type, tuple[int]]:
-        return WholeGraphs, (self.capacity,)
-
-    def __len__(self) -> int:
-        return len(self._graphs)
 
     def may_replay(self, tokens: Tensor) -> bool:
         """Whether graphs are for such sequences (B, n, d), and for now."""
         return (
             self.capacity > 0
             and not is_compiling()
-            and step_graphs.may_replay(tokens)
+            and capturing.may_replay(tokens)
             and 1 < tokens.shape[1] <= LONGEST
             and torch.is_grad_enabled()
             and not torch.is_autocast_enabled(tokens.device.type)
@@ -79,51 +69,44 @@ class WholeGraphs:
 
         `static` is the computation in a form that can be captured, where its own cannot.
         """
-        if not self.may_replay(inputs[0]) or any(
-            has_hooks(part) for module in reads for part in module.modules()
+        if (
+            not self.may_replay(inputs[0])
+            or any(has_hooks(part) for module in reads for part in module.modules())
+            or self._waits_for_a_backward()
         ):
             return computation(*inputs)
-        with self._lock:
-            latest = self._pass()
-            if latest is not None and latest.waits:
-                return computation(*inputs)
-            parts = nn.ModuleList(reads)
-            try:
-                captured = self._find(static or computation, inputs, parts, options)
-            except RuntimeError as error:
-                self.capacity = 0
-                warnings.warn(f"beamtree: no CUDA graphs, slower but as exact: {error}", stacklevel=2)
+        parts = nn.ModuleList(reads)
+        captured = self._find_computation(static or computation, inputs, parts, options)
+        if captured is None:
+            return computation(*inputs)
+        with self._beginning:
+            if self._waits_for_a_backward():
                 return computation(*inputs)
             this = _Pass()
             self._pass = weakref.ref(this)
         found: Outputs = _Replay.apply(self, captured, this, len(inputs), *inputs, *parts.parameters())
         return found
 
+    def _waits_for_a_backward(self) -> bool:
+        latest = self._pass()
+        return latest is not None and latest.waits
+
     def is_latest(self, one: "_Pass") -> bool:
         return self._pass() is one
 
-    def _find(
+    def _find_computation(
         self,
         computation: Computation,
         inputs: Sequence[Tensor],
         reads: nn.ModuleList,
         options: tuple[Hashable, ...],
-    ) -> "_Captured":
+    ) -> "_Captured | None":
+        device = inputs[0].device
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in inputs)
         addresses = tuple((w.data_ptr(), w.requires_grad) for w in reads.parameters())
-        surroundings = step_graphs.surroundings(inputs[0].device)
         dropouts = tuple((part.training, part.p) for part in reads.modules() if isinstance(part, nn.Dropout))
-        key = (shapes, addresses, dropouts, *options, *surroundings)
-        if key not in self._graphs:
-            device_and_stream = surroundings[:2]  # only one stream's kernels keep an order
-            if device_and_stream not in self._pools:
-                self._pools[device_and_stream] = torch.cuda.graph_pool_handle()
-            pool = self._pools[device_and_stream]
-            self._graphs[key] = _Captured(computation, inputs, reads, pool)
-        self._graphs.move_to_end(key)
-        while len(self._graphs) > self.capacity:
-            self._graphs.popitem(last=False)
-        return self._graphs[key]
+        key = (shapes, addresses, dropouts, *options, *capturing.surroundings(device))
+        return self.find(key, lambda: _Captured(computation, inputs, reads, self.memory(device).pool))
 
 
 def lengthen(tensor: Tensor, by: int, axis: int = 1, value: float = 0.0) -> Tensor:
@@ -188,9 +171,11 @@ class _Captured:
             )
 
         with torch.enable_grad():
-            (self.go_forward, self.outputs), (self.go_back, self.gradients) = step_graphs.capture(
+            (self.go_forward, self.outputs), (self.go_back, self.gradients) = capturing.warm_up_and_capture(
                 (forward, backward), inputs[0].device, pool
             )
+        held_apart = (*self.inputs, *self.outputs, *self.grad_outputs, *self.gradients)
+        self.nbytes = sum(tensor.nbytes for tensor in held_apart)
 
 
 class _Replay(torch.autograd.Function):
@@ -223,8 +208,8 @@ class _Replay(torch.autograd.Function):
         pairs = zip(grad_outputs, captured.differentiable, strict=True)
         torch._foreach_copy_(captured.grad_outputs, [grad for grad, carries in pairs if carries])
         captured.go_back()
-        ctx.this.waits = False
         fresh = [torch.empty_like(gradient) for gradient in captured.gradients]
         torch._foreach_copy_(fresh, list(captured.gradients))
+        ctx.this.waits = False  # only now: another thread's forward would write where the gradients are
         found = iter(fresh)
         return None, None, None, None, *(next(found) if wanted else None for wanted in ctx.wanted)

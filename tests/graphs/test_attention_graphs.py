@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from beamtree import BeamTreeContextualizer, create_encoder
-from beamtree.graphs import step_graphs
 from beamtree.graphs.whole_graphs import WholeGraphs
+from beamtree.pytorch import capturing
 
 QUIET = {"stochastic": False}
 SOURCES = ("ebt-grc", "egt-grc", "gt-grc", "balanced-grc")
@@ -178,7 +178,7 @@ def test_graphs_are_off_where_the_caller_captures_or_does_not_differentiate(
     module, (x, mask) = make_contextualizer("ebt-grc"), make_tokens([6, 3])
     with torch.no_grad():
         module(x, mask)
-    monkeypatch.setattr(step_graphs, "may_replay", lambda tensor: False)
+    monkeypatch.setattr(capturing, "may_replay", lambda tensor: False)
     module(x, mask).sum().backward()
     assert not captures
     assert WholeGraphs().padding(x) == 0

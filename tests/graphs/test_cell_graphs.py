@@ -7,14 +7,15 @@ from played_graphs import Recording
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from beamtree.graphs import cell_graphs, step_graphs
+from beamtree.graphs import cell_graphs
+from beamtree.pytorch import capturing
 
 
 def launched(
     monkeypatch: pytest.MonkeyPatch, encoder: nn.Module, *given: Tensor, **options: object
 ) -> list[Tensor]:
     with monkeypatch.context() as alone:
-        alone.setattr(step_graphs, "may_replay", lambda tensor: False)
+        alone.setattr(capturing, "may_replay", lambda tensor: False)
         return gradients(encoder, *given, **options)
 
 
@@ -60,7 +61,7 @@ def test_pinned_spans_and_inner_nodes_are_those_of_the_launched_recursion(
         agree(found, launched(monkeypatch, encoder, x, is_padding, pinned_spans=pins))
         forest = encoder.forest(x, is_padding)
         with monkeypatch.context() as alone:
-            alone.setattr(step_graphs, "may_replay", lambda tensor: False)
+            alone.setattr(capturing, "may_replay", lambda tensor: False)
             other = encoder.forest(x, is_padding)
         torch.testing.assert_close(forest.nodes, other.nodes, rtol=0, atol=1e-10)
         assert torch.equal(forest.trees.merges, other.trees.merges)
@@ -106,7 +107,7 @@ def test_results_and_what_the_backward_needs_are_the_callers_to_keep(
     encoder, one, other = make_encoder(), make_input([7, 4]), make_input([5, 6])
     expected = []
     with monkeypatch.context() as alone:
-        alone.setattr(step_graphs, "may_replay", lambda tensor: False)
+        alone.setattr(capturing, "may_replay", lambda tensor: False)
         for given in (one, other):
             root, trees = encoder(*given, need_trees=True)
             loss = root.square().sum() + trees.weights[:, 0].sum()

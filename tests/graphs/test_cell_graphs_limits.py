@@ -13,8 +13,9 @@ from test_cell_graphs import agree, launched, owned
 from torch import Tensor, nn
 
 from beamtree.classifier.evaluation_mode import evaluating
-from beamtree.graphs import cell_graphs, step_graphs
+from beamtree.graphs import cell_graphs
 from beamtree.graphs.cell_graphs import padded_sizes
+from beamtree.pytorch import capturing
 
 
 def test_batches_of_many_sizes_share_few_graphs_with_bounded_memory(
@@ -32,15 +33,15 @@ def test_batches_of_many_sizes_share_few_graphs_with_bounded_memory(
             encoder(*make_input([n]))
         everything = owned(encoder).nbytes
         assert len(owned(encoder)) == len(captures) == 3
-        monkeypatch.setattr(cell_graphs, "BYTES_AT_MOST", everything - 1)
+        owned(encoder).bytes_at_most = everything - 1
         encoder(*make_input([40]))
         assert len(owned(encoder)) == 2
         encoder(*make_input([20]))
         assert len(captures) == 3
-        monkeypatch.setattr(cell_graphs, "BYTES_AT_MOST", 1000)
+        owned(encoder).bytes_at_most = 1000
         assert encoder(*make_input([5])).isfinite().all()
         assert len(captures) == 3  # too large for any
-        monkeypatch.setattr(cell_graphs, "BYTES_AT_MOST", everything)
+        owned(encoder).bytes_at_most = everything
         owned(encoder).capacity = 1
         encoder(*make_input([5]))
         assert len(owned(encoder)) == 1
@@ -122,7 +123,7 @@ def test_a_failed_capture_frees_what_was_captured(
     def fail(*_: object) -> None:
         raise RuntimeError("capture invalidated")
 
-    monkeypatch.setattr(step_graphs, "capture", fail)
+    monkeypatch.setattr(capturing, "warm_up_and_capture", fail)
     with pytest.warns(UserWarning, match="slower but as exact: capture invalidated"):
         agree(gradients(encoder, *given), expected)
     assert len(owned(encoder)) == 0

@@ -5,6 +5,7 @@ import pickle
 import random
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,8 +16,8 @@ from played_graphs import Recording
 from stopped_threads import Stopped, answers, stop, stopped_while_waiting, untraced
 from torch import Tensor
 
-from beamtree.graphs import step_graphs
 from beamtree.graphs.step_graphs import StepGraphs
+from beamtree.pytorch import capturing
 from beamtree.zoo.crvnn import CRvNN
 from beamtree.zoo.ordered_memory import OrderedMemory
 
@@ -202,7 +203,7 @@ def test_a_model_replayed_gives_the_gradients_of_the_model(
     assert not any(
         word in str(op[0]) for graph in captures for op in graph.tape for word in ("cumsum", "index_add")
     )
-    monkeypatch.setattr(step_graphs, "may_replay", lambda tensor: False)
+    monkeypatch.setattr(capturing, "may_replay", lambda tensor: False)
     for seed in range(3):
         for ours, plain in zip(replayed[seed], gradients(seed), strict=True):
             torch.testing.assert_close(ours, plain, atol=1e-12, rtol=0)
@@ -221,12 +222,20 @@ def test_a_graph_captured_in_inference_serves_training(captures: list[Recording]
     assert len(captures) == 2
 
 
-def test_a_step_that_waits_for_a_value_cannot_be_captured(captures: list[Recording]) -> None:
+def test_a_step_that_waits_for_a_value_is_launched_with_one_warning(captures: list[Recording]) -> None:
     def peek(constants: list[Tensor], x: Tensor) -> tuple[Tensor]:
+        constants[0] += x
         return (x * x.sum().item(),)
 
-    with pytest.raises(RuntimeError, match="must not wait"), StepGraphs().run(peek, [], replay=True) as step:
-        step(torch.ones(1))
+    graphs = StepGraphs()
+    for told in (True, False):
+        total = torch.zeros(1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with graphs.run(peek, [total], replay=True) as step:
+                assert [step(torch.full((1,), x))[0].item() for x in (2.0, 3.0)] == [4.0, 9.0]
+        assert total.item() == 5.0
+        assert [("must not wait" in str(one.message)) for one in caught] == [True] * told
 
 
 @pytest.mark.gpu

@@ -11,8 +11,9 @@ from played_graphs import Recording
 from torch import Tensor, nn
 
 from beamtree import create_encoder
-from beamtree.graphs import step_graphs, whole_graphs
+from beamtree.graphs import whole_graphs
 from beamtree.graphs.whole_graphs import WholeGraphs
+from beamtree.pytorch import capturing
 
 
 def make(name: str = "bt-grc-os", **options: object) -> nn.Module:
@@ -47,7 +48,7 @@ def test_replays_give_values_and_gradients_of_the_recursion(
         given = make_input(lengths)
         replayed = gradients(encoder, *given)
         with monkeypatch.context() as alone:
-            alone.setattr(step_graphs, "may_replay", lambda tensor: False)
+            alone.setattr(capturing, "may_replay", lambda tensor: False)
             plain = gradients(encoder, *given)
         for mine, theirs in zip(replayed, plain, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
@@ -78,7 +79,7 @@ def test_a_forward_that_nobody_differentiates_does_not_block_the_next(captures: 
     encoder = make()
     encoder(make_input([6, 3])[0])
     replays = []
-    (captured,) = encoder.graphs._graphs.values()
+    (captured,) = encoder.graphs._entries.values()
     captured.go_forward = lambda: replays.append(1)
     encoder(make_input([6, 3])[0])
     assert replays
@@ -92,7 +93,7 @@ def test_a_capture_that_fails_warns_and_leaves_the_recursion_as_it_was(
 
     encoder, given = make(), make_input([6, 3])
     expected = gradients(encoder, *given)
-    monkeypatch.setattr(step_graphs, "capture", fail)
+    monkeypatch.setattr(capturing, "warm_up_and_capture", fail)
     other = copy.deepcopy(encoder)
     with pytest.warns(UserWarning, match="no CUDA graphs, slower but as exact: capture invalidated"):
         found = gradients(other, *given)

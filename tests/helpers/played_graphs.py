@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from beamtree.engine import search
 from beamtree.engine.ties import up_to_rounding
-from beamtree.graphs import cell_graphs, step_graphs
+from beamtree.graphs import cell_graphs
+from beamtree.pytorch import capturing
 from beamtree.zoo import beam_step, ordered_memory_step
 
 
@@ -61,7 +62,7 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
         "device": nullcontext,
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(step_graphs, "may_replay", lambda tensor: True)
+    monkeypatch.setattr(capturing, "may_replay", lambda tensor: capturing.are_wanted())
     monkeypatch.setattr(ordered_memory_step, "_first_open_slot", lambda cp: 0)
     monkeypatch.setattr(cell_graphs, "PULLED_ROWS", (4, 16))
     for module in (search, beam_step):

@@ -1,1 +1,1 @@
-"""What all kernels stand on: addresses in memory, random bits, products, capturing."""
+"""What all kernels stand on: addresses in memory, random bits and products."""

@@ -1,7 +1,6 @@
 """The search on a GPU: its buffers, and graphs of many steps that serve every length."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from math import ceil
@@ -11,11 +10,12 @@ import torch
 from torch import Tensor
 
 from beamtree.kernels.runtime import addresses as boards
-from beamtree.kernels.runtime.capturing import capture, one_at_a_time, undisturbed
 from beamtree.kernels.search.inner_kernels import inner_nodes_kernel
 from beamtree.kernels.search.lineage_kernels import STRETCH
 from beamtree.kernels.search.plan import Plan, can_chain, chunks_of
 from beamtree.kernels.weights import EntangledScorerWeights, SlicedScorerWeights, Weights
+from beamtree.pytorch import capturing
+from beamtree.pytorch.graph_cache import GraphCache
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 LONG, MIDDLE, SHORT = SIZES = 32, 8, 2  # steps in a graph
@@ -53,6 +53,7 @@ class _Graphs:
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self.lock = threading.Lock()
         self.board = torch.zeros(boards.SIZE, dtype=torch.int64, device=device)
+        self.nbytes = self.board.nbytes
         # With an empty board every kernel is a no-op: this compiles them, which a capture must not do.
         for part in (
             plan.begin,
@@ -63,9 +64,11 @@ class _Graphs:
             part(self.board)
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        self.begin, _ = capture(partial(plan.begin, self.board), stream)
-        self.finish, _ = capture(partial(plan.finish, self.board), stream)
-        self.steps = {size: capture(partial(_steps, plan, self.board, size), stream)[0] for size in SIZES}
+        self.begin, _ = capturing.capture(partial(plan.begin, self.board), stream)
+        self.finish, _ = capturing.capture(partial(plan.finish, self.board), stream)
+        self.steps = {
+            size: capturing.capture(partial(_steps, plan, self.board, size), stream)[0] for size in SIZES
+        }
         torch.cuda.current_stream(device).wait_stream(stream)
 
     def replay(self, steps: int) -> None:
@@ -90,25 +93,15 @@ def _steps(plan: Plan, board: Tensor, count: int) -> None:
     plan.advance(board, count)
 
 
-# Keyed by stream too: a board may be rewritten only after the steps that read it.
-_graphs: OrderedDict[tuple[object, ...], _Graphs] = OrderedDict()
-_graphs_lock = threading.Lock()
+_graphs: GraphCache[_Graphs] = GraphCache(GRAPHS_AT_MOST)
 
 
 def _graphs_for(plan: Plan, device: torch.device) -> _Graphs:
+    # By stream too: a board may be rewritten only after the steps that read it.
     key = (plan, device, torch.cuda.current_stream(device).cuda_stream)
-    with _graphs_lock:
-        graphs = _graphs.get(key)
-        if graphs is not None:
-            _graphs.move_to_end(key)
-            return graphs
-    # In this order: a call that somebody else warms up for a capture may search too.
-    with one_at_a_time, undisturbed(), _graphs_lock:
-        if key not in _graphs:
-            _graphs[key] = _Graphs(plan, device)
-        while len(_graphs) > GRAPHS_AT_MOST:
-            _graphs.popitem(last=False)
-        return _graphs[key]
+    graphs = _graphs.get(key, lambda: _Graphs(plan, device))
+    assert graphs is not None
+    return graphs
 
 
 def search(
@@ -176,13 +169,13 @@ def follow(
     }
     addresses |= {f"scorer_{name}": tensor.data_ptr() for name, tensor in weights.scorer._asdict().items()}
     dropped = round(dropout * 65536)
-    if leaves.is_cuda:
+    if leaves.is_cuda and capturing.are_wanted():
         graphs = _graphs_for(plan, leaves.device)
         with graphs.lock:
             boards.write(graphs.board, addresses, B, n, dropped)
             graphs.replay(n - 1)
     else:
-        board = torch.zeros(boards.SIZE, dtype=torch.int64)
+        board = torch.zeros(boards.SIZE, dtype=torch.int64, device=leaves.device)
         boards.write(board, addresses, B, n, dropped)
         plan.begin(board)
         for step in range(n - 1):

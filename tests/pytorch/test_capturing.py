@@ -2,7 +2,6 @@
 
 import gc
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -10,10 +9,10 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from on_gpu import needs_gpu
 from stopped_threads import Stopped, answers, stopped_while_waiting, untraced
 
-from beamtree.kernels.runtime import capturing
+import beamtree
+from beamtree.pytorch import capturing
 
 
 class Graph:
@@ -153,122 +152,6 @@ def test_a_capture_that_cannot_end_says_so(stream: Any) -> None:
         capturing.capture(lambda: 5, stream)
 
 
-@pytest.mark.gpu
-@needs_gpu
-def test_a_gpu_captures_though_graphs_become_garbage_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    from beamtree import BeamTreeEncoder
-    from beamtree.kernels.search import fused_search
-
-    stream, number, steps = torch.cuda.Stream(), torch.zeros((), device="cuda"), fused_search._steps
-    cycles: list[list[Any]] = []
-    for _ in range(20):
-        cycles.append([capturing.capture(lambda: number.add_(1), stream)[0]])
-        cycles[-1].append(cycles[-1])
-
-    def among_garbage(*arguments: Any) -> None:
-        cycles.clear()
-        make_objects()
-        steps(*arguments)
-
-    monkeypatch.setattr(fused_search, "_steps", among_garbage)
-    encoder, threshold = BeamTreeEncoder(32, device="cuda"), gc.get_threshold()
-    gc.set_threshold(1)
-    try:
-        encoder(torch.randn(10, 5, 32, device="cuda")).sum().backward()
-    finally:
-        gc.set_threshold(*threshold)
-    assert not cycles
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
-
-
-@pytest.mark.gpu
-@needs_gpu
-def test_a_gpu_goes_on_after_a_capture_that_was_invalidated() -> None:
-    from beamtree import BeamTreeEncoder
-    from beamtree.kernels.search import fused_search
-
-    encoder = BeamTreeEncoder(32, device="cuda").eval()
-    x, held = torch.randn(9, 5, 32, device="cuda"), len(fused_search._graphs)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused_search, "_steps", lambda *_: torch.cuda.synchronize())
-        with pytest.raises(RuntimeError):
-            encoder(x)
-    assert len(fused_search._graphs) == held
-    assert torch.randn(3, device="cuda").isfinite().all()  # the random generator is free again
-    on_cpu = BeamTreeEncoder(32).eval()
-    on_cpu.load_state_dict(encoder.state_dict())
-    torch.testing.assert_close(encoder(x).cpu(), on_cpu(x.cpu()), atol=1e-3, rtol=1e-3)
-
-
-def test_a_search_keeps_no_graphs_that_failed_and_few_that_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton")
-    from beamtree.kernels.search import fused_search
-
-    made: list[Any] = []
-
-    def make(plan: str, device: torch.device) -> str:
-        made.append(plan)
-        if made == ["a"]:
-            raise RuntimeError("the first capture fails")
-        return f"graphs of {plan}"
-
-    monkeypatch.setattr(fused_search, "_graphs", OrderedDict())
-    monkeypatch.setattr(fused_search, "_Graphs", make)
-    monkeypatch.setattr(fused_search, "GRAPHS_AT_MOST", 2)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
-    find: Any = fused_search._graphs_for
-    device = torch.device("cpu")
-    with pytest.raises(RuntimeError, match="the first"):
-        find("a", device)
-    assert not fused_search._graphs
-    assert [find(plan, device) for plan in "abacb"] == [f"graphs of {plan}" for plan in "abacb"]
-    assert made == ["a", "a", "b", "c", "b"]  # c drove b out, not a, which was used since
-    assert gc.isenabled()
-
-
-def test_a_search_warms_up_before_its_captures_and_replays_as_many_steps_as_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("triton")
-    from beamtree.kernels.search import fused_search
-
-    done: list[tuple[str, int]] = []
-
-    class Plan:
-        def begin(self, board: torch.Tensor) -> None:
-            done.append(("begin", 0))
-
-        def finish(self, board: torch.Tensor) -> None:
-            done.append(("finish", 0))
-
-        def step(self, board: torch.Tensor, step: int) -> None:
-            done.append(("step", step))
-
-        def advance(self, board: torch.Tensor, steps: int) -> None:
-            done.append(("advance", steps))
-
-    def capture(call: Any, stream: Any) -> tuple[Any, None]:
-        start = len(done)
-        call()
-        launches = done[start:]
-        del done[start:]
-        return SimpleNamespace(replay=lambda: done.extend(launches)), None
-
-    stream = SimpleNamespace(wait_stream=lambda other: None)
-    monkeypatch.setattr(fused_search, "capture", capture)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    plan: Any = Plan()
-    graphs = fused_search._Graphs(plan, torch.device("cpu"))
-    assert {kind for kind, _ in done} == {"begin", "finish", "step", "advance"}
-    done.clear()
-    graphs.replay(43)
-    assert [launch for launch in done if launch[0] != "step"] == [
-        ("begin", 0), ("advance", 32), ("advance", 8), ("advance", 2), ("advance", 2), ("finish", 0)
-    ]  # fmt: skip
-    assert [step for kind, step in done if kind == "step"] == [*range(32), *range(8), 0, 1, 0, 1]
-
-
 def test_threads_capture_in_turn(stream: Any) -> None:
     most: list[int] = []
 
@@ -282,3 +165,18 @@ def test_threads_capture_in_turn(stream: Any) -> None:
     for thread in threads:
         thread.join()
     assert set(most) == {1}
+
+
+def test_the_switch_holds_until_the_next_call_or_the_end_of_a_block() -> None:
+    try:
+        beamtree.cuda_graphs(False)
+        assert not capturing.are_wanted()
+        with beamtree.cuda_graphs(True):
+            assert capturing.are_wanted()
+        assert not capturing.are_wanted()
+        with pytest.raises(KeyError), beamtree.cuda_graphs():
+            fail()
+        assert not capturing.are_wanted()
+    finally:
+        beamtree.cuda_graphs(True)
+    assert capturing.are_wanted()

@@ -1,0 +1,140 @@
+"""Capturing CUDA graphs: whether they are wanted, one at a time, undisturbed, and cleared up on failure."""
+
+import gc
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Result = TypeVar("Result")
+
+# PyTorch allows one capture at a time in a process. A `with` of the lock itself, not of a function that takes
+# it, releases it wherever the thread is stopped.
+one_at_a_time = threading.RLock()
+
+_wanted = True
+
+
+class cuda_graphs:  # noqa: N801, written as torch.set_grad_enabled is
+    """Turn CUDA graphs off or on again, in the whole process, for all that would run as one on a GPU.
+
+    `beamtree.cuda_graphs(False)` holds until the next call, `with beamtree.cuda_graphs(False):` until the end
+    of the block. Results are the same up to rounding; without graphs kernels are launched one by one, those
+    of the beam search included, which is slower. It helps to find a fault, and profilers that do not look
+    into graphs. Graphs that were captured before are kept.
+    """
+
+    def __init__(self, mode: bool = True) -> None:
+        global _wanted
+        self._before, _wanted = _wanted, bool(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        global _wanted
+        _wanted = self._before
+
+
+def are_wanted() -> bool:
+    """Whether graphs are on, see `cuda_graphs`."""
+    return _wanted
+
+
+def may_replay(tensor: Tensor) -> bool:
+    """Whether what reads this tensor may run as a graph, which it may not while the caller captures one."""
+    return _wanted and tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
+
+
+def surroundings(device: torch.device) -> tuple[Hashable, ...]:
+    """What a graph depends on besides its shapes: where it runs, and which kernels PyTorch would choose."""
+    stream = torch.cuda.current_stream(device).cuda_stream
+    matmul = torch.backends.cuda.matmul
+    precision = getattr(matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
+    return device, stream, precision, torch.are_deterministic_algorithms_enabled()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """For the thread that captures: garbage may hold CUDA graphs, events or streams, and to free one of them
+    in the middle of a capture breaks it."""
+    collects = gc.isenabled()
+    try:
+        gc.disable()
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+# By device and by the stream on which the graphs are replayed.
+_capturing_streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
+
+
+def _capturing_stream(device: torch.device) -> torch.cuda.Stream:
+    """Always the same: the libraries keep tens of megabytes for every stream that ever made a product."""
+    key = device, torch.cuda.current_stream().cuda_stream
+    if key not in _capturing_streams:
+        _capturing_streams[key] = torch.cuda.Stream()
+    return _capturing_streams[key]
+
+
+def warm_up_and_capture(
+    calls: Sequence[Callable[[], Result]], device: torch.device, pool: Any = None
+) -> list[tuple[Callable[[], None], Result]]:
+    """For each call a function that replays its kernels, and the buffers that hold its outputs afterwards."""
+    captured = []
+    with one_at_a_time, undisturbed(), torch.cuda.device(device):
+        # Kernels are compiled and libraries set up at the first call, which a capture would refuse. Not on
+        # the stream of the captures: a product there works in memory in which graphs do theirs, and another
+        # thread may be replaying one.
+        for call in (*calls, *calls):
+            call()
+        stream = _capturing_stream(device)
+        for call in calls:
+            # What the allocator holds would be of no use to a graph, which has memory of its own.
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            graph, outputs = capture(call, stream, pool)
+            captured.append((graph.replay, outputs))
+    return captured
+
+
+def capture(
+    call: Callable[[], Result], stream: torch.cuda.Stream, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """A graph of what the call launches, and what it returned."""
+    graph = torch.cuda.CUDAGraph()
+    pool = torch.cuda.graph_pool_handle() if pool is None else pool
+    with one_at_a_time, undisturbed(), torch.cuda.stream(stream):
+        try:
+            graph.capture_begin(pool, capture_error_mode="thread_local")
+            result = call()
+            graph.capture_end()
+        except BaseException:
+            _abandon(graph, stream.device, pool)
+            raise
+    return graph, result
+
+
+def _abandon(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any) -> None:
+    """Leave a failed capture, so that the program can go on and the next capture succeeds."""
+    with suppress(RuntimeError):
+        graph.capture_end()
+        return
+    # A capture that cannot end leaves the allocator recording, and the random generator as if in use by it
+    # until another capture ends well.
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(device.index, pool)
+    with suppress(RuntimeError), torch.cuda.stream(torch.cuda.Stream(device)):
+        number = torch.zeros((), device=device)
+        other = torch.cuda.CUDAGraph()
+        other.capture_begin(capture_error_mode="thread_local")
+        number.add_(1)
+        other.capture_end()
