@@ -82,10 +82,9 @@ def bench(
     from beamtree.classifier.inference import choose_device
     from beamtree.cli.progress import show_progress
     from beamtree.files.atomic import make_folder, replace_file
+    from beamtree.paper.plots import check_plot, curves_of, draw_speed
     from beamtree.paper.speed.measure import Plan
-    from beamtree.paper.speed.plot import check_plot, draw, lines_of
-    from beamtree.paper.speed.run import arithmetic, run_paper, run_sizes
-    from beamtree.paper.speed.suites import Wanted
+    from beamtree.paper.speed.suites import Wanted, arithmetic, run_paper, run_sizes
 
     place = choose_device(device)
     if place.type not in ("cpu", "cuda"):
@@ -130,8 +129,8 @@ def bench(
         replace_file(json_file, report.to_json())
     if markdown is not None:
         replace_file(markdown, report.to_markdown())
-    if plot is not None and (lines := lines_of(report)):
-        draw(lines, plot, f"{suite} on {report.environment['device']}")
+    if plot is not None and (curves := curves_of(report)):
+        draw_speed(curves, plot, f"{suite} on {report.environment['device']}")
     if report.interrupted:
         typer.echo("beamtree: interrupted; these are the measurements up to then", err=True)
         raise typer.Exit(130)

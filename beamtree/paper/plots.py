@@ -1,15 +1,29 @@
-"""Pictures of results: accuracy by length and by depth, with 95 % intervals, as PNG and SVG."""
+"""Pictures of results: accuracy by length and by depth with 95 % intervals, time and memory by size."""
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from statistics import mean
+from typing import Any, NamedTuple
 
-from beamtree.errors import MissingExtraError
+from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.files.atomic import make_folder, replacing
+from beamtree.paper.published import label_of
+from beamtree.paper.speed.benchmark import Benchmark
+from beamtree.paper.speed.measure import Measured
+from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
+from beamtree.paper.speed.workload import VARIED
+
+_FORMATS = (".png", ".svg", ".pdf")
+_LABELS = {"n": "tokens n", "K": "beams K", "d": "width d", "d_s": "slice d_s"}
+_UNITS = {"milliseconds": "milliseconds a step", "megabytes": "peak memory (MB)"}
+_PUBLISHED = "published (RTX A6000)"
 
 
 class Point(NamedTuple):
+    """Accuracy at a length or depth x, with its interval."""
+
     x: float
     share: float
     low: float
@@ -26,17 +40,14 @@ def draw_accuracy(
     series: Mapping[str, Sequence[Point]], *, title: str, x_label: str, stem: Path, log_x: bool = False
 ) -> list[Path]:
     """Write `stem`.png and `stem`.svg with one line for every series; the paths written."""
-    require_matplotlib()
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-
     paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
-    # A fixed salt and no date: equal results give equal files.
-    with matplotlib.rc_context({"svg.hashsalt": "beamtree", "svg.fonttype": "none", "font.size": 10}):
+    with _style():
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.add_subplot()
-        colours = matplotlib.colormaps["tab20" if len(series) > 10 else "tab10"]
+        colours = _colours(len(series))
         for index, (name, points) in enumerate(series.items()):
             shares = [100 * point.share for point in points]
             axes.errorbar(
@@ -56,19 +67,159 @@ def draw_accuracy(
             )
         if log_x:
             axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-            axes.xaxis.set_minor_locator(NullLocator())
+            _tick_plainly(axes.xaxis)
         else:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(title=title, xlabel=x_label, ylabel="accuracy (%), 95 % interval", ylim=(-2, 102))
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        _open_grid(axes)
         if len(series) > 1:
             figure.legend(loc="outside right upper", frameon=False, fontsize=8)
         make_folder(stem.parent)
-        with replacing(paths[0]) as png:
-            figure.savefig(png, format="png", dpi=150)
-        with replacing(paths[1]) as svg:
-            figure.savefig(svg, format="svg", metadata={"Date": None})
+        for path in paths:
+            _save(figure, path)
     return paths
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """A fixed salt and no date: equal results give equal files."""
+    require_matplotlib()
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "beamtree", "svg.fonttype": "none", "font.size": 10}):
+        yield
+
+
+def _colours(count: int) -> Any:
+    import matplotlib
+
+    return matplotlib.colormaps["tab20" if count > 10 else "tab10"]
+
+
+def _tick_plainly(axis: Any) -> None:
+    """1, 2, 5, 10, … on a logarithmic axis."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def _open_grid(axes: Any) -> None:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _save(figure: Any, path: Path) -> None:
+    kind = path.suffix.lower().removeprefix(".")
+    with replacing(path) as file:
+        figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+
+
+class Speed(NamedTuple):
+    size: float
+    milliseconds: float | None
+    megabytes: float | None
+
+
+class Curve(NamedTuple):
+    varied: str
+    label: str
+    points: list[Speed]
+    published: bool = False
+
+
+def check_plot(path: Path) -> None:
+    """Raise before measuring what could not be drawn into this file."""
+    if path.suffix.lower() not in _FORMATS:
+        raise BeamtreeError(f"--plot writes {', '.join(_FORMATS)}, got {path.name!r}")
+    require_matplotlib()
+
+
+def curves_of(report: Benchmark) -> list[Curve]:
+    """Every model's points, as far as there is something to draw."""
+    curves = _paper_curves(report.cells) if report.suite == "paper" else _size_curves(report.groups)
+    return [curve for curve in curves if any(point.milliseconds or point.megabytes for point in curve.points)]
+
+
+def _size_curves(groups: Measured) -> list[Curve]:
+    measured = [one for group in groups for one in group]
+    batches = {one.case.B for one in measured}
+    curves: dict[tuple[str, str], Curve] = {}
+    for one in measured:
+        label = one.case.model + (f", B = {one.case.B}" if len(batches) > 1 else "")
+        curve = curves.setdefault((one.varied, label), Curve(one.varied, label, []))
+        curve.points.append(_point(one.size, one.seconds, one.peak_bytes))
+    return list(curves.values())
+
+
+def _paper_curves(cells: Sequence[RangeResult]) -> list[Curve]:
+    """The figures of this machine, a curve for each model, and then the published ones."""
+    here: dict[str, Curve] = {}
+    there: dict[str, Curve] = {}
+    for cell in cells:
+        label = label_of(cell.model)
+        seconds = mean(cell.seconds) if cell.seconds else None
+        curve = here.setdefault(label, Curve("n", label, []))
+        curve.points.append(_point(cell.mean_length, seconds, cell.peak_bytes))
+        if cell.published is not None:
+            minutes, gigabytes = cell.published
+            curve = there.setdefault(label, Curve("n", label, [], published=True))
+            curve.points.append(_point(cell.mean_length, 60 * minutes / PAPER_SAMPLES, 1e9 * gigabytes))
+    return [*here.values(), *there.values()]
+
+
+def _point(size: float, seconds: float | None, peak_bytes: float | None) -> Speed:
+    return Speed(size, seconds and 1e3 * seconds, peak_bytes and 1e-6 * peak_bytes)
+
+
+def draw_speed(curves: Sequence[Curve], path: Path, title: str) -> None:
+    """Time above memory, a column for each size that was varied; dashes are the published figures."""
+    check_plot(path)
+    varied = [name for name in VARIED if any(curve.varied == name for curve in curves)]
+    points = [point for curve in curves for point in curve.points]
+    quantities = [name for name in _UNITS if any(getattr(point, name) for point in points)]
+    labels = list(dict.fromkeys(curve.label for curve in curves))
+    colours = _colours(len(labels))
+    with _style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(2 + 4 * len(varied), 3.5 * len(quantities)), layout="constrained")
+        panels = figure.subplots(len(quantities), len(varied), squeeze=False)
+        for column, name in enumerate(varied):
+            of_size = [curve for curve in curves if curve.varied == name]
+            for panel, quantity in zip(panels[:, column], quantities, strict=True):
+                for curve in of_size:
+                    _draw_curve(panel, curve, quantity, colours(labels.index(curve.label) % colours.N))
+                _label_axes(panel, of_size, _LABELS[name], _UNITS[quantity])
+        figure.suptitle(title)
+        handles = {line.get_label(): line for panel in panels.flat for line in panel.lines}
+        shown = {label: handles[label] for label in (*labels, _PUBLISHED) if label in handles}
+        figure.legend(shown.values(), shown, loc="outside right upper", frameon=False, fontsize=8)
+        _save(figure, path)
+
+
+def _draw_curve(panel: Any, curve: Curve, quantity: str, colour: Any) -> None:
+    points = [(point.size, getattr(point, quantity)) for point in sorted(curve.points)]
+    # A logarithm has no place for what was not measured, nor for growth too small to see.
+    points = [(size, value) for size, value in points if value]
+    if not points:
+        return
+    sizes, values = zip(*points, strict=True)
+    if curve.published:
+        panel.plot(sizes, values, color=colour, linestyle="--", linewidth=0.9, label=_PUBLISHED)
+    else:
+        panel.plot(sizes, values, color=colour, marker="o", markersize=4, label=curve.label)
+
+
+def _label_axes(panel: Any, curves: Sequence[Curve], x_label: str, y_label: str) -> None:
+    from matplotlib.ticker import NullLocator
+
+    sizes = sorted({point.size for curve in curves for point in curve.points})
+    panel.set(xscale="log", xlabel=x_label, ylabel=y_label)
+    panel.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
+    panel.xaxis.set_minor_locator(NullLocator())
+    if panel.lines:
+        panel.set_yscale("log")
+        _tick_plainly(panel.yaxis)
+    _open_grid(panel)

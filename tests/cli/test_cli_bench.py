@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from beamtree.cli import app
 from beamtree.paper.speed import table1 as paper
 from beamtree.paper.speed import workload
-from beamtree.paper.speed.run import arithmetic
+from beamtree.paper.speed.suites import arithmetic
 from beamtree.paper.speed.table1 import Range
 
 SMALL = ["--device", "cpu", "--no-memory", "--repeat", "2", "--d-model", "8", "--beam", "2"]

@@ -3,8 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
-from beamtree.paper.speed import peak_growth
+from beamtree.paper.speed.measure import peak_memory
+from beamtree.paper.speed.workload import Case
 
 LENGTHS = (2000, 4000, 10_000)
 
@@ -13,7 +15,8 @@ LENGTHS = (2000, 4000, 10_000)
 def growth() -> dict[int, int]:
     """Bytes above the peak after one step on 8 tokens, each length in a process of its own."""
     with ThreadPoolExecutor(len(LENGTHS)) as pool:
-        return dict(zip(LENGTHS, pool.map(peak_growth, LENGTHS), strict=True))
+        peaks = pool.map(lambda n: peak_memory(Case(n=n), torch.device("cpu")), LENGTHS)
+        return dict(zip(LENGTHS, peaks, strict=True))
 
 
 @pytest.mark.slow

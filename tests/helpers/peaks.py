@@ -14,7 +14,7 @@ from pathlib import Path
 resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))  # what fails must not take the machine along
 paths, name, cases = json.loads(sys.argv[1])
 sys.path[:0] = paths
-from beamtree.paper.speed.memory import peak_resident
+from beamtree.paper.speed.measure import peak_resident
 from beamtree.errors import BeamtreeError
 
 module = importlib.import_module(name)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beamtree.paper.report.build import build_report
-from beamtree.paper.report.layout import Line, Table
+from beamtree.paper.report.pages import build_report
+from beamtree.paper.table import Line, Table
 from beamtree.training.recipe import load_recipe
 from beamtree.training.run_folder import RunFolder
 
@@ -51,6 +51,13 @@ def make_run(
         name = "eval.json" if beam is None else f"eval-beam{beam}.json"
         (folder / name).write_text(json.dumps(content))
     return folder
+
+
+def on_device(run: Path, device: str, name: str, accuracy: float, digest: str | None = None) -> None:
+    content = json.loads((run / "eval.json").read_text())
+    content |= {"device": device, "weights": digest}
+    content["splits"][0]["accuracy"] = accuracy
+    (run / name).write_text(json.dumps(content))
 
 
 def seeds(root: Path, recipe: str, shares: Sequence[float], split: str, **options: Any) -> list[Path]:

@@ -1,13 +1,14 @@
-"""Plots are files that open: a PNG and an SVG with every series, the same bytes for the same figures."""
+"""Plots are files that open: every series is in them, and the same figures give the same bytes."""
 
 import importlib.util
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from benchmarked import CELLS, GROUPS, benchmark, measured
 
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.paper.plots import Point, draw_accuracy
+from beamtree.paper.plots import Point, check_plot, curves_of, draw_accuracy, draw_speed
 
 SERIES = {
     "near-iid": [Point(5.5, 0.99, 0.97, 1.0), Point(250, 0.5, 0.4, 0.6)],
@@ -15,13 +16,13 @@ SERIES = {
 }
 
 
-def draw(folder: Path, **options: bool) -> list[Path]:
+def accuracy_drawn(folder: Path, **options: bool) -> list[Path]:
     return draw_accuracy(SERIES, title="ebt-grc", x_label="length", stem=folder / "by.length", **options)
 
 
 @pytest.mark.parametrize("log_x", [False, True])
 def test_a_png_and_an_svg_are_written_with_names_and_labels(tmp_path: Path, log_x: bool) -> None:
-    png, svg = draw(tmp_path / "new" / "folder", log_x=log_x)
+    png, svg = accuracy_drawn(tmp_path / "new" / "folder", log_x=log_x)
     assert (png.name, svg.name) == ("by.length.png", "by.length.svg")
     assert png.read_bytes().startswith(b"\x89PNG\r\n")
     words = " ".join(ElementTree.parse(svg).getroot().itertext())
@@ -30,7 +31,7 @@ def test_a_png_and_an_svg_are_written_with_names_and_labels(tmp_path: Path, log_
 
 
 def test_the_same_figures_give_the_same_files(tmp_path: Path) -> None:
-    first, second = draw(tmp_path / "a"), draw(tmp_path / "b")
+    first, second = accuracy_drawn(tmp_path / "a"), accuracy_drawn(tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
@@ -46,10 +47,60 @@ def test_one_series_needs_no_legend_and_many_get_colours(tmp_path: Path) -> None
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BeamtreeError, match=r"cannot make the folder .*file"):
-        draw(tmp_path / "file")
+        accuracy_drawn(tmp_path / "file")
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"drawing plots needs .* pip install 'beamtree\[plot\]'"):
-        draw(tmp_path)
+        accuracy_drawn(tmp_path)
+
+
+def test_curves_have_the_measured_points_and_the_published_ones_beside():
+    fast, naive = curves_of(benchmark(groups=GROUPS))
+    assert [tuple(point) for point in fast.points] == [(10, 20.0, 2.0), (1000, 500.0, 4.0)]
+    assert naive.points[1].milliseconds is None
+    here, there = (
+        [line for line in curves_of(benchmark("paper", cells=CELLS)) if line.published == published]
+        for published in (False, True)
+    )
+    assert [line.label for line in here] == ["EBT-GRC", "naive"]
+    assert [(line.label, line.points[0].milliseconds) for line in there] == [("EBT-GRC", pytest.approx(720))]
+
+
+def test_batch_sizes_are_told_apart_only_where_there_are_several():
+    groups = [[measured("om", [0.1], B=2)], [measured("om", [0.1], B=3)]]
+    assert [line.label for line in curves_of(benchmark(groups=groups))] == ["om, B = 2", "om, B = 3"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_a_plot_is_drawn_for_every_size_that_varied(tmp_path, suffix):
+    groups = [*GROUPS, [measured("ebt-grc", [0.1], varied="K", K=7)]]
+    path = tmp_path / f"bench{suffix}"
+    draw_speed(curves_of(benchmark(groups=groups)), path, "a title")
+    if suffix == ".svg":
+        text = path.read_text()
+        for word in ("a title", "tokens n", "beams K", "peak memory (MB)", "naive", ">7<"):
+            assert word in text
+    drawn = path.read_bytes()
+    draw_speed(curves_of(benchmark(groups=groups)), path, "a title")
+    assert path.read_bytes() == drawn
+    assert path.stat().st_size > 1000
+
+
+def test_a_plot_without_memory_has_times_only_and_published_figures_are_named(tmp_path):
+    path = tmp_path / "bench.svg"
+    draw_speed(curves_of(benchmark(groups=[[measured("om", [0.1])]])), path, "t")
+    assert "peak memory" not in path.read_text()
+    draw_speed(curves_of(benchmark("paper", cells=CELLS)), path, "t")
+    assert "published (RTX A6000)" in path.read_text()
+
+
+def test_what_cannot_be_drawn_is_said_before_the_work(monkeypatch, tmp_path):
+    with pytest.raises(BeamtreeError, match=r"--plot writes .png, .svg, .pdf, got 'a.gif'"):
+        check_plot(Path("a.gif"))
+    with pytest.raises(BeamtreeError, match="cannot write"):
+        draw_speed(curves_of(benchmark(groups=GROUPS)), tmp_path / "absent" / "a.png", "t")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"beamtree\[plot\]"):
+        check_plot(Path("a.png"))

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.paper.report.build import build_report
-from beamtree.paper.report.pages import to_html, to_markdown, to_short_markdown
+from beamtree.paper.report.pages import build_report, to_html, to_markdown, to_short_markdown
 from beamtree.paper.report.remarks import read_remarks
 
 ROOT = Path(__file__).resolve().parents[2]

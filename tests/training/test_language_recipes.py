@@ -7,7 +7,7 @@ from beamtree.classifier.model import create_model
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
-from beamtree.paper.report.published import TABLES
+from beamtree.paper.published import TABLES
 from beamtree.training.recipe import load_recipe
 
 TASKS = ("sst5", "imdb", "snli", "mnli", "qqp")

@@ -246,8 +246,7 @@ class RunFolders(Kind):
         return name
 
     def load(self) -> None:
-        from beamtree.paper.report.build import build_report
-        from beamtree.paper.report.pages import to_html, to_markdown
+        from beamtree.paper.report.pages import build_report, to_html, to_markdown
 
         built = build_report([self.place], ())
         to_markdown(built, "")

@@ -1,15 +1,96 @@
-"""A report as Markdown, in short and in full, and as one HTML page that needs nothing else and is in full."""
+"""A report: the tables that were asked for from the runs that were named, as Markdown in short and in full
+and as one HTML page that needs nothing else.
+"""
 
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 import beamtree
-from beamtree.paper.report.build import Report
-from beamtree.paper.report.layout import Cell, Line, Table
+from beamtree.errors import BeamtreeError, nearest
+from beamtree.paper.published import TABLES
+from beamtree.paper.report.overviews import (
+    costs_table,
+    coverage_table,
+    cut_off_table,
+    runs_table,
+    shipped_table,
+    splits_table,
+    targets_table,
+)
+from beamtree.paper.report.remarks import read_remarks
+from beamtree.paper.report.rows import group_runs
+from beamtree.paper.report.runs import read_runs
+from beamtree.paper.report.tables import (
+    other_splits_table,
+    paper_table,
+    short_table,
+    slice_tables,
+    trees_table,
+)
+from beamtree.paper.table import Table
 from beamtree.printable import code, printable_lines, without_links
 
+KINDS = ("targets", "summary", "costs", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
+TABLE_NAMES = (*TABLES, *KINDS)
+
+
+@dataclass(frozen=True)
+class Report:
+    tables: Sequence[Table]
+    short: Sequence[Table]  # what most readers look for
+    notes: Sequence[str]
+
+
+def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: bool = False) -> Report:
+    """The tables named, or all that the runs have something for; that of the runs is always there."""
+    for name in wanted:
+        if name not in TABLE_NAMES:
+            raise BeamtreeError(f"there is no table {name!r}{nearest(name, TABLE_NAMES)}")
+    runs, notes = read_runs(paths, skip=skip)
+    remarks = read_remarks(paths)
+    rows, twins = group_runs(runs, skip=skip)
+    with_runs = {key.task for key in rows}
+    tasks = [task for task in TABLES if task in with_runs or any(task == cost.task for cost in remarks.costs)]
+    in_short = coverage_table(tasks, rows, remarks)
+    found = [("targets", targets_table(remarks.targets, rows)), ("summary", in_short)]
+    found += [(task, paper_table(published, rows, remarks)) for task, published in TABLES.items()]
+    found.append(("costs", costs_table(remarks.costs, rows)))
+    found.append(("shipped", shipped_table(runs)))
+    for published in (TABLES[task] for task in TABLES if task in with_runs):
+        found.append(("others", other_splits_table(published, rows)))
+        found.append(("trees", trees_table(published, rows, remarks)))
+        found += [("slices", table) for table in slice_tables(published, rows)]
+        found.append(("splits", splits_table(published.task, rows)))
+    others = [splits_table(task, rows) for task in sorted(with_runs.difference(TABLES))]
+    found += [("splits", table) for table in others]
+    found.append(("runs", runs_table(runs)))
+    found.append(("cut-off", cut_off_table(remarks.cut_off)))
+    shown = [
+        (kind, table)
+        for kind, table in found
+        if kind == "runs" or (table.lines and kind in (wanted or {*tasks, *KINDS}))
+    ]
+    for kind in wanted:
+        if kind not in dict(shown):
+            notes.append(f"No run has anything for the table {kind!r}.")
+    short = [in_short, *(short_table(TABLES[task], rows) for task in tasks if task in (wanted or tasks))]
+    short += others if not wanted or "splits" in wanted else []
+    tables = [table for _, table in shown]
+    return Report(tables, [table for table in short if table.lines], [*notes, *twins])
+
+
 TITLE = "Results"
+
+BESIDE_THE_PAPER = (
+    "Accuracy in % on the test splits: the median (ListOps) or mean of our seeds, after a slash the worst of "
+    "several, in brackets the paper's figure; rows with the paper's settings that have figures. "
+)
+IN_FULL = (
+    "[In full]({full}): deviations, other settings and splits, trees against gold, every run with its "
+    "commands, what missing rows would take."
+)
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1c1e21; --muted: #6a7078; --page: #ffffff; --line: #dfe2e6;
@@ -41,16 +122,6 @@ code { font: .88em ui-monospace, monospace; }
 """
 
 
-BESIDE_THE_PAPER = (
-    "Accuracy in % on the test splits: the median (ListOps) or mean of our seeds, after a slash the worst of "
-    "several, in brackets the paper's figure; rows with the paper's settings that have figures. "
-)
-IN_FULL = (
-    "[In full]({full}): deviations, other settings and splits, trees against gold, every run with its "
-    "commands, what missing rows would take."
-)
-
-
 def to_short_markdown(report: Report, command: str, full: str) -> str:
     """What most readers look for; `full` is where the rest stands."""
     from_paper = any(table.name.endswith("-short") for table in report.short)
@@ -69,32 +140,14 @@ def _markdown_page(tables: Sequence[Table], notes: Sequence[str], title: str, co
         lines += ["", *notes]
     for table in tables:
         lines += ["", f"## {without_links(table.title)}", "", without_links(table.caption), ""]
-        lines += _markdown_table(table)
+        lines += table.to_markdown()
         if table.remarks:
             lines += ["", *(f"- {without_links(sentence)}" for sentence in table.remarks)]
     return "\n".join(lines) + "\n"
 
 
-def _markdown_table(table: Table) -> list[str]:
-    rule = ["---" if i < table.words else "---:" for i in range(len(table.headers))]
-    rows = [[_markdown(cell) for cell in line.cells] for line in table.lines]
-    heads = [without_links(head).replace("|", "\\|") for head in table.headers]
-    return [f"| {' | '.join(row)} |" for row in (heads, rule, *rows)]
-
-
-def _markdown(cell: Cell) -> str:
-    if cell.code:
-        return code(cell.text)
-    text = _words(cell.text)
-    return f"**{text}**" if cell.best else text
-
-
-def _words(text: str) -> str:
-    return re.sub(r"[|*_`]", r"\\\g<0>", without_links(text))
-
-
 def to_html(report: Report, command: str) -> str:
-    sections = "\n".join(_section(table) for table in report.tables)
+    sections = "\n".join(table.to_html() for table in report.tables)
     notes = "".join(f"<p>{escape(note)}</p>\n" for note in report.notes)
     page = f"""<!doctype html>
 <html lang="en">
@@ -112,39 +165,3 @@ def to_html(report: Report, command: str) -> str:
 </html>
 """
     return printable_lines(page)
-
-
-def _section(table: Table) -> str:
-    heads = "".join(f"<th{_align(table, i)}>{escape(head)}</th>" for i, head in enumerate(table.headers))
-    rows = "\n".join(_row(table, line) for line in table.lines)
-    said = "".join(f"<li>{_with_code(one)}</li>" for one in table.remarks)
-    remarks = f"\n<ul>{said}</ul>" if said else ""
-    return (
-        f'<h2 id="{escape(table.name)}">{escape(table.title)}</h2>\n<p>{escape(table.caption)}</p>\n'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
-        f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>{remarks}"
-    )
-
-
-def _with_code(sentence: str) -> str:
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence))
-
-
-def _row(table: Table, line: Line) -> str:
-    anchor = "" if line.run is None else f' id="run-{line.run}"'
-    cells = "".join(_cell(cell, _align(table, i, best=cell.best)) for i, cell in enumerate(line.cells))
-    return f'<tr class="{"published" if line.published else "row"}"{anchor}>{cells}</tr>'
-
-
-def _cell(cell: Cell, attributes: str) -> str:
-    hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
-    if cell.runs:
-        text = ", ".join(f'<a href="#run-{number}">{number}</a>' for number in cell.runs)
-    else:
-        text = f"<code>{escape(cell.text)}</code>" if cell.code else escape(cell.text)
-    return f"<td{attributes}{hint}>{text}</td>"
-
-
-def _align(table: Table, column: int, *, best: bool = False) -> str:
-    names = [name for name, there in (("word", column < table.words), ("best", best)) if there]
-    return f' class="{" ".join(names)}"' if names else ""

@@ -13,9 +13,10 @@ from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import is_file, shown
 from beamtree.files.settings import from_table, read_toml, setting
-from beamtree.paper.report.published import LABELS, TABLES
+from beamtree.paper.published import LABELS, TABLES
 
 FILE = "remarks.toml"
+COSTS = "Rows without figures"  # the title of the table of costs
 
 
 @dataclass(frozen=True)

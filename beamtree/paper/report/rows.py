@@ -1,14 +1,19 @@
-"""Which row of a table a run belongs to: that of the nearest shipped recipe, named with what was changed."""
+"""Rows: which one a run belongs to, that of the nearest shipped recipe, named with what was changed; and what
+the seeds of a row say together.
+"""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from statistics import mean, median, pstdev
 from typing import Any
 
+from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
-from beamtree.paper.report.published import LABELS, OPTIONAL
-from beamtree.paper.report.runs import EARLY, Evaluation, TrainedRun
+from beamtree.paper.published import LABELS, OPTIONAL
+from beamtree.paper.report.runs import EARLY, UNFINISHED, Evaluation, SplitFigures, TrainedRun
+from beamtree.paper.table import Cell
 from beamtree.printable import write_json
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
 
@@ -71,8 +76,11 @@ class Member:
     run: TrainedRun
     evaluations: Sequence[Evaluation]
 
-    def figures(self, split: str) -> Any:
+    def figures(self, split: str) -> SplitFigures | None:
         return next((e.splits[split] for e in self.evaluations if split in e.splits), None)
+
+
+Rows = dict[RowKey, list[Member]]
 
 
 def row_of(run: TrainedRun) -> RowKey:
@@ -91,11 +99,9 @@ def row_of(run: TrainedRun) -> RowKey:
     return RowKey(task, row, kept)
 
 
-def group_runs(
-    runs: Sequence[TrainedRun], *, skip: bool = False
-) -> tuple[dict[RowKey, list[Member]], list[str]]:
+def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[Rows, list[str]]:
     """Rows in the tables' order with their runs in the seeds' order; notes on runs that do not count."""
-    rows: dict[RowKey, list[Member]] = {}
+    rows: Rows = {}
     notes = []
     for number, run in enumerate(runs, start=1):
         key = row_of(run)
@@ -185,3 +191,72 @@ def _show(value: Any) -> str:
     if value is None:
         return "left at its default"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+ABOUT = ("seeds", "epochs", "early stop", "runs")  # the headings of `about`
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A row's accuracy on one split, in percent."""
+
+    rounded: float  # as shown, so that ties of what is shown are ties
+    text: str
+    hint: str
+
+
+def summarise(members: Sequence[Member], split: str, by_median: bool) -> Summary | None:
+    found = [(member, member.figures(split)) for member in members]
+    values = [100 * figures.accuracy for _, figures in found if figures is not None]
+    if not values:
+        return None
+    centre = median(values) if by_median else mean(values)
+    spread = f" ±{pstdev(values):.2f}" if len(values) > 1 else ""
+    few = f" ({len(values)} of {len(members)} runs)" if len(values) < len(members) else ""
+    each = [
+        f"run {member.number}, seed {member.run.seed}: {100 * figures.accuracy:.2f} of {figures.examples:,}"
+        for member, figures in found
+        if figures is not None
+    ]
+    return Summary(round(centre, 2), f"{centre:.2f}{spread}{few}", "; ".join(each))
+
+
+def measured_splits(task: str, rows: Rows) -> list[str]:
+    """Every split on which one of these rows was measured."""
+    members = [member for row in rows.values() for member in row]
+    return in_task_order(task, {split for one in members for e in one.evaluations for split in e.splits})
+
+
+def in_task_order(task: str, splits: Iterable[str]) -> list[str]:
+    order = list(find_task(task).splits)
+    return sorted(splits, key=lambda split: (order.index(split) if split in order else len(order), split))
+
+
+def about(members: Sequence[Member]) -> list[Cell]:
+    """Seeds, epochs, how many stopped early, and which runs they are."""
+    if not members:
+        return [Cell()] * len(ABOUT)
+    epochs = sorted(member.run.epochs for member in members)
+    span = str(epochs[0]) if epochs[0] == epochs[-1] else f"{epochs[0]}–{epochs[-1]}"
+    early = sum(member.run.end == EARLY for member in members)
+    return [
+        Cell(str(len(members))),
+        Cell(span),
+        Cell(f"{early} of {len(members)}"),
+        run_numbers(members),
+    ]
+
+
+def unfinished(members: Sequence[Member]) -> bool:
+    """Whether none of these trainings came to its end."""
+    return bool(members) and all(member.run.end == UNFINISHED for member in members)
+
+
+def marked_label(key: RowKey, members: Sequence[Member]) -> Cell:
+    """The row's name, where no column tells that its training was cut short."""
+    return Cell(f"{key.label} (unfinished)" if unfinished(members) else key.label)
+
+
+def run_numbers(members: Sequence[Member]) -> Cell:
+    numbers = tuple(member.number for member in members)
+    return Cell(", ".join(map(str, numbers)), runs=numbers)

@@ -1,7 +1,8 @@
 """What a run folder proves: the recipe it followed, how its training ended, what its evaluations measured.
 
 `recipe.toml`, `metrics.jsonl` and the `eval*.json` of `beamtree eval RUN --save` are enough; weights may be
-gone. Where they are still there, an evaluation of other weights is refused.
+gone. Where they are still there, an evaluation of other weights is refused. `data.json`, where there is one,
+tells how much of a corpus was learnt from, and with which word vectors.
 """
 
 import math
@@ -11,12 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from beamtree.data.survey import is_part
+from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import is_file, read_json, shown
 from beamtree.saving.folder import WEIGHTS, hash_weights
 from beamtree.training.recipe import Recipe, load_recipe
 from beamtree.training.run_folder import RunFolder
 
+PAPER_VECTORS = "GloVe 840B, 300 wide"
 EARLY, LIMIT, UNFINISHED, DIVERGED = "early stopping", "limit of epochs", "unfinished", "diverged"
 
 
@@ -211,3 +215,51 @@ def _refuse_contradictions(evaluations: Iterable[Evaluation]) -> None:
             other = seen.setdefault((evaluation.search, evaluation.device, split), evaluation.file)
             if other != evaluation.file:
                 raise BeamtreeError(f"{other} and {evaluation.file} both measured {split}: keep one of them")
+
+
+def data_note(task_name: str, runs: Sequence[TrainedRun]) -> str:
+    """One or more sentences, none for a formal task or runs that left no `data.json`."""
+    sentences = dict.fromkeys(_sentence(facts, published) for facts, published in _facts(task_name, runs))
+    if sentences and task_name == "mnli":
+        sentences["The stress tests are rebuilt from the dev sets where the release is not at hand."] = None
+    return " ".join(sentences)
+
+
+def data_marks(task_name: str, runs: Sequence[TrainedRun]) -> list[str]:
+    """What differs from the paper's data, in a word each, for the title of a table."""
+    marks: dict[str, None] = {}
+    for facts, published in _facts(task_name, runs):
+        marks |= {"subset": None} if _is_subset(facts, published) else {}
+        if not _has_paper_vectors(facts):
+            marks |= {"other vectors" if facts["words"] and facts["words"]["vectors"] else "no vectors": None}
+    return list(marks)
+
+
+def _facts(task_name: str, runs: Sequence[TrainedRun]) -> list[tuple[dict[str, Any], int | None]]:
+    """What each run of a language task learnt from, beside the number of examples in the paper's corpus."""
+    task = find_task(task_name)
+    if task.words is None:
+        return []
+    return [(run.data, task.published.get(run.recipe.task.train)) for run in runs if run.data is not None]
+
+
+def _is_subset(facts: dict[str, Any], published: int | None) -> bool:
+    return published is not None and is_part(facts["train"]["examples"], published)
+
+
+def _has_paper_vectors(facts: dict[str, Any]) -> bool:
+    words = facts["words"]
+    return bool(words and words["vectors"] and "840b" in words["vectors"].lower() and words["width"] == 300)
+
+
+def _sentence(facts: dict[str, Any], published: int | None) -> str:
+    count, words = facts["train"]["examples"], facts["words"]
+    learnt = f"{count:,} training examples"
+    if _is_subset(facts, published):
+        learnt = f"a subset: {count:,} of {published:,} training examples"
+    if words is None or words["vectors"] is None:
+        return f"Ours learn from {learnt}, without word vectors (the paper: {PAPER_VECTORS})."
+    vectors = f"{words['vectors']}, {words['width']} wide"
+    if _has_paper_vectors(facts):
+        return f"Ours learn from {learnt}, with the paper's vectors: {vectors}."
+    return f"Ours learn from {learnt}, with other vectors: {vectors} (the paper: {PAPER_VECTORS})."

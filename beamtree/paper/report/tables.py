@@ -1,16 +1,14 @@
 """Rows as tables: the paper's with ours beside, trees against gold, the sweep of d_s."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import mean, median
 
-from beamtree.paper.report.data_notes import data_marks, data_note
-from beamtree.paper.report.footnotes import footnotes
-from beamtree.paper.report.layout import NOTHING, Cell, Line, Table
-from beamtree.paper.report.published import COPIED, PaperTable, group
-from beamtree.paper.report.remarks import Remarks
-from beamtree.paper.report.rows import Member, RowKey
-from beamtree.paper.report.seeds import (
+from beamtree.paper.published import COPIED, LABELS, PaperTable, group
+from beamtree.paper.report.remarks import COSTS, Remarks
+from beamtree.paper.report.rows import (
     ABOUT,
+    Member,
+    RowKey,
     Rows,
     Summary,
     about,
@@ -20,6 +18,8 @@ from beamtree.paper.report.seeds import (
     summarise,
     unfinished,
 )
+from beamtree.paper.report.runs import data_marks, data_note
+from beamtree.paper.table import NOTHING, Cell, Line, Table
 
 
 def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
@@ -54,7 +54,52 @@ def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     title = f"{table.title} ({', '.join(marks)})" if marks else table.title
     headers = ["model", "", *table.columns.values(), *ABOUT]
     said = footnotes(table, ours, filled, remarks)
-    return Table(table.task, title, caption, headers, lines, words=2, remarks=said)
+    return Table(table.task, title, caption, headers, lines, words=range(2), remarks=said)
+
+
+def footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
+    """`filled` are the rows of ours that have a figure in this table."""
+    return [
+        *(note.said for note in remarks.notes if note.task == table.task),
+        *_on_rounding(ours),
+        *_on_options(ours, remarks),
+        *_on_empty_rows(table, filled, remarks),
+        *_on_other_splits(ours, filled),
+    ]
+
+
+def _on_rounding(ours: Rows) -> list[str]:
+    members = [one for row in ours.values() for one in row if one.run.recipe.training.precision == "tf32"]
+    numbers = ", ".join(map(str, sorted({one.number for one in members})))
+    return [f"Trained with products in tf32 instead of float32: runs {numbers}."] if numbers else []
+
+
+def _on_options(ours: Rows, remarks: Remarks) -> list[str]:
+    """How the options in these rows were found, where that is known."""
+    used = {setting for key in ours for setting, _ in key.changes}
+    used |= {"beam" for key in ours if key.beam is not None}
+    used |= {"merge_equal_trees" for key in ours if key.merged}
+    return [
+        f"Option {one.name.rpartition('.')[2]}: {one.found}." for one in remarks.options if one.name in used
+    ]
+
+
+def _on_empty_rows(table: PaperTable, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
+    """Which published rows have no figures of ours, and where it is told what a run would cost."""
+    empty = [name for name in table.rows if RowKey(table.task, name) not in filled]
+    priced = [cost.row for cost in remarks.costs if cost.task == table.task and cost.row in empty]
+    sentences = {
+        f"No figures, for the time that a run would take (see '{COSTS}')": priced,
+        "Not run to an evaluation": [name for name in empty if name not in priced],
+    }
+    return [
+        f"{why}: {', '.join(LABELS[name] for name in names)}." for why, names in sentences.items() if names
+    ]
+
+
+def _on_other_splits(ours: Rows, filled: Collection[RowKey]) -> list[str]:
+    labels = [key.label for key in ours if not key.plain and key not in filled]
+    return [f"Not evaluated on these splits: {'; '.join(labels)}."] if labels else []
 
 
 def short_table(table: PaperTable, rows: Rows) -> Table:
@@ -192,7 +237,7 @@ def slice_tables(table: PaperTable, rows: Rows) -> list[Table]:
         )
         headers = ["d_s", "scorer width", *table.columns.values(), *ABOUT]
         name = f"{table.task}-slices" + (f"-{sweep.name}" if sweep.name != "ebt-grc" else "")
-        tables.append(Table(name, f"{table.title}: {sweep.label} by d_s", caption, headers, lines, words=0))
+        tables.append(Table(name, f"{table.title}: {sweep.label} by d_s", caption, headers, lines, words=()))
     return tables
 
 

@@ -1,23 +1,37 @@
 """Several models at one size, side by side: peak memory one after the other, then times in turns (A B A B …),
 so that whatever else the machine does meets all of them alike.
+
+Memory is what PyTorch allocated on a GPU, and what a fresh process came to hold on a CPU. A process's peak
+never falls, so there every figure needs a process of its own; it counts from the peak after one step on 8
+tokens, when libraries are loaded and weights and the optimiser's state exist.
 """
 
+import gc
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
-from beamtree.paper.speed.memory import peak_memory
-from beamtree.paper.speed.suites import Group
-from beamtree.paper.speed.workload import Case, Timing, Workload
-from beamtree.processes.fresh import OUT_OF_MEMORY, noting_lack_of_memory
+from beamtree.paper.speed.workload import Case, Timing, Workload, wait_for
+from beamtree.processes.fresh import OUT_OF_MEMORY, call_alone, noting_lack_of_memory
 
+FIRST_LENGTH = 8
+_STATUS = Path("/proc/self/status")
 _WARM_UP_STEPS = {"cpu": 1, "cuda": 3}
 
-Doing = Callable[[str], None]
 Progress = Callable[[float, str], None]  # the share that is done, and what comes now
+
+
+@dataclass(frozen=True)
+class Group:
+    """Models at one size, measured side by side; `varied` is what grows from group to group."""
+
+    varied: str
+    cases: tuple[Case, ...]
 
 
 @dataclass
@@ -53,7 +67,7 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            **self.case.to_dict(),
+            **asdict(self.case),
             "varied": self.varied,
             "seconds": self.seconds,
             "processor_seconds": self.processor_seconds,
@@ -111,7 +125,7 @@ def _series(one: Measurement) -> tuple[str, Case]:
 
 
 def measure_together(
-    measured: Sequence[Measurement], plan: Plan, progress: Doing = lambda doing: None
+    measured: Sequence[Measurement], plan: Plan, progress: Callable[[str], None] = lambda doing: None
 ) -> None:
     """Fill in the peak memory and the times of those that have no problem yet."""
     for one in measured:
@@ -141,3 +155,60 @@ def _warmed_up(case: Case, plan: Plan) -> Workload:
         if spent < plan.max_seconds:
             spent += workload.timed_step().seconds
     return workload
+
+
+class PeakMemory:
+    """Bytes at the highest point since a beginning: on a GPU its making, on a CPU the call of `warmed_up`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._before = 0
+        if device.type == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
+            wait_for(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            self._before = torch.cuda.memory_allocated(device)
+
+    def warmed_up(self) -> None:
+        if self.device.type == "cpu":
+            self._before = peak_resident()
+
+    def bytes(self) -> int:
+        if self.device.type == "cpu":
+            return peak_resident() - self._before
+        wait_for(self.device)
+        return torch.cuda.max_memory_allocated(self.device) - self._before
+
+
+def peak_resident() -> int:
+    """The most bytes of physical memory that this process has held."""
+    if _STATUS.exists():
+        # Not getrusage: its figure begins at what the parent process held.
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def measure_peak(case: dict[str, Any], device: str = "cpu") -> int:
+    """Peak bytes of a case, in this process."""
+    sizes, place = Case(**case), torch.device(device)
+    peak = PeakMemory(place)
+    # A GPU's count begins before the weights, and buffers for a second length would only add to it.
+    first = min(FIRST_LENGTH, sizes.n) if place.type == "cpu" else sizes.n
+    workload = Workload(replace(sizes, n=first), place)
+    workload.step()
+    peak.warmed_up()
+    workload.feed(sizes.n)
+    workload.step()
+    return peak.bytes()
+
+
+def peak_memory(case: Case, device: torch.device) -> int:
+    """Peak bytes of a case; MemoryError where there is not enough."""
+    if device.type == "cpu":
+        return int(call_alone(measure_peak, case=asdict(case)))
+    return measure_peak(asdict(case), str(device))

@@ -1,12 +1,17 @@
-"""Which models at which sizes: the suites `quick`, `throughput` and `scaling` of `beamtree bench`."""
+"""The suites of `beamtree bench`: which models at which sizes, measured to the end or to Ctrl-C."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 
-from beamtree.errors import BeamtreeError
-from beamtree.paper.speed.models import NAIVE, find_variant, takes
-from beamtree.paper.speed.workload import Case
+import torch
+
+from beamtree.errors import BeamtreeError, nearest
+from beamtree.paper.speed.benchmark import Benchmark, describe_environment
+from beamtree.paper.speed.measure import Group, Plan, Progress, measure_groups
+from beamtree.paper.speed.table1 import DEFAULT_MODELS, PAPER_SAMPLES, RANGES, measure_table
+from beamtree.paper.speed.workload import DROPOUT, NAIVE, Case, find_variant, takes
 
 _QUICK = {  # (B, n)
     "cpu": ((1, 500), (32, 50)),
@@ -23,14 +28,11 @@ _SWEEPS = {
         "d_s": (16, 32, 64, 128),
     },
 }
-
-
-@dataclass(frozen=True)
-class Group:
-    """Models at one size, measured side by side; `varied` is what grows from group to group."""
-
-    varied: str
-    cases: tuple[Case, ...]
+_CPU_SAMPLES = 3
+_WHAT_PEAK_MEANS = {
+    "cpu": "growth of a fresh process's peak resident memory since one step on 8 tokens",
+    "cuda": "torch.cuda.max_memory_allocated less what was allocated before the model was made",
+}
 
 
 @dataclass(frozen=True)
@@ -122,3 +124,66 @@ def _can_vary(model: str, varied: str) -> bool:
     if varied == "d":
         return find_variant(model).d_model is None
     return varied == "n" or takes(model, {"K": "beam_size", "d_s": "slice_size"}[varied])
+
+
+def run_sizes(suite: str, wanted: Wanted, plan: Plan, progress: Progress) -> Benchmark:
+    groups = SUITES[suite](wanted, plan.device.type)
+    settings = {
+        "step": "forward" if wanted.inference else "forward, backward, AdamW",
+        "dropout": 0.0 if wanted.inference else DROPOUT,
+        "repeat": plan.repeat,
+        "max_seconds_per_cell": plan.max_seconds,
+        "peak_bytes": _WHAT_PEAK_MEANS[plan.device.type],
+    }
+    report = Benchmark(suite, settings, describe_environment(plan.device))
+    with report.until_interrupted():
+        measure_groups(groups, plan, report.groups, progress)
+    return report
+
+
+def run_paper(
+    models: tuple[str, ...],
+    ranges: tuple[str, ...],
+    device: torch.device,
+    *,
+    samples: int | None,
+    max_seconds: float,
+    progress: Progress,
+) -> Benchmark:
+    for model in models:
+        find_variant(model)
+    for name in ranges:
+        if name not in RANGES:
+            raise BeamtreeError(f"the paper's table has no lengths {name!r}{nearest(name, RANGES)}")
+    count = samples or (_CPU_SAMPLES if device.type == "cpu" else PAPER_SAMPLES)
+    settings = {
+        "step": "batch 1: forward, backward, clipping at 1, Ranger",
+        "samples": count,
+        "max_seconds_per_cell": max_seconds,
+        "peak_bytes": _WHAT_PEAK_MEANS[device.type],
+    }
+    report = Benchmark("paper", settings, describe_environment(device))
+    with report.until_interrupted():
+        measure_table(
+            models or DEFAULT_MODELS,
+            ranges or tuple(RANGES),
+            device,
+            samples=count,
+            max_seconds=max_seconds,
+            into=report.cells,
+            progress=progress,
+        )
+    return report
+
+
+@contextmanager
+def arithmetic(threads: int | None, matmul_precision: str | None) -> Iterator[None]:
+    """PyTorch's threads and precision of float32 products, put back at the end."""
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        torch.set_num_threads(threads or before[0])
+        torch.set_float32_matmul_precision(matmul_precision or before[1])
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.set_float32_matmul_precision(before[1])

@@ -17,11 +17,9 @@ from beamtree.data.listops.task import TASK, sample_expressions
 from beamtree.data.task import Example
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.heads import class_losses
-from beamtree.paper.speed.measure import Progress
-from beamtree.paper.speed.memory import FIRST_LENGTH, PeakMemory
-from beamtree.paper.speed.models import NAIVE, NaiveEncoder, find_variant
-from beamtree.paper.speed.published import TABLE_1, Figures
-from beamtree.paper.speed.workload import wait_for
+from beamtree.paper.published import TABLE_1, Efficiency
+from beamtree.paper.speed.measure import FIRST_LENGTH, PeakMemory, Progress
+from beamtree.paper.speed.workload import NAIVE, NaiveEncoder, find_variant, wait_for
 from beamtree.processes.fresh import call_alone, noting_lack_of_memory
 from beamtree.training.ranger import Ranger
 
@@ -62,7 +60,7 @@ RANGES = {
 
 
 @dataclass
-class Cell:
+class RangeResult:
     """A model in a range of lengths: the seconds of every expression that was trained on."""
 
     model: str
@@ -82,7 +80,7 @@ class Cell:
         return 0 < len(self.seconds) < PAPER_SAMPLES
 
     @property
-    def published(self) -> Figures | None:
+    def published(self) -> Efficiency | None:
         row = TABLE_1.get(self.model)
         return row and row.figures.get(self.range)
 
@@ -102,7 +100,7 @@ def measure_table(
     *,
     samples: int,
     max_seconds: float,
-    into: list[Cell],
+    into: list[RangeResult],
     progress: Progress = lambda share, doing: None,
 ) -> None:
     """All models in one range after another; whoever interrupts finds in `into` the cells that are done."""
@@ -113,7 +111,7 @@ def measure_table(
         length = mean(len(text.split()) for text, _ in expressions)
         for model in models:
             progress(len(into) / total, f"{model}, {name} tokens")
-            cell = Cell(model, name, length)
+            cell = RangeResult(model, name, length)
             # On a CPU a process of its own, for its peak and because it may run out of memory.
             train = call_alone if device.type == "cpu" else _call_here
             with noting_lack_of_memory(cell):

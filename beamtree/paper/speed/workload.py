@@ -1,18 +1,99 @@
-"""An encoder on random tokens: a training step (forward, backward, AdamW) or a forward pass, ready to repeat.
+"""What is measured: an encoder of the zoo, the original algorithm or a variant of the paper's Table 1, in a
+training step (forward, backward, AdamW) or a forward pass on random tokens, ready to repeat.
 
 Noise and dropout 0.1 are on in training, a padding mask is passed, every sequence has full length.
 """
 
+import inspect
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import torch
+from torch import Tensor, nn
 
-from beamtree.paper.speed.models import create_measured
+from beamtree.engine.naive import naive_beam_tree_recursion
+from beamtree.errors import BeamtreeError, nearest
+from beamtree.kernels.runtime.random_bits import draw_seed
+from beamtree.nn.encoder import BeamTreeEncoder
+from beamtree.trees.beam_trees import BeamTrees
+from beamtree.zoo.by_name import create_encoder, encoder_names
 
+NAIVE = "naive"
 DROPOUT = 0.1
 VARIED = {"n": "n", "K": "K", "d": "d", "d_s": "slice_size"}  # what can grow, and its field of a case
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An encoder of the zoo with options; `d_model` and `input_size` hold whatever sizes are asked for."""
+
+    encoder: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    d_model: int | None = None
+    input_size: int | None = None
+
+
+_VARIANTS = {
+    NAIVE: Variant("ebt-grc"),
+    **{f"{name}-faithful": Variant(name, {"mode": "faithful"}) for name in ("gt-grc", "bt-grc", "bt-grc-os")},
+    "ebt-grc-512": Variant("ebt-grc", d_model=512, input_size=128),
+    "ebt-grc-512-noslice": Variant("ebt-grc-noslice", d_model=512, input_size=128),
+}
+
+
+class NaiveEncoder(nn.Module):
+    """The original algorithm with the weights of an encoder: the same trees, values and gradients."""
+
+    def __init__(self, encoder: BeamTreeEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.d_model, self.input_size = encoder.d_model, encoder.input_size
+
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        encoder = self.encoder
+        leaves, lengths = encoder.read(x, key_padding_mask)
+        dropout = float(getattr(encoder.cell, "dropout", 0.0)) if self.training else 0.0
+        roots, scores, merges = naive_beam_tree_recursion(
+            leaves,
+            lengths,
+            encoder.cell,
+            encoder.scorer,
+            beam_size=encoder.beam_size,
+            seed=draw_seed(x.device) if self.training else None,
+            noisy=self.training and encoder.stochastic,
+            dropout=dropout,
+        )
+        root = (scores.softmax(1).unsqueeze(-1) * roots).sum(1)  # (B, d)
+        if not need_trees:
+            return root
+        return root, BeamTrees(merges, scores, scores.new_zeros(len(scores), dtype=torch.float64), lengths)
+
+
+def measurable_names() -> tuple[str, ...]:
+    return (*encoder_names(), *_VARIANTS)
+
+
+def find_variant(name: str) -> Variant:
+    if name in _VARIANTS:
+        return _VARIANTS[name]
+    if name not in encoder_names():
+        raise BeamtreeError(f"there is no model {name!r} to measure{nearest(name, measurable_names())}")
+    return Variant(name)
+
+
+@cache
+def takes(name: str, option: str) -> bool:
+    """Whether a model has an option such as `slice_size` to vary; one without a slice has none."""
+    variant = find_variant(name)
+    if option == "slice_size" and variant.encoder.endswith("-noslice"):
+        return False
+    constructor = type(create_encoder(variant.encoder, 16, device="meta"))
+    return option in inspect.signature(constructor).parameters
 
 
 @dataclass(frozen=True)
@@ -34,8 +115,21 @@ class Case:
     def with_size(self, varied: str, size: int) -> "Case":
         return replace(self, **{VARIED[varied]: size})  # type: ignore[arg-type]
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+
+def create_measured(case: Case, device: torch.device | str) -> nn.Module:
+    """The encoder to measure; options that the model does not have are left out."""
+    variant = find_variant(case.model)
+    options: dict[str, Any] = {"beam_size": case.K, "slice_size": case.slice_size}
+    options = {key: value for key, value in options.items() if value is not None and takes(case.model, key)}
+    encoder = create_encoder(
+        variant.encoder,
+        variant.d_model or case.d,
+        input_size=variant.input_size,
+        dropout=DROPOUT,
+        device=device,
+        **{**variant.options, **options},
+    )
+    return NaiveEncoder(cast(BeamTreeEncoder, encoder)) if case.model == NAIVE else encoder
 
 
 class Timing(NamedTuple):
@@ -50,14 +144,7 @@ class Workload:
         self.case, self.device = case, device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(0)
-            self.encoder: Any = create_measured(
-                case.model,
-                case.d,
-                beam_size=case.K,
-                slice_size=case.slice_size,
-                dropout=DROPOUT,
-                device=device,
-            ).train(not case.inference)
+            self.encoder: Any = create_measured(case, device).train(not case.inference)
         on_gpu = device.type == "cuda"
         self.optimizer = torch.optim.AdamW(self.encoder.parameters(), fused=True if on_gpu else None)
         self.feed(case.n)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from reported import table_of
 
-from beamtree.paper.report.published import LABELS, TABLES
+from beamtree.paper.published import LABELS, TABLE_1, TABLES
+from beamtree.paper.speed.table1 import RANGES
 
 RESULTS = Path(__file__).resolve().parents[3] / "shared" / "spec" / "results.md"
 
@@ -25,7 +26,7 @@ def test_the_published_figures_are_those_of_the_paper() -> None:
     logic = TABLES["logic"].rows["ebt-grc"]
     assert [logic[f"test{count}"].value for count in (10, 11, 12)] == [94.95, 93.87, 93.04]
     assert set(TABLES["listops"].rows["transformer"]) == {"near-iid"}
-    lines = [[cell.text for cell in line.cells] for line in table_of([], "listops", wanted=["listops"]).lines]
+    lines = table_of([], "listops", wanted=["listops"]).texts
     assert ["", "paper, copied", "57.4 ±.4", *["–"] * 10] in lines
     assert {name for table in TABLES.values() for name in table.rows} <= set(LABELS)
 
@@ -59,3 +60,29 @@ def test_every_figure_and_every_best_one_is_as_transcribed_from_the_paper() -> N
             assert ours == printed, label
             compared += len(ours)
     assert compared == 7 * (11 + 8 + 8 + 7)
+
+
+def spelt(figures) -> list[str]:
+    return ["OOM", "OOM"] if figures is None else [f"{number:g}" for number in figures]
+
+
+def test_the_published_table_has_ten_rows_of_four_ranges():
+    assert len(TABLE_1) == 10
+    assert all(list(row.figures) == list(RANGES) for row in TABLE_1.values())
+    assert spelt(TABLE_1["ebt-grc"].figures["1500-2000"]) == ["10.5", "10.97"]
+    assert spelt(TABLE_1["bt-grc"].figures["1500-2000"]) == ["OOM", "OOM"]
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="the paper's figures are not beside the repository")
+def test_the_published_table_is_that_of_the_paper():
+    text = RESULTS.read_text(encoding="utf-8")
+    lines = re.search(r"## Table 1\..*?\n\n(.*?)\n\n", text, re.DOTALL).group(1).splitlines()[2:]
+    printed = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    ours = [
+        [row.label, *(word for figures in row.figures.values() for word in spelt(figures))]
+        for row in TABLE_1.values()
+    ]
+    as_numbers = [
+        [name, *(word if word == "OOM" else f"{float(word):g}" for word in words)] for name, *words in printed
+    ]
+    assert ours == as_numbers

@@ -1,8 +1,6 @@
-"""The paper's efficiency table: its figures, its expressions, its training step."""
+"""The paper's efficiency table on this machine: its expressions, its training step."""
 
-import re
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,42 +9,16 @@ import torch
 from beamtree import BeamtreeError
 from beamtree.data.listops.splits import DRAWS
 from beamtree.paper.speed import table1 as paper
-from beamtree.paper.speed.memory import FIRST_LENGTH
-from beamtree.paper.speed.models import NaiveEncoder
-from beamtree.paper.speed.published import TABLE_1
-from beamtree.paper.speed.run import run_paper
-from beamtree.paper.speed.table1 import RANGES, Cell, Range, Trainer, measure_table, train_on
+from beamtree.paper.speed.measure import FIRST_LENGTH
+from beamtree.paper.speed.suites import run_paper
+from beamtree.paper.speed.table1 import RANGES, Range, RangeResult, Trainer, measure_table, train_on
+from beamtree.paper.speed.workload import NaiveEncoder
 from beamtree.processes.fresh import OUT_OF_MEMORY
 
 CPU = torch.device("cpu")
-RESULTS = Path(__file__).resolve().parents[3] / "shared" / "spec" / "results.md"
+
+
 SHORT = [("[MAX 2 9 [MIN 4 7 ] 0 ]", "9"), ("[SM 3 8 ]", "1"), ("[MED 1 2 3 ]", "2")]
-
-
-def spelt(figures) -> list[str]:
-    return ["OOM", "OOM"] if figures is None else [f"{number:g}" for number in figures]
-
-
-def test_the_published_table_has_ten_rows_of_four_ranges():
-    assert len(TABLE_1) == 10
-    assert all(list(row.figures) == list(RANGES) for row in TABLE_1.values())
-    assert spelt(TABLE_1["ebt-grc"].figures["1500-2000"]) == ["10.5", "10.97"]
-    assert spelt(TABLE_1["bt-grc"].figures["1500-2000"]) == ["OOM", "OOM"]
-
-
-@pytest.mark.skipif(not RESULTS.exists(), reason="the paper's figures are not beside the repository")
-def test_the_published_table_is_that_of_the_paper():
-    text = RESULTS.read_text(encoding="utf-8")
-    lines = re.search(r"## Table 1\..*?\n\n(.*?)\n\n", text, re.DOTALL).group(1).splitlines()[2:]
-    printed = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    ours = [
-        [row.label, *(word for figures in row.figures.values() for word in spelt(figures))]
-        for row in TABLE_1.values()
-    ]
-    as_numbers = [
-        [name, *(word if word == "OOM" else f"{float(word):g}" for word in words)] for name, *words in printed
-    ]
-    assert ours == as_numbers
 
 
 def test_expressions_have_the_lengths_of_their_range_and_are_the_same_every_time():
@@ -138,7 +110,7 @@ def small_ranges(monkeypatch):
 
 
 def test_a_cell_on_a_cpu_is_measured_in_a_process_of_its_own(small_ranges):
-    cells: list[Cell] = []
+    cells: list[RangeResult] = []
     measure_table(["recurrent-grc"], ["200-250"], CPU, samples=2, max_seconds=60, into=cells)
     (cell,) = cells
     assert len(cell.seconds) == 2
@@ -156,7 +128,7 @@ def test_a_row_that_runs_out_of_memory_is_marked_and_the_rest_goes_on(small_rang
         return {"seconds": [0.6] * 100, "peak_bytes": 1000}
 
     monkeypatch.setattr(paper, "train_on", train)
-    cells: list[Cell] = []
+    cells: list[RangeResult] = []
     said: list[float] = []
     measure_table(
         ["bt-grc", "naive"],

@@ -1,23 +1,14 @@
-"""A report on the models in the package, on two devices, and its summary of the paper's tables."""
+"""Overviews of a report: the models in the package, on two devices, and how much of the paper was reached."""
 
 import hashlib
 import json
 from pathlib import Path
 
 import pytest
-from reported import cell_of, make_run, table_of
+from reported import cell_of, make_run, on_device, table_of
 
-from beamtree.errors import BeamtreeError
-from beamtree.paper.report import shipped
-from beamtree.paper.report.build import build_report
-from beamtree.paper.report.runs import read_run
-
-
-def on_device(run: Path, device: str, name: str, accuracy: float, digest: str | None = None) -> None:
-    content = json.loads((run / "eval.json").read_text())
-    content |= {"device": device, "weights": digest}
-    content["splits"][0]["accuracy"] = accuracy
-    (run / name).write_text(json.dumps(content))
+from beamtree.paper.report import overviews
+from beamtree.paper.report.pages import build_report
 
 
 def test_a_model_in_the_package_is_found_by_its_weights_with_both_devices_figures(
@@ -25,7 +16,7 @@ def test_a_model_in_the_package_is_found_by_its_weights_with_both_devices_figure
 ) -> None:
     (tmp_path / "shipped" / "small").mkdir(parents=True)
     (tmp_path / "shipped" / "small" / "model.safetensors").write_bytes(b"weights")
-    monkeypatch.setattr(shipped, "PRETRAINED", tmp_path / "shipped")
+    monkeypatch.setattr(overviews, "PRETRAINED", tmp_path / "shipped")
     digest = hashlib.sha256(b"weights").hexdigest()
     other = make_run(tmp_path / "a", accuracy={"near-iid": 0.5})
     run = make_run(
@@ -34,22 +25,12 @@ def test_a_model_in_the_package_is_found_by_its_weights_with_both_devices_figure
     on_device(run, "cpu", "eval-cpu.json", 0.8999, digest)
     on_device(run, "cuda", "eval.json", 0.9, digest)
     table = table_of([other, run], "shipped")
-    assert [[cell.text for cell in line.cells] for line in table.lines] == [
+    assert table.texts == [
         ["small", "near-iid", "90.00", "89.99", "90.00", "90.00", "50.00", "2"],
         ["small", "lra-test", "70.00", "70.00", "90.00", "90.00", "50.00", "2"],
     ]
     assert cell_of(table_of([run], "listops"), "EBT-GRC", "near-IID").text == "90.00"  # not the CPU's
     assert "shipped" not in [table.name for table in build_report([other]).tables]
-
-
-def test_one_split_may_be_measured_once_on_each_device_and_no_oftener(tmp_path: Path) -> None:
-    run = make_run(tmp_path, accuracy={"near-iid": 0.9})
-    on_device(run, "cpu", "eval-again.json", 0.8)
-    on_device(run, "cuda", "eval.json", 0.9)
-    assert [one.device for one in read_run(run).evaluations] == ["cuda", "cpu"]
-    on_device(run, "cpu", "eval.json", 0.9)
-    with pytest.raises(BeamtreeError, match="both measured near-iid: keep one of them"):
-        read_run(run)
 
 
 def test_the_summary_counts_rows_figures_and_those_within_the_papers_spread(tmp_path: Path) -> None:
@@ -58,9 +39,7 @@ def test_the_summary_counts_rows_figures_and_those_within_the_papers_spread(tmp_
     make_run(tmp_path / "b", "listops", ["training.patience=9"], accuracy={"500-600": 1.0}, epochs=4)
     make_run(tmp_path / "c", "listops-om", epochs=1)  # never evaluated
     table = table_of([tmp_path], "summary")
-    assert [[cell.text for cell in line.cells] for line in table.lines] == [
-        ["ListOps", "by the paper's rules", "1 of 11", "2 of 65", "1 of 2", "2", "1 of 2"]
-    ]
+    assert table.texts == [["ListOps", "by the paper's rules", "1 of 11", "2 of 65", "1 of 2", "2", "1 of 2"]]
 
 
 def test_the_summary_says_what_data_differ(tmp_path: Path) -> None:

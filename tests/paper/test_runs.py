@@ -1,15 +1,37 @@
-"""What a report refuses, or leaves out with a note: damaged, doubled and foreign folders."""
+"""Run folders: how a run ended, what it learnt from, and what is refused or left out with a note."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from reported import cell_of, make_run, table_of
+from reported import cell_of, make_run, on_device, table_of
 
 from beamtree.errors import BeamtreeError
-from beamtree.paper.report.build import build_report
-from beamtree.paper.report.runs import read_run
+from beamtree.paper.report.pages import build_report
+from beamtree.paper.report.runs import DIVERGED, EARLY, LIMIT, UNFINISHED, TrainedRun, data_note, read_run
+from beamtree.training.recipe import load_recipe
+
+
+@pytest.mark.parametrize(
+    ("epochs", "best", "changes", "failed", "end"),
+    [
+        (8, 3, [], False, EARLY),  # patience 4: the fifth epoch without a better one ends it
+        (7, 3, [], False, UNFINISHED),
+        (7, 3, [], True, DIVERGED),
+        (7, 3, ["training.max_epochs=7"], False, LIMIT),
+        (0, 0, [], False, UNFINISHED),
+    ],
+)
+def test_how_a_run_ended_is_told_from_its_records(
+    tmp_path: Path, epochs: int, best: int, changes: list[str], failed: bool, end: str
+) -> None:
+    make_run(tmp_path, "listops", changes, epochs=epochs, best=best)
+    if failed:
+        (tmp_path / "failure.json").write_text("{}")
+    run = read_run(tmp_path)
+    assert (run.end, run.epochs, run.minutes) == (end, epochs, 1.5 * epochs)
+    assert (run.best and run.best["epoch"]) == (best or None)
 
 
 def damaged(folder: Path, file: str, change: Any) -> Path:
@@ -100,3 +122,56 @@ def test_two_evaluations_of_one_split_are_refused(tmp_path: Path) -> None:
     (run / "eval-again.json").write_text((run / "eval.json").read_text())
     with pytest.raises(BeamtreeError, match="both measured near-iid: keep one of them"):
         read_run(run)
+
+
+def test_one_split_may_be_measured_once_on_each_device_and_no_oftener(tmp_path: Path) -> None:
+    run = make_run(tmp_path, accuracy={"near-iid": 0.9})
+    on_device(run, "cpu", "eval-again.json", 0.8)
+    on_device(run, "cuda", "eval.json", 0.9)
+    assert [one.device for one in read_run(run).evaluations] == ["cuda", "cpu"]
+    on_device(run, "cpu", "eval.json", 0.9)
+    with pytest.raises(BeamtreeError, match="both measured near-iid: keep one of them"):
+        read_run(run)
+
+
+def note(words: dict[str, Any] | None, examples: int = 8_544 * 40) -> str:
+    facts = {"train": {"split": "train", "examples": examples}, "words": words}
+    return data_note("sst5", [TrainedRun(Path("run"), load_recipe("sst5"), [], [], data=facts)])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (None, "without word vectors (the paper: GloVe 840B, 300 wide)."),
+        ({"vectors": None, "width": None}, "without word vectors (the paper: GloVe 840B, 300 wide)."),
+        ({"vectors": "glove.6B.300d", "width": 300}, "other vectors: glove.6B.300d, 300 wide (the paper: "),
+        ({"vectors": "glove.840B.300d", "width": 300}, "the paper's vectors: glove.840B.300d, 300 wide."),
+    ],
+)
+def test_the_note_tells_which_vectors_were_used(words: dict[str, Any] | None, said: str) -> None:
+    assert said in note(words)
+
+
+def test_a_part_of_the_corpus_is_called_a_subset() -> None:
+    assert "Ours learn from a subset: 1,000 of 318,582 training examples" in note(None, 1000)
+    assert "subset" not in note(None)
+
+
+@pytest.mark.parametrize(
+    ("task", "published"), [("snli", "549,367"), ("mnli", "382,702"), ("qqp", "384,290")]
+)
+def test_a_subset_is_one_of_the_papers_training_examples(task: str, published: str) -> None:
+    facts = {"train": {"split": "train", "examples": 1000}, "words": None}
+    told = data_note(task, [TrainedRun(Path("run"), load_recipe(task), [], [], data=facts)])
+    assert f"a subset: 1,000 of {published} training examples" in told
+
+
+def test_formal_tasks_and_runs_without_facts_need_no_note() -> None:
+    assert data_note("sst5", [TrainedRun(Path("run"), load_recipe("sst5"), [], [])]) == ""
+    assert data_note("listops", [TrainedRun(Path("run"), load_recipe("listops"), [], [])]) == ""
+
+
+def test_rebuilt_stress_tests_are_told() -> None:
+    facts = {"train": {"split": "train", "examples": 18_000}, "words": None}
+    runs = [TrainedRun(Path("run"), load_recipe("mnli"), [], [], data=facts)]
+    assert "The stress tests are rebuilt from the dev sets" in data_note("mnli", runs)

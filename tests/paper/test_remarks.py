@@ -7,7 +7,7 @@ from command_line import call
 from reported import cell_of, line_of, make_run, seeds, table_of
 
 from beamtree.errors import BeamtreeError
-from beamtree.paper.report.build import build_report
+from beamtree.paper.report.pages import build_report
 from beamtree.paper.report.remarks import read_remarks
 
 REMARKS = """
@@ -110,10 +110,10 @@ def test_an_empty_row_says_what_a_run_would_cost_and_the_page_too(tmp_path: Path
     assert not any("EBT-GRC," in sentence for sentence in remarks)  # it has a run
     om = ["ListOps: OM", "one GPU", "50", "600", "30", "15"]
     gau = ["QQP: GAU", "one GPU", "20.5", "1,000", "12", "4"]
-    assert [[cell.text for cell in line.cells] for line in table_of([tmp_path], "costs").lines] == [om, gau]
+    assert table_of([tmp_path], "costs").texts == [om, gau]
     make_run(tmp_path / "om", "listops-om", accuracy={"near-iid": 0.90})
     assert said not in table_of([tmp_path], "listops").remarks
-    assert [[cell.text for cell in line.cells] for line in table_of([tmp_path], "costs").lines] == [gau]
+    assert table_of([tmp_path], "costs").texts == [gau]
     # A task without any run has its table for the sake of what is said of it.
     assert table_of([tmp_path], "qqp").remarks[0].endswith("(see 'Rows without figures'): GAU.")
     assert "sst5" not in [table.name for table in build_report([tmp_path]).tables]
@@ -135,7 +135,7 @@ def test_trees_of_no_model_stand_below_those_of_models_and_only_there(tmp_path: 
 def test_runs_that_were_cut_off_are_listed_and_count_nowhere(tmp_path: Path) -> None:
     make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
     folder_with(REMARKS, tmp_path)
-    lines = [[cell.text for cell in line.cells] for line in table_of([tmp_path], "cut-off").lines]
+    lines = table_of([tmp_path], "cut-off").texts
     assert lines == [
         ["listops: GoldTreeGRC", "time was up", "0", "12"],
         ["logic: OM", "time was up", "0, 1", "0–1"],

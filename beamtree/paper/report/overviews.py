@@ -1,0 +1,235 @@
+"""Overviews: targets and how much of the paper was reached, models in the package, figures run by run, every
+run with its commands, rows without figures, runs that were cut off.
+"""
+
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+
+from beamtree.classifier.model import PRETRAINED
+from beamtree.data.task import find_task
+from beamtree.paper.published import LABELS, OPTIONAL, TABLES
+from beamtree.paper.report.remarks import COSTS, Cost, CutOff, Remarks, Target
+from beamtree.paper.report.rows import (
+    RowKey,
+    Rows,
+    in_task_order,
+    marked_label,
+    measured_splits,
+    row_of,
+    run_numbers,
+    summarise,
+    training_command,
+)
+from beamtree.paper.report.runs import EARLY, Evaluation, SplitFigures, TrainedRun, data_marks
+from beamtree.paper.table import NOTHING, Cell, Line, Table
+from beamtree.saving.folder import WEIGHTS, hash_weights
+
+
+def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
+    """Each target beside what was reached by the recipe as shipped, and by how much."""
+    found: dict[bool, list[Line]] = {False: [], True: []}  # of the paper's settings, of options
+    for target in targets:
+        table = TABLES[target.task]
+        members = rows.get(RowKey(target.task, target.row), [])
+        for split, least in target.accuracy.items():
+            ours = summarise(members, split, table.median)
+            published = table.rows.get(OPTIONAL.get(target.row, target.row), {}).get(split)
+            verdict = "not measured"
+            if ours is not None:
+                verdict = "met" if ours.rounded >= least else f"short by {least - ours.rounded:.2f}"
+            found[target.row in OPTIONAL].append(
+                Line(
+                    [
+                        Cell(f"{table.title}: {LABELS[target.row]}"),
+                        Cell(table.columns.get(split, split)),
+                        Cell(verdict, best=verdict == "met"),
+                        Cell(f"{least:g}"),
+                        Cell() if ours is None else Cell(ours.text, hint=ours.hint),
+                        Cell(str(published) if published else NOTHING),
+                    ]
+                )
+            )
+    met = {of_options: [line.cells[2].best for line in some] for of_options, some in found.items()}
+    caption = f"{sum(met[False])} of {len(met[False])} met with the paper's settings"
+    if met[True]:
+        caption += f"; {sum(met[True])} of {len(met[True])} with options, chosen by looking at these splits"
+    caption += ". Accuracy in %, median (ListOps) or mean of the seeds."
+    lines = [*found[False], *found[True]]
+    headers = ["row", "split", "target", "at least", "ours", "paper"]
+    return Table("targets", "Targets", caption, headers, lines, words=range(3))
+
+
+def coverage_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
+    """Of the paper's rows and figures of each task: how many were measured, how many reached."""
+    lines = []
+    for task in tasks:
+        table = TABLES[task]
+        ours = {name: rows[RowKey(task, name)] for name in table.rows if RowKey(task, name) in rows}
+        measured = [
+            (name, found.rounded, figure)
+            for name, members in ours.items()
+            for split, figure in table.rows[name].items()
+            if (found := summarise(members, split, table.median)) is not None
+        ]
+        reached = sum(value >= figure.value - figure.deviation for _, value, figure in measured)
+        runs = [member.run for members in ours.values() for member in members]
+        early = sum(run.end == EARLY for run in runs)
+        cells = [
+            f"{len({name for name, *_ in measured})} of {len(table.rows)}",
+            f"{len(measured)} of {sum(map(len, table.rows.values()))}",
+            f"{reached} of {len(measured)}" if measured else NOTHING,
+            str(len(runs)),
+            f"{early} of {len(runs)}" if runs else NOTHING,
+        ]
+        alike = "as in the paper" if find_task(task).words else "by the paper's rules"
+        data = ", ".join(data_marks(task, runs)) or (alike if runs else NOTHING)
+        lines.append(Line([Cell(table.title), Cell(data), *map(Cell, cells)]))
+    caption = (
+        "Reached: at least the paper's figure less one of its standard deviations; rows with the settings of "
+        "the shipped recipes only."
+    )
+    headers = ["task", "data", "rows measured", "figures measured", "reached", "runs", "early stop"]
+    said = [note.said for note in remarks.notes if not note.task]
+    return Table("summary", "In short", caption, headers, lines, words=range(2), remarks=said)
+
+
+def shipped_table(runs: Sequence[TrainedRun]) -> Table:
+    """Found by their weights: an evaluation keeps the hash of those that it measured."""
+    lines = []
+    for file in sorted(PRETRAINED.glob(f"*/{WEIGHTS}")):
+        digest = hash_weights(file.parent)
+        for number, run in enumerate(runs, start=1):
+            found = [one for one in run.evaluations if one.weights == digest and one.search == (None, False)]
+            splits = {split for one in found for split in one.splits}
+            for split in in_task_order(run.recipe.task.name, splits):
+                lines.append(Line([Cell(file.parent.name), Cell(split), *_cells(found, split), _run(number)]))
+    caption = (
+        "The figures of the run whose weights each of them is, and of the same weights on a CPU: accuracy, "
+        "unlabelled bracketing F1 of its trees against the gold trees, and the share of gold trees, in %."
+    )
+    headers = ["model", "split", "accuracy", "on a CPU", "F1", "F1 on a CPU", "gold trees", "run"]
+    return Table("shipped", "Models in the package", caption, headers, lines, words=range(2))
+
+
+def _cells(evaluations: Sequence[Evaluation], split: str) -> list[Cell]:
+    first, on_cpu = (
+        next((one.splits[split] for one in evaluations if split in one.splits and wanted(one)), None)
+        for wanted in (lambda one: one.device != "cpu", lambda one: one.device == "cpu")
+    )
+    some = first or on_cpu
+    return [
+        Cell(_percent(first, "accuracy")),
+        Cell(_percent(on_cpu, "accuracy")),
+        Cell(_percent(first, "f1")),
+        Cell(_percent(on_cpu, "f1")),
+        Cell(_percent(some, "exact")),
+    ]
+
+
+def _percent(figures: SplitFigures | None, name: str) -> str:
+    share = None if figures is None else getattr(figures, name)
+    return NOTHING if share is None else f"{100 * share:.2f}"
+
+
+def _run(number: int) -> Cell:
+    return Cell(str(number), runs=(number,))
+
+
+def splits_table(task: str, rows: Rows) -> Table:
+    """Every run on every split it was evaluated on, with Wilson's interval."""
+    chosen = {key: members for key, members in rows.items() if key.task == task}
+    splits = measured_splits(task, chosen)
+    lines = []
+    for key, members in chosen.items():
+        for member in members:
+            cells = []
+            for split in splits:
+                figures = member.figures(split)
+                if figures is None:
+                    cells.append(Cell())
+                    continue
+                low, high = figures.interval
+                text = f"{100 * figures.accuracy:.2f} [{100 * low:.1f}–{100 * high:.1f}]"
+                cells.append(Cell(text, hint=f"{figures.examples:,} examples"))
+            if member.evaluations:
+                label, seed = marked_label(key, [member]), Cell(str(member.run.seed))
+                lines.append(Line([label, seed, *cells, run_numbers([member])]))
+    title = f"{TABLES[task].title if task in TABLES else task}: run by run"
+    caption = (
+        "Accuracy in % with Wilson's 95 % interval, which covers the draw of the test split alone. Examples: "
+        + "; ".join(f"{split} {_sizes(chosen, split)}" for split in splits)
+        + "."
+    )
+    return Table(f"{task}-splits", title, caption, ["model", "seed", *splits, "run"], lines)
+
+
+def _sizes(rows: Rows, split: str) -> str:
+    found = [member.figures(split) for members in rows.values() for member in members]
+    return " or ".join(f"{size:,}" for size in sorted({one.examples for one in found if one is not None}))
+
+
+def runs_table(runs: Sequence[TrainedRun]) -> Table:
+    """Every run that was named, whether it counts or not, and the commands that make it anew."""
+    lines = []
+    for number, run in enumerate(runs, start=1):
+        best = run.best
+        commands = _commands(run)
+        figures = [
+            Cell(str(run.seed)),
+            Cell(f"{run.epochs} of {run.recipe.training.max_epochs}"),
+            Cell(run.end),
+            Cell(str(best["epoch"])) if best else Cell(),
+            Cell(f"{best['dev_loss']:.4f}") if best else Cell(),
+            Cell(f"{100 * best['dev_accuracy']:.2f}") if best else Cell(),
+            Cell(f"{run.minutes:.1f}"),
+        ]
+        row = Cell(f"{run.recipe.task.name}: {row_of(run).label}")
+        words = [row, Cell(str(run.path), code=True), Cell("; ".join(commands), code=True)]
+        lines.append(Line([Cell(str(number)), *words, *figures], run=number))
+    headers = ["run", "row", "folder", "commands", "seed", "epochs", "end"]
+    headers += ["best epoch", "dev loss", "dev accuracy", "minutes"]
+    caption = "Every run named to the report. Dev figures are those of the best epoch, whose weights count."
+    return Table("runs", "Runs", caption, headers, lines, words=range(4))
+
+
+def _commands(run: TrainedRun) -> list[str]:
+    """What makes the run and its figures anew, in the folder in which it was evaluated."""
+    train = training_command(run.recipe) or f"beamtree train {run.path / 'recipe.toml'}"
+    if run.own_data is not None:
+        train += f" --data {shlex.quote(run.own_data)}"
+    kept = [evaluation.command for evaluation in run.evaluations if evaluation.command]
+    evaluations = [f"{command} --save" for some in kept for command in some.split("; ")]
+    with suppress(ValueError, IndexError):  # a stranger's command may be anything
+        folder = shlex.split(evaluations[0])[2]
+        if folder != f"runs/{shlex.split(train)[2]}-seed{run.seed}":
+            train += f" --out {shlex.quote(folder)}"
+    return [train, *evaluations]
+
+
+def costs_table(costs: Sequence[Cost], rows: Rows) -> Table:
+    """What a run would take, of the published rows that have no figure yet."""
+    lines = []
+    for cost in costs:
+        columns = TABLES[cost.task].columns
+        if any(one.figures(split) for one in rows.get(RowKey(cost.task, cost.row), ()) for split in columns):
+            continue
+        figures = [f"{cost.milliseconds:g}", f"{cost.steps:,}", str(cost.epochs), f"{cost.minutes:,.0f}"]
+        words = [f"{TABLES[cost.task].title}: {LABELS[cost.row]}", cost.measured]
+        lines.append(Line([*map(Cell, words), *map(Cell, figures)]))
+    caption = "Published rows without a figure of ours: the time of one seed, by the time of a step."
+    headers = ["row", "how it is known", "ms a step", "steps an epoch", "epochs", "minutes"]
+    return Table("costs", COSTS, caption, headers, lines, words=range(2))
+
+
+def cut_off_table(runs: Sequence[CutOff]) -> Table:
+    """Runs that were started and ended from outside; those that took their place are among the runs."""
+    lines = []
+    for run in runs:
+        words = [Cell(f"{run.task}: {LABELS[run.row]}"), Cell(run.why)]
+        lines.append(Line([*words, Cell(run.seeds), Cell(run.epochs)]))
+    caption = (
+        "Started as well, and ended from outside before their time: none of them counts in a table above."
+    )
+    headers = ["row", "why", "seeds", "epochs"]
+    return Table("cut-off", "Runs that were cut off", caption, headers, lines, words=range(2))

@@ -1,0 +1,238 @@
+"""What was measured, on what and how: as JSON, as Markdown and as tables of time and memory, beside the
+original algorithm or the published figures.
+"""
+
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import beamtree
+from beamtree.paper.published import TABLE_1, label_of
+from beamtree.paper.speed.measure import Measured, Measurement
+from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
+from beamtree.paper.speed.workload import NAIVE, VARIED, measurable_names
+from beamtree.paper.table import NOTHING, Cell, Line, Table
+from beamtree.printable import write_json
+from beamtree.processes.fresh import OUT_OF_MEMORY
+
+_PROCESSOR = Path("/proc/cpuinfo")
+
+
+@dataclass
+class Benchmark:
+    """`groups` of the suites of sizes, or `cells` of the paper's table."""
+
+    suite: str
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+    groups: Measured = field(default_factory=list)
+    cells: list[RangeResult] = field(default_factory=list)
+    interrupted: bool = False
+
+    @contextmanager
+    def until_interrupted(self) -> Iterator[None]:
+        """Ctrl-C ends the measuring and keeps what there is."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def to_json(self) -> str:
+        measured = []
+        for group in self.groups:
+            for one in group:
+                faster, less = against_naive(one, group)
+                ratios = {"times_faster_than_naive": faster, "times_less_memory_than_naive": less}
+                measured.append({**one.to_dict(), **ratios})
+        content = {
+            "suite": self.suite,
+            "interrupted": self.interrupted,
+            "environment": self.environment,
+            "settings": self.settings,
+            "measurements": [*measured, *(cell.to_dict() for cell in self.cells)],
+        }
+        return write_json(content, indent=2, ensure_ascii=False) + "\n"
+
+    def tables(self) -> list[Table]:
+        if self.suite == "paper":
+            return paper_tables(self.cells)
+        return size_tables(self.groups, with_tokens=self.suite == "throughput")
+
+    def to_markdown(self) -> str:
+        e = self.environment
+        lines = [
+            f"beamtree {e['beamtree']}, suite {self.suite}, {e['device']}, torch {e['torch']}, "
+            f"{e['threads']} threads, float32 matrix products `{e['matmul_precision']}`"
+            + (", interrupted" if self.interrupted else ""),
+        ]
+        for table in self.tables():
+            lines += ["", f"**{table.title}**", "", *table.to_markdown()]
+            lines += [line for sentence in table.remarks for line in ("", sentence)]
+        return "\n".join(lines) + "\n"
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    on_gpu = device.type == "cuda"
+    return {
+        "beamtree": beamtree.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else _processor_name(),
+        "device_type": device.type,
+        "cuda": torch.version.cuda,
+        "triton": _version("triton"),
+        "threads": torch.get_num_threads(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "command": sys.argv[1:],
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor_name() -> str:
+    lines = _PROCESSOR.read_text().splitlines() if _PROCESSOR.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def size_tables(groups: Measured, *, with_tokens: bool = False) -> list[Table]:
+    """A table for each size that was varied."""
+    return [
+        _size_table([group for group in groups if group[0].varied == varied], varied, with_tokens)
+        for varied in VARIED
+        if any(group[0].varied == varied for group in groups)
+    ]
+
+
+def _size_table(groups: Measured, varied: str, with_tokens: bool) -> Table:
+    cases = [one.case for group in groups for one in group]
+    sizes = {name: {case.size(name) for case in cases} - {None} for name in VARIED}
+    shown = [name for name in VARIED if name in ("n", varied) or len(sizes[name]) > 1]
+    constant = [f"{name} = {sizes[name].pop()}" for name in VARIED if name not in shown and sizes[name]]
+    inference = cases[0].inference
+    with_naive = any(case.model == NAIVE for case in cases)
+
+    def row(one: Measurement, group: list[Measurement]) -> dict[str, str]:
+        faster, less = against_naive(one, group)
+        cells = {
+            "B": _number(one.case.B),
+            **{name: _number(one.case.size(name)) for name in shown},
+            "model": one.case.model,
+            "ms": one.problem or _number(_times(1e3, one.seconds)),
+            "from–to ms": _spread(one),
+        }
+        if inference:
+            cells["µs a search step"] = _number(one.microseconds_a_search_step)
+        if with_tokens:
+            cells["tokens/s"] = _number(one.tokens_per_second)
+        if with_naive:
+            cells["faster than naive"] = _factor(faster)
+        cells["peak MB"] = _number(_times(1e-6, one.peak_bytes))
+        if with_naive:
+            cells["less memory than naive"] = _factor(less)
+        return cells
+
+    title = f"One {'forward pass' if inference else 'training step'} by {varied}"
+    title += f" ({', '.join(constant)})" if constant else ""
+    rows = [row(one, group) for group in groups for one in group]
+    return _table(title, list(rows[0]), [list(cells.values()) for cells in rows])
+
+
+def against_naive(one: Measurement, group: Iterable[Measurement]) -> tuple[float | None, float | None]:
+    """How many times faster than the original algorithm beside it, and how many times less memory."""
+    naive = next((other for other in group if other.case.model == NAIVE), None)
+    if naive is None:
+        return None, None
+    return _ratio(naive.seconds, one.seconds), _ratio(naive.peak_bytes, one.peak_bytes)
+
+
+def paper_tables(cells: Sequence[RangeResult]) -> list[Table]:
+    """Table 1 here beside the published one, and the time of one expression."""
+    ranges = list(dict.fromkeys(cell.range for cell in cells))
+    found = {(cell.model, cell.range): cell for cell in cells}
+    models = list(dict.fromkeys(cell.model for cell in cells))
+
+    def table(title: str, write: Callable[[RangeResult], str], note: str = "") -> Table:
+        rows = []
+        for model in models:
+            row = [found.get((model, name)) for name in ranges]
+            rows.append([label_of(model), *(NOTHING if cell is None else write(cell) for cell in row)])
+        return _table(title, ["model", *ranges], rows, note)
+
+    epoch = f"{PAPER_SAMPLES} ListOps expressions, batch 1"
+    note = "In brackets the published figures (RTX A6000, 48 GB)"
+    for model in models:
+        if f"{model}-faithful" in measurable_names():
+            note += f"; {label_of(model)} keeps candidates, {model}-faithful makes them anew as published"
+    return [
+        table(f"Minutes for {epoch}", _minutes, f"{note}; ~ stands before what fewer expressions tell."),
+        table(f"Peak memory for {epoch}, GB", _gigabytes, f"{note}."),
+        table("Milliseconds an expression, mean", _milliseconds),
+    ]
+
+
+def _table(title: str, headers: list[str], rows: Sequence[Sequence[str]], note: str = "") -> Table:
+    lines = [Line([Cell(text) for text in row]) for row in rows]
+    words, remarks = [headers.index("model")], [note] if note else []
+    return Table("", title, "", headers, lines, words=words, remarks=remarks)
+
+
+def _minutes(cell: RangeResult) -> str:
+    about = "~" if cell.extrapolated else ""
+    here = "OOM" if cell.problem == OUT_OF_MEMORY else about + _number(cell.minutes)
+    return here + _published(cell, "minutes")
+
+
+def _gigabytes(cell: RangeResult) -> str:
+    here = "OOM" if cell.problem == OUT_OF_MEMORY else _number(_times(1e-9, cell.peak_bytes))
+    return here + _published(cell, "gigabytes")
+
+
+def _published(cell: RangeResult, quantity: str) -> str:
+    row = TABLE_1.get(cell.model)
+    if row is None or cell.range not in row.figures:
+        return ""
+    return " (OOM)" if cell.published is None else f" ({getattr(cell.published, quantity):g})"
+
+
+def _milliseconds(cell: RangeResult) -> str:
+    return cell.problem or _number(_times(60_000 / PAPER_SAMPLES, cell.minutes))
+
+
+def _spread(one: Measurement) -> str:
+    times = [1e3 * timing.seconds for timing in one.timings]
+    return f"{_number(min(times))}–{_number(max(times))}" if times else NOTHING
+
+
+def _times(factor: float, value: float | None) -> float | None:
+    return None if value is None else factor * value
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
+
+
+def _factor(value: float | None) -> str:
+    return NOTHING if value is None else f"{_number(value)}×"
+
+
+def _number(value: float | None) -> str:
+    """Three digits that count, whole numbers in full."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, int) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

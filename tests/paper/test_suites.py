@@ -1,0 +1,64 @@
+"""Which models at which sizes a suite measures."""
+
+import pytest
+
+from beamtree import BeamtreeError
+from beamtree.paper.speed.suites import Group, Wanted, quick, scaling, throughput
+from beamtree.paper.speed.workload import (
+    Case,
+)
+
+
+def sizes(groups: list[Group]) -> list[tuple[int, int]]:
+    return [(group.cases[0].B, group.cases[0].n) for group in groups]
+
+
+def test_the_quick_suite_has_the_sizes_of_the_acceptance_criteria():
+    assert sizes(quick(Wanted(), "cpu")) == [(1, 500), (32, 50)]
+    assert {(1, 225), (1, 950), (1, 1750), (128, 50), (128, 100), (32, 512)} <= {
+        *sizes(quick(Wanted(), "cuda"))
+    }
+    for case in quick(Wanted(), "cpu")[0].cases:
+        assert (case.d, case.K, case.inference) == (128, 5, False)
+    assert [case.model for case in quick(Wanted(), "cpu")[0].cases] == ["ebt-grc", "naive"]
+    assert sizes(throughput(Wanted(), "cuda")) == [(128, 50), (128, 100), (32, 512)]
+
+
+def test_named_sizes_replace_the_usual_ones_and_lengths_grow():
+    wanted = Wanted(("om", "ebt-grc-512"), (30, 10), (2, 4), (3,), (16,), (8,), inference=True)
+    groups = quick(wanted, "cpu")
+    assert sizes(groups) == [(2, 10), (2, 30), (4, 10), (4, 30)]
+    om, wide = groups[0].cases
+    assert om == Case("om", 2, 10, 16, None, None, True)
+    assert wide == Case("ebt-grc-512", 2, 10, 512, 3, 8, True)
+    assert sizes(quick(Wanted(batches=(3,)), "cpu")) == [(3, 50), (3, 500)]
+
+
+def test_scaling_varies_one_size_at_a_time_and_only_where_a_model_has_it():
+    groups = scaling(Wanted(models=("ebt-grc", "om")), "cpu")
+    assert list(dict.fromkeys(group.varied for group in groups)) == ["n", "K", "d", "d_s"]
+    for group in groups:
+        models = [case.model for case in group.cases]
+        assert models == (["ebt-grc", "om"] if group.varied in ("n", "d") else ["ebt-grc"])
+    slices = [group.cases[0].slice_size for group in groups if group.varied == "d_s"]
+    assert slices == sorted(slices)
+    assert len(slices) > 2
+    usual = scaling(Wanted(), "cuda")
+    assert max(group.cases[0].n for group in usual) == 20_000
+    assert all(case.model != "ebt-grc-noslice" for g in usual if g.varied == "d_s" for case in g.cases)
+
+
+def test_scaling_sweeps_the_sizes_that_are_named():
+    groups = scaling(Wanted(slices=(32, 16), lengths=(10,), batches=(2,)), "cpu")
+    assert [(g.varied, g.cases[0].slice_size) for g in groups] == [("d_s", 16), ("d_s", 32)]
+    assert {(case.B, case.n) for group in groups for case in group.cases} == {(2, 10)}
+    wide = scaling(Wanted(models=("ebt-grc-512", "ebt-grc"), widths=(16, 32)), "cpu")
+    assert [[case.model for case in group.cases] for group in wide] == [["ebt-grc"], ["ebt-grc"]]
+    with pytest.raises(BeamtreeError, match="om cannot vary in K"):
+        scaling(Wanted(models=("om",), beams=(2, 3)), "cpu")
+    with pytest.raises(BeamtreeError, match="all is given"):
+        scaling(Wanted(lengths=(8,), beams=(2,), widths=(16,), slices=(8,)), "cpu")
+    with pytest.raises(BeamtreeError, match="one --batch, got 2"):
+        scaling(Wanted(batches=(1, 2)), "cpu")
+    with pytest.raises(BeamtreeError, match="did you mean 'naive'"):
+        quick(Wanted(models=("naiv",)), "cpu")
