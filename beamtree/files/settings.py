@@ -73,7 +73,7 @@ def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, 
         raise BeamtreeError(f"{source}: {key} must be {_KINDS[wanted]}, got {shown(value)}")
     if wanted is str and _NO_TOML.search(value):
         raise BeamtreeError(f"{source}: {key} must be Unicode text, got {shown(value)}")
-    least, most, choices = metadata["least"], metadata["most"], metadata["choices"]
+    least, most, choices = map(metadata.get, ("least", "most", "choices"))
     if least is not None and value < least:
         raise BeamtreeError(f"{source}: {key} must be at least {least:g}, got {shown(value)}")
     if most is not None and value > most:

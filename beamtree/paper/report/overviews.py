@@ -1,27 +1,29 @@
-"""Overviews: targets and how much of the paper was reached, models in the package, figures run by run, every
-run with its commands, rows without figures, runs that were cut off.
+"""Overviews: all rows at a glance, targets, how much of the paper was reached, models in the package, figures
+run by run, every run with its commands, rows without figures, runs that were cut off.
 """
 
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
+from statistics import mean
 
 from beamtree.classifier.model import PRETRAINED
 from beamtree.data.task import find_task
-from beamtree.paper.published import LABELS, OPTIONAL, TABLES
+from beamtree.paper.published import LABELS, OPTIONAL, TABLES, Figure
 from beamtree.paper.report.remarks import COSTS, Cost, CutOff, Remarks, Target
 from beamtree.paper.report.rows import (
+    Row,
     RowKey,
     Rows,
+    Summary,
     in_task_order,
-    marked_label,
-    measured_splits,
+    of_task,
     row_of,
-    run_numbers,
-    summarise,
+    runs_of,
     training_command,
 )
 from beamtree.paper.report.runs import EARLY, Evaluation, SplitFigures, TrainedRun, data_marks
+from beamtree.paper.report.tables import marked_title
 from beamtree.paper.table import NOTHING, Cell, Line, Table
 from beamtree.saving.folder import WEIGHTS, hash_weights
 
@@ -31,9 +33,10 @@ def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
     found: dict[bool, list[Line]] = {False: [], True: []}  # of the paper's settings, of options
     for target in targets:
         table = TABLES[target.task]
-        members = rows.get(RowKey(target.task, target.row), [])
+        key = RowKey(target.task, target.row)
+        row = rows.get(key, Row(key))
         for split, least in target.accuracy.items():
-            ours = summarise(members, split, table.median)
+            ours = row.summary(split)
             published = table.rows.get(OPTIONAL.get(target.row, target.row), {}).get(split)
             verdict = "not measured"
             if ours is not None:
@@ -60,23 +63,74 @@ def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
     return Table("targets", "Targets", caption, headers, lines, words=range(3))
 
 
+def glance_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
+    """A line for every row of the paper that was measured with its settings: is it as good as the paper's?"""
+    lines = []
+    for task in tasks:
+        ours = _published_rows(task, rows)
+        title = Cell(marked_title(TABLES[task], runs_of(ours)))
+        measured = [Line([title, *cells]) for row in ours.values() if (cells := _at_a_glance(row))]
+        lines += measured or [Line([title, Cell("no run yet"), *[Cell()] * 5])]
+    caption = (
+        "Accuracy in %, the mean over the test splits that the paper has: its own, ours (median or mean of "
+        "the seeds) and our worst seed's. Last column: on how many of these splits ours is within the "
+        "paper's spread, one standard deviation, or above it."
+    )
+    headers = ["task", "model", "paper", "ours", "worst seed", "seeds", "within or above"]
+    said = [note.said for note in remarks.notes if not note.task]
+    return Table("glance", "At a glance", caption, headers, lines, words=range(2), remarks=said)
+
+
+def _at_a_glance(row: Row) -> list[Cell]:
+    """Nothing for a row without a figure beside one of the paper's."""
+    measured = _beside_paper(row)
+    if not measured:
+        return []
+    seeds = [[one.figures(split) for split, _, _ in measured] for one in row.members]
+    whole = [mean(figures.accuracy for figures in seed if figures) for seed in seeds if all(seed)]
+    texts = [
+        f"{mean(paper.value for _, _, paper in measured):.1f}",
+        f"{mean(ours.rounded for _, ours, _ in measured):.1f}",
+        f"{100 * min(whole):.1f}" if len(whole) > 1 else NOTHING,
+        str(len(row.members)),
+        f"{sum(_reached(ours, paper) for _, ours, paper in measured)} of {len(measured)}",
+    ]
+    return [row.label, *map(Cell, texts)]
+
+
+def _published_rows(task: str, rows: Rows) -> Rows:
+    """Ours of the paper's rows, with its settings."""
+    published = TABLES[task].rows
+    return {key: row for key, row in of_task(task, rows).items() if key.plain and key.name in published}
+
+
+def _beside_paper(row: Row) -> list[tuple[str, Summary, Figure]]:
+    """The splits that both the paper and we have a figure of."""
+    published = TABLES[row.key.task].rows[row.key.name]
+    return [
+        (split, found, figure)
+        for split, figure in published.items()
+        if (found := row.summary(split)) is not None
+    ]
+
+
+def _reached(ours: Summary, paper: Figure) -> bool:
+    return ours.rounded >= paper.value - paper.deviation
+
+
 def coverage_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
     """Of the paper's rows and figures of each task: how many were measured, how many reached."""
     lines = []
     for task in tasks:
         table = TABLES[task]
-        ours = {name: rows[RowKey(task, name)] for name in table.rows if RowKey(task, name) in rows}
-        measured = [
-            (name, found.rounded, figure)
-            for name, members in ours.items()
-            for split, figure in table.rows[name].items()
-            if (found := summarise(members, split, table.median)) is not None
-        ]
-        reached = sum(value >= figure.value - figure.deviation for _, value, figure in measured)
-        runs = [member.run for members in ours.values() for member in members]
+        ours = _published_rows(task, rows)
+        by_row = [found for row in ours.values() if (found := _beside_paper(row))]
+        measured = [figures for found in by_row for figures in found]
+        reached = sum(_reached(found, figure) for _, found, figure in measured)
+        runs = runs_of(ours)
         early = sum(run.end == EARLY for run in runs)
         cells = [
-            f"{len({name for name, *_ in measured})} of {len(table.rows)}",
+            f"{len(by_row)} of {len(table.rows)}",
             f"{len(measured)} of {sum(map(len, table.rows.values()))}",
             f"{reached} of {len(measured)}" if measured else NOTHING,
             str(len(runs)),
@@ -138,35 +192,35 @@ def _run(number: int) -> Cell:
 
 def splits_table(task: str, rows: Rows) -> Table:
     """Every run on every split it was evaluated on, with Wilson's interval."""
-    chosen = {key: members for key, members in rows.items() if key.task == task}
-    splits = measured_splits(task, chosen)
+    ours = of_task(task, rows)
+    splits = in_task_order(task, {split for row in ours.values() for split in row.splits})
     lines = []
-    for key, members in chosen.items():
-        for member in members:
-            cells = []
-            for split in splits:
-                figures = member.figures(split)
-                if figures is None:
-                    cells.append(Cell())
-                    continue
-                low, high = figures.interval
-                text = f"{100 * figures.accuracy:.2f} [{100 * low:.1f}–{100 * high:.1f}]"
-                cells.append(Cell(text, hint=f"{figures.examples:,} examples"))
+    for key, row in ours.items():
+        for member in row.members:
             if member.evaluations:
-                label, seed = marked_label(key, [member]), Cell(str(member.run.seed))
-                lines.append(Line([label, seed, *cells, run_numbers([member])]))
+                cells = [_with_interval(member.figures(split)) for split in splits]
+                alone = Row(key, [member])
+                lines.append(Line([alone.label, Cell(str(member.run.seed)), *cells, alone.run_numbers]))
     title = f"{TABLES[task].title if task in TABLES else task}: run by run"
     caption = (
         "Accuracy in % with Wilson's 95 % interval, which covers the draw of the test split alone. Examples: "
-        + "; ".join(f"{split} {_sizes(chosen, split)}" for split in splits)
+        + "; ".join(f"{split} {_sizes(ours, split)}" for split in splits)
         + "."
     )
     return Table(f"{task}-splits", title, caption, ["model", "seed", *splits, "run"], lines)
 
 
-def _sizes(rows: Rows, split: str) -> str:
-    found = [member.figures(split) for members in rows.values() for member in members]
-    return " or ".join(f"{size:,}" for size in sorted({one.examples for one in found if one is not None}))
+def _with_interval(figures: SplitFigures | None) -> Cell:
+    if figures is None:
+        return Cell()
+    low, high = figures.interval
+    text = f"{100 * figures.accuracy:.2f} [{100 * low:.1f}–{100 * high:.1f}]"
+    return Cell(text, hint=f"{figures.examples:,} examples")
+
+
+def _sizes(ours: Rows, split: str) -> str:
+    sizes = {figures.examples for row in ours.values() for _, figures in row.figures(split)}
+    return " or ".join(f"{size:,}" for size in sorted(sizes))
 
 
 def runs_table(runs: Sequence[TrainedRun]) -> Table:
@@ -211,8 +265,8 @@ def costs_table(costs: Sequence[Cost], rows: Rows) -> Table:
     """What a run would take, of the published rows that have no figure yet."""
     lines = []
     for cost in costs:
-        columns = TABLES[cost.task].columns
-        if any(one.figures(split) for one in rows.get(RowKey(cost.task, cost.row), ()) for split in columns):
+        key = RowKey(cost.task, cost.row)
+        if key in rows and rows[key].splits.intersection(TABLES[cost.task].columns):
             continue
         figures = [f"{cost.milliseconds:g}", f"{cost.steps:,}", str(cost.epochs), f"{cost.minutes:,.0f}"]
         words = [f"{TABLES[cost.task].title}: {LABELS[cost.row]}", cost.measured]

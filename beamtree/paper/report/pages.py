@@ -14,13 +14,14 @@ from beamtree.paper.report.overviews import (
     costs_table,
     coverage_table,
     cut_off_table,
+    glance_table,
     runs_table,
     shipped_table,
     splits_table,
     targets_table,
 )
 from beamtree.paper.report.remarks import read_remarks
-from beamtree.paper.report.rows import group_runs
+from beamtree.paper.report.rows import group_runs, of_task
 from beamtree.paper.report.runs import read_runs
 from beamtree.paper.report.tables import (
     other_splits_table,
@@ -53,16 +54,18 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     rows, twins = group_runs(runs, skip=skip)
     with_runs = {key.task for key in rows}
     tasks = [task for task in TABLES if task in with_runs or any(task == cost.task for cost in remarks.costs)]
-    in_short = coverage_table(tasks, rows, remarks)
-    found = [("targets", targets_table(remarks.targets, rows)), ("summary", in_short)]
-    found += [(task, paper_table(published, rows, remarks)) for task, published in TABLES.items()]
+    rows_of = {task: of_task(task, rows) for task in TABLES}
+    found = [("targets", targets_table(remarks.targets, rows))]
+    found.append(("summary", coverage_table(tasks, rows, remarks)))
+    found += [(task, paper_table(published, rows_of[task], remarks)) for task, published in TABLES.items()]
     found.append(("costs", costs_table(remarks.costs, rows)))
     found.append(("shipped", shipped_table(runs)))
-    for published in (TABLES[task] for task in TABLES if task in with_runs):
-        found.append(("others", other_splits_table(published, rows)))
-        found.append(("trees", trees_table(published, rows, remarks)))
-        found += [("slices", table) for table in slice_tables(published, rows)]
-        found.append(("splits", splits_table(published.task, rows)))
+    for task in (task for task in TABLES if task in with_runs):
+        published, ours = TABLES[task], rows_of[task]
+        found.append(("others", other_splits_table(published, ours)))
+        found.append(("trees", trees_table(published, ours, remarks)))
+        found += [("slices", table) for table in slice_tables(published, ours)]
+        found.append(("splits", splits_table(task, rows)))
     others = [splits_table(task, rows) for task in sorted(with_runs.difference(TABLES))]
     found += [("splits", table) for table in others]
     found.append(("runs", runs_table(runs)))
@@ -75,7 +78,8 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     for kind in wanted:
         if kind not in dict(shown):
             notes.append(f"No run has anything for the table {kind!r}.")
-    short = [in_short, *(short_table(TABLES[task], rows) for task in tasks if task in (wanted or tasks))]
+    short = [glance_table(tasks, rows, remarks)]
+    short += [short_table(TABLES[task], rows_of[task]) for task in tasks if task in (wanted or tasks)]
     short += others if not wanted or "splits" in wanted else []
     tables = [table for _, table in shown]
     return Report(tables, [table for table in short if table.lines], [*notes, *twins])
@@ -84,8 +88,8 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
 TITLE = "Results"
 
 BESIDE_THE_PAPER = (
-    "Accuracy in % on the test splits: the median (ListOps) or mean of our seeds, after a slash the worst of "
-    "several, in brackets the paper's figure; rows with the paper's settings that have figures. "
+    "Rows with the paper's settings. In the tables by task a cell is the median (ListOps) or mean of our "
+    "seeds, after a slash the worst of several, in brackets the paper's figure. "
 )
 IN_FULL = (
     "[In full]({full}): deviations, other settings and splits, trees against gold, every run with its "

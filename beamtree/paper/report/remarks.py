@@ -5,7 +5,7 @@ options were found, what trees of no model are worth, and whatever else is to be
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,15 @@ COSTS = "Rows without figures"  # the title of the table of costs
 class RowRemark:
     """A remark on one row of one task's table."""
 
-    task: str = setting("", "the task")
-    row: str = setting("", "the row, as in the names of recipes")
+    task: str
+    row: str  # as in the names of recipes
 
 
 @dataclass(frozen=True)
 class Target(RowRemark):
     """The least that a row is to reach, in percent by split."""
 
-    accuracy: dict[str, Any] = field(default_factory=dict)
+    accuracy: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Cost(RowRemark):
     milliseconds: float = setting(0.0, "of a training step", least=1e-6)
     steps: int = setting(0, "in an epoch", least=1)
     epochs: int = setting(0, "to train", least=1)
-    measured: str = setting("", "where and how")
+    measured: str = ""  # where and how
 
     @property
     def minutes(self) -> float:
@@ -52,34 +52,34 @@ class Cost(RowRemark):
 class CutOff(RowRemark):
     """Runs that were started together and ended from outside, as many as seeds are named."""
 
-    seeds: str = setting("", "such as 0, 1, 2")
-    epochs: str = setting("", "completed, such as 4 or 9–10")
-    why: str = setting("", "why they ended")
+    seeds: str  # such as 0, 1, 2
+    epochs: str  # completed, such as 4 or 9–10
+    why: str
 
 
 @dataclass(frozen=True)
 class Unlearnt:
     """Trees of one shape, made without a model: F1 against the gold trees, in percent by split."""
 
-    task: str = setting("", "the task")
-    shape: str = setting("", "such as left-branching")
-    f1: dict[str, Any] = field(default_factory=dict)
+    task: str
+    shape: str  # such as left-branching
+    f1: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Option:
     """A setting other than the paper's (or `beam`, `merge_equal_trees` of a test) and how it was found."""
 
-    name: str = setting("", "such as training.averaging")
-    found: str = setting("", "how it was found")
+    name: str  # such as training.averaging
+    found: str
 
 
 @dataclass(frozen=True)
 class Note:
     """Said below the table of a task, or below the summary if none is named."""
 
-    task: str = setting("", "the task")
-    said: str = setting("", "a sentence or more")
+    said: str
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,10 @@ def read_remarks(paths: Sequence[Path]) -> Remarks:
 def _remark(kind: type, entry: Any, source: str) -> Any:
     if not isinstance(entry, Mapping):
         raise BeamtreeError(f"{source} must be a table, got {shown(entry)}")
-    remark: Any = from_table(kind, entry, source=source)
     for wanted in fields(kind):
         if wanted.name not in entry and (kind, wanted.name) != (Note, "task"):
             raise BeamtreeError(f"{source}: {wanted.name} is missing")
+    remark: Any = from_table(kind, entry, source=source)
     if isinstance(remark, RowRemark | Unlearnt):
         _check_task(remark.task, source)
     if isinstance(remark, RowRemark) and remark.row not in LABELS:

@@ -11,7 +11,7 @@ from typing import Any
 
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
-from beamtree.paper.published import LABELS, OPTIONAL
+from beamtree.paper.published import LABELS, OPTIONAL, TABLES
 from beamtree.paper.report.runs import EARLY, UNFINISHED, Evaluation, SplitFigures, TrainedRun
 from beamtree.paper.table import Cell
 from beamtree.printable import write_json
@@ -28,6 +28,8 @@ _WITHOUT_EFFECT = (
 
 # Rounding alone: such a run stays in its row, and the table says so.
 TF32 = ("training.precision", "tf32")
+
+ABOUT = ("seeds", "epochs", "early stop", "runs")  # the headings of `Row.about`
 
 Changes = tuple[tuple[str, Any], ...]
 
@@ -80,7 +82,81 @@ class Member:
         return next((e.splits[split] for e in self.evaluations if split in e.splits), None)
 
 
-Rows = dict[RowKey, list[Member]]
+@dataclass(frozen=True)
+class Summary:
+    """A row's accuracy on one split, in percent."""
+
+    rounded: float  # as shown, so that ties of what is shown are ties
+    worst: float  # of its seeds
+    text: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs that count in a row, in the seeds' order, and what they say together."""
+
+    key: RowKey
+    members: Sequence[Member] = ()
+
+    @property
+    def splits(self) -> set[str]:
+        return {split for one in self.members for e in one.evaluations for split in e.splits}
+
+    def figures(self, split: str) -> list[tuple[Member, SplitFigures]]:
+        return [(one, found) for one in self.members if (found := one.figures(split)) is not None]
+
+    def centre(self, values: Sequence[float]) -> float:
+        """As the paper sums up the seeds of this task."""
+        table = TABLES.get(self.key.task)
+        return median(values) if table is not None and table.median else mean(values)
+
+    def summary(self, split: str) -> Summary | None:
+        found = self.figures(split)
+        if not found:
+            return None
+        values = [100 * figures.accuracy for _, figures in found]
+        centre, worst = self.centre(values), min(values)
+        spread = f" ±{pstdev(values):.2f}" if len(values) > 1 else ""
+        few = f" ({len(values)} of {len(self.members)} runs)" if len(values) < len(self.members) else ""
+        each = [
+            f"run {one.number}, seed {one.run.seed}: {100 * figures.accuracy:.2f} of {figures.examples:,}"
+            for one, figures in found
+        ]
+        return Summary(round(centre, 2), worst, f"{centre:.2f}{spread}{few}", "; ".join(each))
+
+    def cells(self, splits: Iterable[str]) -> list[Cell]:
+        found = map(self.summary, splits)
+        return [Cell() if one is None else Cell(one.text, hint=one.hint) for one in found]
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether none of these trainings came to its end."""
+        return bool(self.members) and all(one.run.end == UNFINISHED for one in self.members)
+
+    @property
+    def label(self) -> Cell:
+        """The row's name, for tables without a column that tells that its training was cut short."""
+        return Cell(f"{self.key.label} (unfinished)" if self.unfinished else self.key.label)
+
+    @property
+    def run_numbers(self) -> Cell:
+        numbers = tuple(one.number for one in self.members)
+        return Cell(", ".join(map(str, numbers)), runs=numbers)
+
+    @property
+    def about(self) -> list[Cell]:
+        """Seeds, epochs, how many stopped early, and which runs they are."""
+        if not self.members:
+            return [Cell()] * len(ABOUT)
+        epochs = sorted(one.run.epochs for one in self.members)
+        span = str(epochs[0]) if epochs[0] == epochs[-1] else f"{epochs[0]}–{epochs[-1]}"
+        early = sum(one.run.end == EARLY for one in self.members)
+        count = len(self.members)
+        return [Cell(str(count)), Cell(span), Cell(f"{early} of {count}"), self.run_numbers]
+
+
+Rows = dict[RowKey, Row]
 
 
 def row_of(run: TrainedRun) -> RowKey:
@@ -101,7 +177,7 @@ def row_of(run: TrainedRun) -> RowKey:
 
 def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[Rows, list[str]]:
     """Rows in the tables' order with their runs in the seeds' order; notes on runs that do not count."""
-    rows: Rows = {}
+    rows: dict[RowKey, list[Member]] = {}
     notes = []
     for number, run in enumerate(runs, start=1):
         key = row_of(run)
@@ -119,8 +195,21 @@ def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[Rows,
             evaluations = [one for one in run.evaluations if one.search == (beam, merged)]
             row = replace(key, beam=beam, merged=merged)
             rows.setdefault(row, []).append(Member(number, run, evaluations))
-    ordered = sorted(rows.items(), key=lambda item: item[0].place)
-    return {key: sorted(members, key=lambda one: one.run.seed) for key, members in ordered}, notes
+    ordered = sorted(rows, key=lambda key: key.place)
+    return {key: Row(key, sorted(rows[key], key=lambda one: one.run.seed)) for key in ordered}, notes
+
+
+def of_task(task: str, rows: Rows) -> Rows:
+    return {key: row for key, row in rows.items() if key.task == task}
+
+
+def runs_of(rows: Rows) -> list[TrainedRun]:
+    return [one.run for row in rows.values() for one in row.members]
+
+
+def in_task_order(task: str, splits: Iterable[str]) -> list[str]:
+    order = list(find_task(task).splits)
+    return sorted(splits, key=lambda split: (order.index(split) if split in order else len(order), split))
 
 
 def training_command(recipe: Recipe) -> str | None:
@@ -191,72 +280,3 @@ def _show(value: Any) -> str:
     if value is None:
         return "left at its default"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-ABOUT = ("seeds", "epochs", "early stop", "runs")  # the headings of `about`
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A row's accuracy on one split, in percent."""
-
-    rounded: float  # as shown, so that ties of what is shown are ties
-    text: str
-    hint: str
-
-
-def summarise(members: Sequence[Member], split: str, by_median: bool) -> Summary | None:
-    found = [(member, member.figures(split)) for member in members]
-    values = [100 * figures.accuracy for _, figures in found if figures is not None]
-    if not values:
-        return None
-    centre = median(values) if by_median else mean(values)
-    spread = f" ±{pstdev(values):.2f}" if len(values) > 1 else ""
-    few = f" ({len(values)} of {len(members)} runs)" if len(values) < len(members) else ""
-    each = [
-        f"run {member.number}, seed {member.run.seed}: {100 * figures.accuracy:.2f} of {figures.examples:,}"
-        for member, figures in found
-        if figures is not None
-    ]
-    return Summary(round(centre, 2), f"{centre:.2f}{spread}{few}", "; ".join(each))
-
-
-def measured_splits(task: str, rows: Rows) -> list[str]:
-    """Every split on which one of these rows was measured."""
-    members = [member for row in rows.values() for member in row]
-    return in_task_order(task, {split for one in members for e in one.evaluations for split in e.splits})
-
-
-def in_task_order(task: str, splits: Iterable[str]) -> list[str]:
-    order = list(find_task(task).splits)
-    return sorted(splits, key=lambda split: (order.index(split) if split in order else len(order), split))
-
-
-def about(members: Sequence[Member]) -> list[Cell]:
-    """Seeds, epochs, how many stopped early, and which runs they are."""
-    if not members:
-        return [Cell()] * len(ABOUT)
-    epochs = sorted(member.run.epochs for member in members)
-    span = str(epochs[0]) if epochs[0] == epochs[-1] else f"{epochs[0]}–{epochs[-1]}"
-    early = sum(member.run.end == EARLY for member in members)
-    return [
-        Cell(str(len(members))),
-        Cell(span),
-        Cell(f"{early} of {len(members)}"),
-        run_numbers(members),
-    ]
-
-
-def unfinished(members: Sequence[Member]) -> bool:
-    """Whether none of these trainings came to its end."""
-    return bool(members) and all(member.run.end == UNFINISHED for member in members)
-
-
-def marked_label(key: RowKey, members: Sequence[Member]) -> Cell:
-    """The row's name, where no column tells that its training was cut short."""
-    return Cell(f"{key.label} (unfinished)" if unfinished(members) else key.label)
-
-
-def run_numbers(members: Sequence[Member]) -> Cell:
-    numbers = tuple(member.number for member in members)
-    return Cell(", ".join(map(str, numbers)), runs=numbers)

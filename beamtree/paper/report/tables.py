@@ -1,32 +1,21 @@
-"""Rows as tables: the paper's with ours beside, trees against gold, the sweep of d_s."""
+"""A task's tables, from its rows: the paper's with ours beside, in full and in short, other splits, trees
+against gold, the sweep of d_s.
+"""
 
-from collections.abc import Collection, Iterable, Sequence
-from statistics import mean, median
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from beamtree.paper.published import COPIED, LABELS, PaperTable, group
 from beamtree.paper.report.remarks import COSTS, Remarks
-from beamtree.paper.report.rows import (
-    ABOUT,
-    Member,
-    RowKey,
-    Rows,
-    Summary,
-    about,
-    marked_label,
-    measured_splits,
-    run_numbers,
-    summarise,
-    unfinished,
-)
-from beamtree.paper.report.runs import data_marks, data_note
+from beamtree.paper.report.rows import ABOUT, Row, RowKey, Rows, Summary, in_task_order, runs_of
+from beamtree.paper.report.runs import TrainedRun, data_marks, data_note
 from beamtree.paper.table import NOTHING, Cell, Line, Table
 
 
-def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
+def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
     """Ours with the published figures beneath each, and ours that were not published."""
-    ours = {key: members for key, members in rows.items() if key.task == table.task}
     columns = [
-        {key: found for key in ours if (found := summarise(ours[key], split, table.median)) is not None}
+        {key: found for key, row in ours.items() if (found := row.summary(split)) is not None}
         for split in table.columns
     ]
     filled = {key for column in columns for key in column}
@@ -34,30 +23,34 @@ def paper_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     lines = []
     for key in sorted(keys, key=lambda key: key.place):
         cells = [_ours(key, column) for column in columns]
-        members = ours.get(key, [])
-        marks = ["ours", *(["option"] if key.optional else [])]
-        marks += ["unfinished"] if unfinished(members) else []
-        lines.append(Line([Cell(key.label), Cell(", ".join(marks)), *cells, *about(members)]))
+        row = ours.get(key, Row(key))
+        marks = ["ours", *(["option"] if key.optional else []), *(["unfinished"] if row.unfinished else [])]
+        lines.append(Line([Cell(key.label), Cell(", ".join(marks)), *cells, *row.about]))
         if key.plain and key.name in table.rows:
             cells = [_published(table, key.name, split) for split in table.columns]
             source, seeds = ("paper, copied", NOTHING) if key.name in COPIED else ("paper", "3")
             lines.append(Line([Cell(""), Cell(source), *cells, Cell(seeds), *[Cell()] * 3], published=True))
-    runs = [member.run for members in ours.values() for member in members]
     caption = (
         f"Trained on {table.training}. Accuracy in %: {table.statistic} of the seeds ± population standard "
         f"deviation, beside the paper's Table {table.number}. Bold: best of ours, best of theirs; options "
         f"and the gold-tree model do not compete"
         f"{', nor do interaction models with sentence encoders' if 'gau' in table.rows else ''}."
     )
+    runs = runs_of(ours)
     caption = " ".join(filter(None, (caption, data_note(table.task, runs))))
-    marks = data_marks(table.task, runs)
-    title = f"{table.title} ({', '.join(marks)})" if marks else table.title
     headers = ["model", "", *table.columns.values(), *ABOUT]
-    said = footnotes(table, ours, filled, remarks)
+    said = _footnotes(table, ours, filled, remarks)
+    title = marked_title(table, runs)
     return Table(table.task, title, caption, headers, lines, words=range(2), remarks=said)
 
 
-def footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
+def marked_title(table: PaperTable, runs: Sequence[TrainedRun]) -> str:
+    """The task, and in what its data differ from the paper's."""
+    marks = data_marks(table.task, runs)
+    return f"{table.title} ({', '.join(marks)})" if marks else table.title
+
+
+def _footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
     """`filled` are the rows of ours that have a figure in this table."""
     return [
         *(note.said for note in remarks.notes if note.task == table.task),
@@ -69,7 +62,9 @@ def footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remarks
 
 
 def _on_rounding(ours: Rows) -> list[str]:
-    members = [one for row in ours.values() for one in row if one.run.recipe.training.precision == "tf32"]
+    members = [
+        one for row in ours.values() for one in row.members if one.run.recipe.training.precision == "tf32"
+    ]
     numbers = ", ".join(map(str, sorted({one.number for one in members})))
     return [f"Trained with products in tf32 instead of float32: runs {numbers}."] if numbers else []
 
@@ -102,28 +97,26 @@ def _on_other_splits(ours: Rows, filled: Collection[RowKey]) -> list[str]:
     return [f"Not evaluated on these splits: {'; '.join(labels)}."] if labels else []
 
 
-def short_table(table: PaperTable, rows: Rows) -> Table:
+def short_table(table: PaperTable, ours: Rows) -> Table:
     """The rows with the paper's settings that have figures: ours, the worst seed, and the paper's."""
+    usual = {key: row for key, row in ours.items() if not key.optional}
     lines = []
-    ours = {key: members for key, members in rows.items() if key.task == table.task and not key.optional}
-    for key in sorted(ours, key=lambda key: key.place):
-        members = ours[key]
-        cells = [_in_short(table, key.name, members, split) for split in table.columns]
+    for row in usual.values():
+        cells = [_in_short(row, split, table) for split in table.columns]
         if any(cell.text != NOTHING for cell in cells):
-            lines.append(Line([marked_label(key, members), *cells, Cell(str(len(members)))]))
-    runs = [member.run for members in ours.values() for member in members]
-    caption = " ".join(filter(None, (f"Trained on {table.training}.", data_note(table.task, runs))))
+            lines.append(Line([row.label, *cells, Cell(str(len(row.members)))]))
+    note = data_note(table.task, runs_of(usual))
+    caption = " ".join(filter(None, (f"Trained on {table.training}.", note)))
     headers = ["model", *table.columns.values(), "seeds"]
     return Table(f"{table.task}-short", table.title, caption, headers, lines)
 
 
-def _in_short(table: PaperTable, name: str, members: Sequence[Member], split: str) -> Cell:
-    found = summarise(members, split, table.median)
+def _in_short(row: Row, split: str, table: PaperTable) -> Cell:
+    found = row.summary(split)
     if found is None:
         return Cell()
-    worst = min(100 * figures.accuracy for one in members if (figures := one.figures(split)) is not None)
-    published = table.rows.get(name, {}).get(split)
-    several = f" / {worst:.2f}" if len(members) > 1 else ""
+    published = table.rows.get(row.key.name, {}).get(split)
+    several = f" / {found.worst:.2f}" if len(row.members) > 1 else ""
     beside = f" ({published.centre})" if published is not None else ""
     return Cell(f"{found.rounded:.2f}{several}{beside}", hint=found.hint)
 
@@ -152,27 +145,27 @@ def _published(table: PaperTable, name: str, split: str) -> Cell:
     return Cell(str(figure), best=bool(group(name)) and figure.value == max(rivals))
 
 
-def other_splits_table(table: PaperTable, rows: Rows) -> Table:
+def other_splits_table(table: PaperTable, ours: Rows) -> Table:
     """Splits that the paper's table does not have: dev, fresh draws, originals of edited texts, own files."""
-    ours = {key: members for key, members in rows.items() if key.task == table.task}
-    splits = [split for split in measured_splits(table.task, ours) if split not in table.columns]
-    lines = []
-    for key, members in ours.items():
-        cells = _figure_cells(members, splits, table.median)
-        if any(cell.text != NOTHING for cell in cells):
-            lines.append(Line([Cell(key.label), *cells, *about(members)]))
+    measured = {split for row in ours.values() for split in row.splits}
+    splits = in_task_order(table.task, measured.difference(table.columns))
+    lines = [
+        Line([Cell(key.label), *row.cells(splits), *row.about])
+        for key, row in ours.items()
+        if row.splits.intersection(splits)
+    ]
     caption = f"Accuracy in %: {table.statistic} of the seeds ± population standard deviation."
     name, title = f"{table.task}-others", f"{table.title}: other splits"
     return Table(name, title, caption, ["model", *splits, *ABOUT], lines)
 
 
-def trees_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
+def trees_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
     """Bracketing F1 against the gold trees, and how many trees are gold's; below, trees of no model."""
     lines = []
-    for key, members in rows.items():
-        cells = [_trees(members, split, table.median) for split in table.columns]
-        if key.task == table.task and any(cell.text != NOTHING for cell in cells):
-            lines.append(Line([marked_label(key, members), *cells, run_numbers(members)]))
+    for row in ours.values():
+        cells = [_trees(row, split) for split in table.columns]
+        if any(cell.text != NOTHING for cell in cells):
+            lines.append(Line([row.label, *cells, row.run_numbers]))
     for unlearnt in remarks.trees if lines else ():
         if unlearnt.task == table.task:
             f1 = [unlearnt.f1.get(split) for split in table.columns]
@@ -188,48 +181,36 @@ def trees_table(table: PaperTable, rows: Rows, remarks: Remarks) -> Table:
     return Table(f"{table.task}-trees", f"{table.title}: trees", caption, headers, lines)
 
 
-def _trees(members: Sequence[Member], split: str, by_median: bool) -> Cell:
-    found = [figures for figures in (member.figures(split) for member in members) if figures is not None]
+def _trees(row: Row, split: str) -> Cell:
+    found = [figures for _, figures in row.figures(split)]
     scores = [100 * figures.f1 for figures in found if figures.f1 is not None]
     exact = [100 * figures.exact for figures in found if figures.exact is not None]
     if not scores or not exact:
         return Cell()
-    centre = median if by_median else mean
-    return Cell(f"{centre(scores):.2f} ({centre(exact):.1f})")
+    return Cell(f"{row.centre(scores):.2f} ({row.centre(exact):.1f})")
 
 
-def slice_tables(table: PaperTable, rows: Rows) -> list[Table]:
+def slice_tables(table: PaperTable, ours: Rows) -> list[Table]:
     """For every encoder whose runs differ in d_s and in nothing else: accuracy by d_s."""
-    sweeps: dict[RowKey, list[tuple[int, int, RowKey]]] = {}
-    for key, members in rows.items():
-        model = members[0].run.recipe.model
-        if key.task != table.task or not model.encoder.startswith(("ebt-grc", "egt-grc")):
+    sweeps: dict[RowKey, list[tuple[int, int, Row]]] = {}
+    for key, row in ours.items():
+        model = row.members[0].run.recipe.model
+        if not model.encoder.startswith(("ebt-grc", "egt-grc")):
             continue
         whole = model.encoder.endswith("-noslice")
         width = model.d_model if whole else min(model.options.get("slice_size", 64), model.d_model)
         hidden = model.options.get("scorer_hidden", model.d_model if whole else 64)
         family = key.name.removesuffix("-noslice-64").removesuffix("-noslice")
-        others = tuple(
-            change
-            for change in key.changes
-            if change[0] not in ("model.options.slice_size", "model.options.scorer_hidden")
-        )
-        sweep = RowKey(key.task, family, others, key.beam, key.merged)
-        sweeps.setdefault(sweep, []).append((width, hidden, key))
+        swept = ("model.options.slice_size", "model.options.scorer_hidden")
+        others = tuple(change for change in key.changes if change[0] not in swept)
+        sweeps.setdefault(replace(key, name=family, changes=others), []).append((width, hidden, row))
     tables = []
     for sweep, entries in sorted(sweeps.items(), key=lambda item: item[0].place):
         if len({width for width, _, _ in entries}) < 2:
             continue
         lines = [
-            Line(
-                [
-                    Cell(str(width)),
-                    Cell(str(hidden)),
-                    *_figure_cells(rows[key], table.columns, table.median),
-                    *about(rows[key]),
-                ]
-            )
-            for width, hidden, key in sorted(entries, key=lambda entry: entry[:2])
+            Line([Cell(str(width)), Cell(str(hidden)), *row.cells(table.columns), *row.about])
+            for width, hidden, row in sorted(entries, key=lambda entry: entry[:2])
         ]
         caption = (
             f"Accuracy in % by the number of features d_s of a child that the scorer sees (d: −slice); "
@@ -239,8 +220,3 @@ def slice_tables(table: PaperTable, rows: Rows) -> list[Table]:
         name = f"{table.task}-slices" + (f"-{sweep.name}" if sweep.name != "ebt-grc" else "")
         tables.append(Table(name, f"{table.title}: {sweep.label} by d_s", caption, headers, lines, words=()))
     return tables
-
-
-def _figure_cells(members: Sequence[Member], splits: Iterable[str], by_median: bool) -> list[Cell]:
-    found = [summarise(members, split, by_median) for split in splits]
-    return [Cell() if one is None else Cell(one.text, hint=one.hint) for one in found]
