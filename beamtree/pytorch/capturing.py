@@ -49,7 +49,9 @@ def are_wanted() -> bool:
 
 def may_replay(tensor: Tensor) -> bool:
     """Whether what reads this tensor may run as a graph, which it may not while the caller captures one."""
-    return _wanted and tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
+    return (
+        _wanted and tensor.is_cuda and not torch.cuda.is_current_stream_capturing() and not is_transformed()
+    )
 
 
 def surroundings(device: torch.device) -> tuple[Hashable, ...]:

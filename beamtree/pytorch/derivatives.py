@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 
 from beamtree.pytorch.tracing import is_compiling
 
@@ -13,7 +13,13 @@ NO_SECOND_DERIVATIVE = (
 
 
 def carries_tangents(*inputs: Tensor) -> bool:
-    return any(unpack_dual(x).tangent is not None for x in inputs)
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in inputs)
+
+
+def is_transformed() -> bool:
+    """Whether `torch.func` or dual numbers differentiate or batch this call: its tensors stand for others, so
+    nothing of it can be captured."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def refuse_forward_mode(*inputs: Tensor) -> None:
