@@ -25,7 +25,12 @@ MOVED = {
     "checks": "pytorch.checks",
     "interaction": "zoo.pair_encoders",
     "rivals": "zoo",  # and so with what was in it, but for these
-    "rivals.judges": "zoo.gumbel_scores",
+    **{f"rivals.{name}": "zoo.beam_tree_grc" for name in ("entangled", "one_soft")},
+    "rivals.given_tree": "zoo.fixed_trees",
+    **{f"rivals.{name}": "zoo.straight_through_growth" for name in ("gumbel_static", "judges")},
+    "rivals.gumbel_sweep": "zoo.straight_through",
+    "rivals.gumbel_tree_plain": "zoo.gumbel_tree",
+    "rivals.running_sum": "zoo.tree_encoder",
     "rivals.naive": "engine.naive",
     **{f"rivals.{name}": f"graphs.{name}" for name in ("step_graphs", "whole_graphs")},
     "demo": "cli.demo",

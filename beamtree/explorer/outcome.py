@@ -14,7 +14,7 @@ from beamtree.explorer.watched_search import SearchRecord, record_search
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.heads import class_probabilities, pair_features
 from beamtree.trees.beam_trees import BeamTrees
-from beamtree.zoo.entangled import BeamTreeGRC
+from beamtree.zoo.beam_tree_grc import BeamTreeGRC
 
 
 class Outcome(NamedTuple):

@@ -22,7 +22,7 @@ from beamtree.engine.record import (
 )
 from beamtree.engine.search import search
 from beamtree.nn.encoder import BeamTreeEncoder
-from beamtree.zoo.entangled import BeamTreeGRC
+from beamtree.zoo.beam_tree_grc import BeamTreeGRC
 
 _CHOSEN, _LOG_Z = 1, 3  # columns of Tape.energies
 

@@ -49,7 +49,7 @@ class Step:
         self.running = self.is_pair[:, 0]  # (B,)
 
 
-class Beams:
+class LiveBeams:
     """The trees being built: all their live nodes, their scores and their merges so far."""
 
     def __init__(self, leaves: Tensor, lengths: Tensor) -> None:

@@ -5,11 +5,14 @@ takes its place. GT-GRC reads e off the parents of all pairs; EGT-GRC reads it o
 makes one parent only. On a GPU the commonest case has kernels of its own, the others are CUDA graphs.
 """
 
+from collections.abc import Callable
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from beamtree.engine.export import exported_forest, exported_root
 from beamtree.engine.operators import weights_of
+from beamtree.engine.ties import up_to_rounding
 from beamtree.graphs.whole_graphs import Outputs, WholeGraphs, lengthen
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.kernels.straight.straight_recursion import straight_through, supports
@@ -19,16 +22,83 @@ from beamtree.pytorch.precision import product_dtype
 from beamtree.pytorch.tracing import is_exporting, untraced
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
-from beamtree.zoo.gumbel_static import StaticSchedule
-from beamtree.zoo.gumbel_sweep import Noise, Schedule
-from beamtree.zoo.gumbel_tree_plain import gumbel_tree
 from beamtree.zoo.straight_through import straight_through_tree
-from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradients
+from beamtree.zoo.straight_through_growth import Noise, Timetable
+from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, running_sum, with_zero_gradients
 
 DRAWS_AT_ONCE = 1 << 16
 
+Draw = Callable[[int, int], Tensor | None]  # step, pairs -> (B, pairs, …)
 
-class EfficientGumbelTreeGRC(TreeEncoder):
+
+class _StraightThroughEncoder(TreeEncoder):
+    """What the two share; they differ in their scorer."""
+
+    scorer: SlicedScorer | EntangledScorer
+    stochastic: bool
+    graphs: WholeGraphs
+
+    def forward(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
+    ) -> Tensor | tuple[Tensor, BeamTrees]:
+        if is_exporting():
+            return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
+        leaves, lengths = self.read(x, key_padding_mask)
+        root, merges, _ = self._grow(leaves, lengths)
+        return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
+
+    def forest(
+        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
+    ) -> Forest:
+        """The nodes are the chosen parents; only the root also passes gradient to the others."""
+        refuse_merges(merges)
+        if is_exporting():
+            return exported_forest(self, x, key_padding_mask, beam_size=1)
+        leaves, lengths = self.read(x, key_padding_mask)
+        root, merges, nodes = self._grow(leaves, lengths, need_nodes=True)
+        return Forest(leaves, nodes[:, None], root.unsqueeze(1), BeamTrees.from_merges(merges, lengths))
+
+    @untraced
+    def _grow(self, leaves: Tensor, lengths: Tensor, *, need_nodes: bool = False) -> Outputs:
+        """Roots, merges and nodes: by kernels where they cover the case; in training else by CUDA graphs
+        where they can hold it, the leaves padded for them."""
+        parameters: list[Tensor] = [*self.cell.parameters(), *self.scorer.parameters()]
+        refuse_forward_mode(leaves, *parameters)
+        if supports(leaves, parameters):
+            weights = weights_of(self.cell, self.scorer)
+            noisy = self.training and self.stochastic
+            dropout = self.cell.dropout if self.cell.training else 0.0
+            seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
+            product = product_dtype(leaves)
+            return straight_through(leaves, lengths, weights, seed, noisy, dropout, product, need_nodes)
+
+        def grow(leaves: Tensor, lengths: Tensor) -> Outputs:
+            n = leaves.shape[1] if leaves.is_meta else None  # which has no lengths to look at
+            return self._tree(leaves, Timetable(lengths, n), need_nodes)
+
+        def grow_unseen(leaves: Tensor, lengths: Tensor) -> Outputs:
+            return self._tree(leaves, Timetable(lengths, leaves.shape[1]), need_nodes)
+
+        if not self.training:
+            return grow(leaves, lengths)
+        steps = leaves.shape[1] - 1
+        root, merges, nodes = self.graphs.run(
+            grow,
+            (lengthen(leaves, self.graphs.padding(leaves)), lengths),
+            (self.cell, self.scorer),
+            (self.stochastic, self.cell.training, self.cell.dropout, need_nodes),
+            static=grow_unseen,
+        )
+        return root, merges[:, :steps], nodes[:, :steps]
+
+    def _tree(self, leaves: Tensor, timetable: Timetable, need_nodes: bool) -> Outputs:
+        entangled = isinstance(self.scorer, EntangledScorer)
+        keep = self.cell.draw_keep(timetable.pairs if entangled else timetable.made)
+        noise = _noise_for(leaves) if self.training and self.stochastic else None
+        return straight_through_tree(leaves, timetable, self.cell, self.scorer, keep, noise, need_nodes)
+
+
+class EfficientGumbelTreeGRC(_StraightThroughEncoder):
     """EGT-GRC: the scorer sees slices of the two children, the cell only the chosen pair."""
 
     def __init__(
@@ -50,28 +120,8 @@ class EfficientGumbelTreeGRC(TreeEncoder):
         )
         self.graphs = WholeGraphs()
 
-    def forward(
-        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
-    ) -> Tensor | tuple[Tensor, BeamTrees]:
-        if is_exporting():
-            return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
-        leaves, lengths = self.read(x, key_padding_mask)
-        root, merges, _ = _grown(self, leaves, lengths)
-        return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
 
-    def tree(self, leaves: Tensor, schedule: Schedule, *, need_nodes: bool = False) -> Outputs:
-        keep = self.cell.draw_keep(schedule.made)
-        noise = _noise_for(leaves) if self.training and self.stochastic else None
-        return straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise, need_nodes)
-
-    def forest(
-        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
-    ) -> Forest:
-        refuse_merges(merges)
-        return _forest(self, x, key_padding_mask)
-
-
-class GumbelTreeGRC(TreeEncoder):
+class GumbelTreeGRC(_StraightThroughEncoder):
     """GT-GRC: the score of a pair is read off its parent.
 
     `mode="cached"` makes the parent of a pair once and keeps it, dropout mask included, for as long as the
@@ -98,101 +148,73 @@ class GumbelTreeGRC(TreeEncoder):
         self.scorer = EntangledScorer(d_model, device=device, dtype=dtype)
         self.graphs = WholeGraphs()
 
-    def forward(
-        self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
-    ) -> Tensor | tuple[Tensor, BeamTrees]:
-        if is_exporting():
-            return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
-        leaves, lengths = self.read(x, key_padding_mask)
+    def _grow(self, leaves: Tensor, lengths: Tensor, *, need_nodes: bool = False) -> Outputs:
         if self.mode == "cached" or not self.training:
-            root, merges, _ = _grown(self, leaves, lengths)
-        else:
-            B = x.shape[0]
-            noise = _noise_for(leaves) if self.stochastic else None
-            root, merges = gumbel_tree(
-                leaves,
-                lengths,
-                self.cell,
-                self.scorer,
-                entangled=True,
-                noise=lambda t, pairs: None if noise is None else noise(t, B, pairs),
-                keep=lambda t, pairs: self.cell.draw_keep(B, pairs),
-            )
-            if x.shape[1] <= 2:  # nothing to choose from
-                root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
-        return (root, BeamTrees.from_merges(merges, lengths)) if need_trees else root
-
-    def tree(self, leaves: Tensor, schedule: Schedule, *, need_nodes: bool = False) -> Outputs:
-        keep = self.cell.draw_keep(schedule.first_pair + 2 * schedule.made)
-        noise = _noise_for(leaves) if self.training and self.stochastic else None
-        return straight_through_tree(leaves, schedule, self.cell, self.scorer, keep, noise, need_nodes)
-
-    def forest(
-        self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
-    ) -> Forest:
-        """The nodes are the chosen parents; only the root also passes gradient to the others."""
-        refuse_merges(merges)
-        if self.mode == "faithful" and self.training:
+            return super()._grow(leaves, lengths, need_nodes=need_nodes)
+        if need_nodes:
             raise ValueError("mode must be 'cached' where the inner nodes are wanted in training")
-        return _forest(self, x, key_padding_mask)
-
-
-def _forest(
-    encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", x: Tensor, key_padding_mask: Tensor | None
-) -> Forest:
-    if is_exporting():
-        return exported_forest(encoder, x, key_padding_mask, beam_size=1)
-    leaves, lengths = encoder.read(x, key_padding_mask)
-    root, merges, nodes = _grown(encoder, leaves, lengths, need_nodes=True)
-    return Forest(leaves, nodes[:, None], root.unsqueeze(1), BeamTrees.from_merges(merges, lengths))
+        B, n, _ = leaves.shape
+        noise = _noise_for(leaves) if self.stochastic else None
+        root, merges = gumbel_tree_by_autograd(
+            leaves,
+            lengths,
+            self.cell,
+            self.scorer,
+            entangled=True,
+            noise=lambda t, pairs: None if noise is None else noise(t, B, pairs),
+            keep=lambda t, pairs: self.cell.draw_keep(B, pairs),
+        )
+        if n <= 2:  # nothing to choose from
+            root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
+        return root, merges, leaves[:, :0]
 
 
 @untraced
-def _grown(
-    encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC",
-    leaves: Tensor,
-    lengths: Tensor,
+def gumbel_tree_by_autograd(
+    leaves: Tensor,  # (B, n, d)
+    lengths: Tensor,  # (B,)
+    cell: nn.Module,
+    scorer: nn.Module,
     *,
-    need_nodes: bool = False,
-) -> Outputs:
-    """Roots, merges and nodes: by kernels where they cover the case; in training else by CUDA graphs where
-    they can hold it, the leaves padded for them."""
-    parameters: list[Tensor] = [*encoder.cell.parameters(), *encoder.scorer.parameters()]
-    refuse_forward_mode(leaves, *parameters)
-    if supports(leaves, parameters):
-        weights = weights_of(encoder.cell, encoder.scorer)
-        noisy = encoder.training and encoder.stochastic
-        dropout = encoder.cell.dropout if encoder.cell.training else 0.0
-        seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
-        product = product_dtype(leaves)
-        return straight_through(leaves, lengths, weights, seed, noisy, dropout, product, need_nodes)
-    steps = leaves.shape[1] - 1
-    root, merges, nodes = _grow(encoder, leaves, lengths, need_nodes)
-    return root, merges[:, :steps], nodes[:, :steps]
+    entangled: bool,
+    noise: Draw,
+    keep: Draw,
+) -> tuple[Tensor, Tensor]:
+    """The roots (B, d) and merges (B, n−1), every state kept: the oracle of the sweep, and `faithful` GT-GRC.
 
-
-def _grow(
-    encoder: "EfficientGumbelTreeGRC | GumbelTreeGRC", leaves: Tensor, lengths: Tensor, need_nodes: bool
-) -> Outputs:
-    def grow(leaves: Tensor, lengths: Tensor) -> Outputs:
-        return encoder.tree(leaves, _schedule(leaves, lengths), need_nodes=need_nodes)
-
-    if not encoder.training:
-        return grow(leaves, lengths)
-    return encoder.graphs.run(
-        grow,
-        (lengthen(leaves, encoder.graphs.padding(leaves)), lengths),
-        (encoder.cell, encoder.scorer),
-        (encoder.stochastic, encoder.cell.training, encoder.cell.dropout, need_nodes),
-        static=lambda leaves, lengths: encoder.tree(
-            leaves, StaticSchedule(lengths, leaves.shape[1]), need_nodes=need_nodes
-        ),
-    )
-
-
-def _schedule(leaves: Tensor, lengths: Tensor) -> Schedule:
-    # The meta device has no lengths to look at.
-    return StaticSchedule(lengths, leaves.shape[1]) if leaves.is_meta else Schedule(lengths)
+    `noise` perturbs the logits, `keep` gives the dropout masks: of all pairs if `entangled`, else of the one
+    chosen, (B, 1, …).
+    """
+    n = leaves.shape[1]
+    states, merges = leaves, []
+    for t in range(n - 1):
+        pairs = n - 1 - t
+        left, right = states[:, :-1], states[:, 1:]  # (B, pairs, d)
+        is_pair = torch.arange(pairs, device=leaves.device) < (lengths - 1 - t)[:, None]  # (B, pairs)
+        running = is_pair[:, :1]
+        if entangled:
+            parents = cell(left, right, keep(t, pairs))
+            logits = scorer(parents)
+        else:
+            logits = scorer(left, right)
+        perturbation = noise(t, pairs)
+        if perturbation is not None:
+            logits = logits + perturbation
+        # A finished sequence has no pair: zeros keep its softmax, which nothing reads, free of NaN.
+        logits = torch.where(running, logits.masked_fill(~is_pair, -torch.inf), torch.zeros_like(logits))
+        chance = logits.softmax(-1)
+        chosen = up_to_rounding(logits).argmax(-1, keepdim=True)
+        hard = torch.zeros_like(chance).scatter(1, chosen, 1.0)
+        choice = hard + chance - chance.detach() if pairs > 1 else hard
+        choice = choice.to(states.dtype)
+        passed = running_sum(choice).unsqueeze(-1)  # (B, pairs, 1)
+        choice = choice.unsqueeze(-1)
+        if not entangled:
+            parents = cell((choice * left).sum(1, True), (choice * right).sum(1, True), keep(t, 1))
+        merged = choice * parents + (1 - passed) * left + (passed - choice) * right
+        states = torch.where(running.unsqueeze(-1), merged, left)
+        merges.append(torch.where(running, chosen, -1))
+    return states[:, 0], torch.cat(merges, 1) if merges else lengths.new_empty(len(lengths), 0)
 
 
 def _noise_for(leaves: Tensor) -> Noise:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.parts.cell import GatedRecursiveCell
@@ -49,3 +50,21 @@ def gumbel_noise(*shape: int, like: Tensor) -> Tensor:
 def row(nodes: Tensor, index: Tensor) -> Tensor:
     """nodes[b, index[b]] for every b: (B, n, d), (B,) -> (B, d)."""
     return nodes.gather(1, index[:, None, None].expand(-1, 1, nodes.shape[-1])).squeeze(1)
+
+
+def running_sum(x: Tensor) -> Tensor:
+    """cumsum along the last axis, which a GPU refuses under `torch.use_deterministic_algorithms`."""
+    if x.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return sum_by_blocks(x)
+    return x.cumsum(-1)
+
+
+def sum_by_blocks(x: Tensor) -> Tensor:
+    """cumsum as products with triangles of ones: inside blocks of about √m, then over the blocks before."""
+    m = x.shape[-1]
+    size = int(m**0.5) + 1
+    blocks = F.pad(x, (0, -m % size)).unflatten(-1, (-1, size))
+    inside = blocks @ x.new_ones(size, size).triu()
+    total = inside[..., -1]
+    before = total @ x.new_ones(total.shape[-1], total.shape[-1]).triu(1)
+    return (inside + before.unsqueeze(-1)).flatten(-2)[..., :m]

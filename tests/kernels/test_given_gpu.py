@@ -12,7 +12,7 @@ from torch import Tensor
 
 from beamtree import create_encoder
 from beamtree.parts.cell import GatedRecursiveCell
-from beamtree.zoo.given_tree import Plan, compose_nodes, follow, has_levels
+from beamtree.zoo.fixed_trees import LevelsOnHost, compose_nodes, follow, has_levels
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
 
@@ -54,7 +54,7 @@ def test_nodes_and_gradients_are_as_near_to_float64_as_the_plain_path_and_always
     merges = TREES[shape](lengths, n).cuda()
     leaves = torch.randn(B, n, d, device="cuda")
     direction = torch.randn(B, d, device="cuda")
-    plan = Plan.of(merges)
+    plan = LevelsOnHost.of(merges)
     assert has_levels(leaves, cell)
 
     def by_kernels() -> list[Tensor]:
@@ -99,7 +99,7 @@ def test_autocast_rounds_products_as_the_plain_path_does() -> None:
     leaves = torch.randn(4, 30, 128, device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
         found = follow(leaves, merges, cell).root_vectors()
-        plan = Plan.of(merges)
+        plan = LevelsOnHost.of(merges)
         plain = compose_nodes(leaves, plan, cell, None)[plan.roots]
     exact = follow(leaves, merges, cell).root_vectors()
     assert found.dtype == torch.float32

@@ -16,8 +16,8 @@ from beamtree.kernels.given import compose as operators
 from beamtree.kernels.weights import CellWeights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.trees.structure import Levels
-from beamtree.zoo import fixed_trees, given_tree
-from beamtree.zoo.given_tree import Plan, compose_nodes
+from beamtree.zoo import fixed_trees
+from beamtree.zoo.fixed_trees import LevelsOnHost, compose_nodes
 
 pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
 
@@ -39,7 +39,7 @@ def compare(
     """Nodes by both ways, from the same masks, and the gradients of a random function of them."""
     B, n, d = len(lengths), merges.shape[1] + 1, cell.d_model
     leaves = torch.randn(B, n, d, device=DEVICE, requires_grad=True)
-    levels, plan = Levels.of(merges.to(DEVICE)), Plan.of(merges)
+    levels, plan = Levels.of(merges.to(DEVICE)), LevelsOnHost.of(merges)
     keep, rows = cell.draw_keep(len(levels.children)), B * n + len(plan.children)
     weights = CellWeights(*cell.weights())
     found = operators.compose_levels(leaves, *levels[:3], keep, dtype, weights)[:rows]
@@ -92,8 +92,7 @@ def test_the_gradient_is_the_same_every_time() -> None:
 
 
 def follow_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fixed_trees, given_tree):
-        monkeypatch.setattr(module, "has_levels", lambda leaves, cell: leaves.dtype == torch.float32)
+    monkeypatch.setattr(fixed_trees, "has_levels", lambda leaves, cell: leaves.dtype == torch.float32)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from beamtree import create_encoder
 from beamtree.parts.cell import GatedRecursiveCell
-from beamtree.zoo import entangled
+from beamtree.zoo import beam_tree_grc
 
 pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
 
@@ -48,7 +48,7 @@ def test_outputs_and_gradients_are_the_plain_ones(
     x, is_padding = random_tokens(lengths, d, seed=1)
     x.requires_grad_()
     expected = plain(x, is_padding)
-    monkeypatch.setattr(entangled, "has_kernels", lambda device: True)
+    monkeypatch.setattr(beam_tree_grc, "has_kernels", lambda device: True)
     there = x.detach().float().to(DEVICE).requires_grad_()
     found = by_kernels(there, is_padding.to(DEVICE))
     close = {"atol": 5e-5, "rtol": 5e-4, "check_dtype": False}
@@ -72,7 +72,7 @@ def masks(dropout: float) -> Callable[..., Tensor | None]:
 def test_weights_that_a_hook_makes_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     x, trained = torch.randn(2, 4, 8, device=DEVICE), []
     for by_kernels in (False, True):
-        monkeypatch.setattr(entangled, "has_kernels", lambda _, by_kernels=by_kernels: by_kernels)
+        monkeypatch.setattr(beam_tree_grc, "has_kernels", lambda _, by_kernels=by_kernels: by_kernels)
         torch.manual_seed(0)
         encoder = create_encoder("bt-grc-os", 8, stochastic=False).to(DEVICE).train()
         encoder.graphs.capacity = 0
@@ -96,7 +96,7 @@ def test_a_scorer_of_ones_own_keeps_the_plain_path(monkeypatch: pytest.MonkeyPat
         def forward(self, parents: Tensor) -> Tensor:
             return self.inner(parents).squeeze(-1)
 
-    monkeypatch.setattr(entangled, "has_kernels", lambda _: True)
+    monkeypatch.setattr(beam_tree_grc, "has_kernels", lambda _: True)
     encoder = create_encoder("bt-grc-os", 8).to(DEVICE).train()
     encoder.scorer = Own().to(DEVICE)
     assert encoder(torch.randn(2, 4, 8, device=DEVICE)).shape == (2, 8)
@@ -106,7 +106,7 @@ def test_a_backward_pass_may_stand_inside_autocast(monkeypatch: pytest.MonkeyPat
     x, found = torch.randn(2, 4, 8, device=DEVICE), []
     encoder = create_encoder("bt-grc-os", 8, stochastic=False).to(DEVICE).train()
     encoder.graphs.capacity = 0
-    monkeypatch.setattr(entangled, "has_kernels", lambda _: True)
+    monkeypatch.setattr(beam_tree_grc, "has_kernels", lambda _: True)
     for enabled in (False, True):
         loss = encoder(x).square().sum()
         with torch.autocast(DEVICE, torch.bfloat16, enabled=enabled):

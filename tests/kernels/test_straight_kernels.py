@@ -18,7 +18,7 @@ from beamtree.kernels.straight.straight_recursion import straight_through, suppo
 from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
-from beamtree.zoo import gumbel_tree, gumbel_tree_plain
+from beamtree.zoo import gumbel_tree
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)
@@ -70,7 +70,7 @@ def exact(case: Case, noisy: bool, dropout: float, merges: Tensor) -> tuple[Case
         rows = sequence.unsqueeze(1)
         return draw_keep(case.seed, step, rows, slot, cell.hidden_size, dropout, torch.float64)
 
-    root, found = gumbel_tree_plain.gumbel_tree(
+    root, found = gumbel_tree.gumbel_tree_by_autograd(
         leaves, case.lengths, cell, scorer, entangled=entangled, noise=noise, keep=keep
     )
     return Case(leaves, case.lengths, cell, scorer, case.seed), root, found

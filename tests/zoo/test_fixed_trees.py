@@ -6,7 +6,7 @@ from given_trees import MIXED, random_merges
 from torch import Tensor
 
 from beamtree import create_encoder
-from beamtree.zoo.given_tree import Plan
+from beamtree.zoo.fixed_trees import LevelsOnHost
 
 D = 6
 LENGTHS = torch.tensor(MIXED)
@@ -87,8 +87,8 @@ def random_heights(merges: Tensor, lengths: Tensor) -> list[list[int]]:
 
 def test_a_balanced_tree_takes_as_many_rounds_as_it_is_high():
     merges = torch.tensor([[0, 1, 2, 3, 0, 1, 0]])
-    assert Plan.of(merges).ends == [4, 6, 7]
-    assert Plan.of(torch.zeros(1, 7, dtype=torch.int64)).ends == list(range(1, 8))
+    assert LevelsOnHost.of(merges).ends == [4, 6, 7]
+    assert LevelsOnHost.of(torch.zeros(1, 7, dtype=torch.int64)).ends == list(range(1, 8))
 
 
 def test_the_gold_tree_must_be_given_and_must_fit():

@@ -10,11 +10,10 @@ from torch import Tensor
 from beamtree import create_encoder
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
-from beamtree.zoo.gumbel_static import StaticSchedule
-from beamtree.zoo.gumbel_sweep import Schedule
-from beamtree.zoo.gumbel_tree_plain import gumbel_tree
-from beamtree.zoo.running_sum import sum_by_blocks
+from beamtree.zoo.gumbel_tree import gumbel_tree_by_autograd
 from beamtree.zoo.straight_through import straight_through_tree
+from beamtree.zoo.straight_through_growth import Timetable
+from beamtree.zoo.tree_encoder import sum_by_blocks
 
 LENGTHS = [[1], [2], [3], [5, 1, 2, 3, 9, 9, 4], [1, 1], [2, 1, 2]]
 
@@ -41,16 +40,16 @@ def gradients(root: Tensor, leaves: Tensor, *modules: torch.nn.Module) -> list[T
     return [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, found, strict=True)]
 
 
-def pair_numbers(merges: Tensor, lengths: Tensor, schedule: Schedule) -> list[list[list[int]]]:
+def pair_numbers(merges: Tensor, lengths: Tensor, timetable: Timetable) -> list[list[list[int]]]:
     """By sequence and own step: which pair of the fast path's store stands at each position."""
-    n, table = schedule.n, []
-    rank = schedule.order.argsort().tolist()
+    n, table = timetable.n, []
+    rank = timetable.order.argsort().tolist()
     for b, length in enumerate(lengths.tolist()):
         pairs, steps = [rank[b] * (n - 1) + i for i in range(length - 1)], []
         for k in range(length - 1):
             steps.append(list(pairs))
             j = int(merges[b, k])
-            made = schedule.first_pair + 2 * (schedule.starts[n - length + k] + rank[b])
+            made = timetable.first_pair + 2 * (timetable.starts[n - length + k] + rank[b])
             pairs = (
                 pairs[: max(j - 1, 0)] + [made] * (j > 0) + [made + 1] * (j + 2 < length - k) + pairs[j + 2 :]
             )
@@ -66,22 +65,22 @@ def pair_numbers(merges: Tensor, lengths: Tensor, schedule: Schedule) -> list[li
 def test_the_sweep_equals_autograd_through_every_state(lengths, static, entangled, noisy, dropout):
     leaves, lengths, cell, scorer = make_case(lengths, entangled, dropout)
     B, n, _ = leaves.shape
-    schedule = StaticSchedule(lengths, n) if static else Schedule(lengths)
+    timetable = Timetable(lengths, n if static else None)
     noise_table = torch.randn(B, n, n, dtype=torch.float64)  # sequence, own step, position
 
     def noise(t: int, sequences: int, pairs: int) -> Tensor:
-        rows = schedule.order[:sequences]
+        rows = timetable.order[:sequences]
         return noise_table[rows, t - n + lengths[rows], :pairs]
 
-    rows = schedule.first_pair + 2 * schedule.made if entangled else schedule.made
+    rows = timetable.pairs if entangled else timetable.made
     keep = cell.draw_keep(rows)
-    root, merges, _ = straight_through_tree(leaves, schedule, cell, scorer, keep, noise if noisy else None)
+    root, merges, _ = straight_through_tree(leaves, timetable, cell, scorer, keep, noise if noisy else None)
 
-    pairs_at = pair_numbers(merges, lengths, schedule)
+    pairs_at = pair_numbers(merges, lengths, timetable)
     merge_rows = [
-        (schedule.starts[t] + r, b, t - n + int(lengths[b]))
+        (timetable.starts[t] + r, b, t - n + int(lengths[b]))
         for t in range(n - 1)
-        for r, b in enumerate(schedule.order[: schedule.counts[t]].tolist())
+        for r, b in enumerate(timetable.order[: timetable.counts[t]].tolist())
     ]
 
     def masks(t: int, pairs: int) -> Tensor | None:
@@ -98,7 +97,7 @@ def test_the_sweep_equals_autograd_through_every_state(lengths, static, entangle
                     table[b, 0] = keep[place]
         return table
 
-    plain_root, plain_merges = gumbel_tree(
+    plain_root, plain_merges = gumbel_tree_by_autograd(
         leaves,
         lengths,
         cell,
@@ -172,14 +171,14 @@ def test_the_choice_follows_gumbel_s_law():
 @pytest.mark.parametrize("entangled", [False, True])
 def test_the_scorer_s_output_bias_gets_no_gradient(entangled):
     leaves, lengths, cell, scorer = make_case([9, 4, 9], entangled, 0.0)
-    root, *_ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
+    root, *_ = straight_through_tree(leaves, Timetable(lengths), cell, scorer)
     *_, weight, bias = gradients(root, leaves, scorer)
     assert bias.abs().max() < 1e-12 < weight.abs().max()
 
 
 def test_parameters_changed_before_the_backward_pass_are_noticed():
     leaves, lengths, cell, scorer = make_case([4], True, 0.0)
-    root, *_ = straight_through_tree(leaves, Schedule(lengths), cell, scorer)
+    root, *_ = straight_through_tree(leaves, Timetable(lengths), cell, scorer)
     with torch.no_grad():
         scorer.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -15,7 +15,7 @@ LONGEST = 4096  # places of a list that one program holds
 
 
 def supports(leaves: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether the kernels cover this case; gumbel_sweep.py covers every case."""
+    """Whether the kernels cover this case; zoo/straight_through.py covers every case."""
     return (
         1 < leaves.shape[1] <= LONGEST
         and fused.supports(leaves, weights, 1)
