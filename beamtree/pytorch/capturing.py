@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from beamtree.pytorch.derivatives import is_transformed
+
 Result = TypeVar("Result")
 
 # PyTorch allows one capture at a time in a process. A `with` of the lock itself, not of a function that takes

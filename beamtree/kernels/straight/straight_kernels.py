@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""The gradient of a straight-through tree on a GPU, the last merge first; the equations of zoo/straight_through.py.
+"""The gradient of a straight-through tree on a GPU, the last merge first: as in zoo/straight_through.py.
 
     ∂L/∂y_i = ⟨D_i, p_i − h_i⟩ + ⟨∂L/∂l, h_i⟩ + ⟨∂L/∂r, h_{i+1}⟩ − Σ_{j≤i} ⟨D_j, h_{j+1} − h_j⟩ + constant
 
