@@ -37,8 +37,8 @@ MOVED = {
     "model": "classifier.model",
     "portable": "classifier.exports",
     "data.listops_language": "data.listops.language",
-    "data.listops_sampler": "data.listops.sampler",
-    "data.listops_tags": "data.listops.tags",
+    "data.listops_sampler": "data.listops.draws",
+    "data.listops_tags": "data.listops.language",
     "data.logic_language": "data.logic.language",
     "explorer.record": "explorer.watched_search",
 }

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from beamtree import HybridStack, TaggerHead
-from beamtree.data.listops.language import TOKENS
-from beamtree.data.listops.sampler import sample_expressions
-from beamtree.data.listops.tags import tag_tokens
+from beamtree.data.listops.draws import sample_expressions
+from beamtree.data.listops.language import TOKENS, tag_tokens
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.nn.heads import tag_accuracy, tag_loss
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from beamtree import BeamTreeContextualizer, TreeTransformerLayer
+from beamtree.data.listops.draws import sample_expressions
 from beamtree.data.listops.language import TOKENS
-from beamtree.data.listops.sampler import sample_expressions
 from beamtree.data.vocabulary import Vocabulary
 
 

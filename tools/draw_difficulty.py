@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
+from beamtree.data.listops import read_file, sample_expressions
 from beamtree.data.listops.language import VALUE_OF
-from beamtree.data.listops.task import read_file, sample_expressions
 from beamtree.data.task import Example
 
 SIZE = 2000  # expressions in a split

@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from beamtree.data.listops.task import sample_expressions
+from beamtree.data.listops import sample_expressions
 
 Counts = collections.Counter[tuple[str, int | str]]
 DOCUMENTED = {

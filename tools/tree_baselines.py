@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.task import Example, Task, find_task
+from beamtree.data.task import BadRows, Example, Task, find_task
 from beamtree.trees.agreement import Agreement
 
 

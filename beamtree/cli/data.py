@@ -12,7 +12,7 @@ from beamtree.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from beamtree.data.survey import Found
+    from beamtree.data.folders import Found
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,8 +49,8 @@ def listops(
     """
     from rich.progress import Progress
 
-    from beamtree.data.listops.task import TASK, generate_listops
-    from beamtree.data.location import data_folder
+    from beamtree.data.folders import data_folder
+    from beamtree.data.listops import TASK, generate_listops
 
     folder = out or data_folder("listops")
     if split is None:
@@ -83,8 +83,8 @@ def logic(
     """
     from rich.progress import Progress
 
-    from beamtree.data.location import data_folder
-    from beamtree.data.logic.generate import LAST_INDEX, generate_logic
+    from beamtree.data.folders import data_folder
+    from beamtree.data.logic.task import LAST_INDEX, generate_logic
 
     folder = out or data_folder("logic")
     names = [f"{kind}{index}" for kind in ("train", "test") for index in range(LAST_INDEX + 1)]
@@ -119,9 +119,8 @@ def check(
     from rich.progress import BarColumn, TextColumn
 
     from beamtree.cli.progress import show_progress
-    from beamtree.data.bad_rows import BadRows
-    from beamtree.data.location import data_folder
-    from beamtree.data.survey import survey
+    from beamtree.data.folders import data_folder, survey
+    from beamtree.data.task import BadRows
 
     root, rows = folder or data_folder("vectors").parent, BadRows.chosen(bad_rows)
     found = []

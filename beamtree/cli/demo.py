@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from beamtree.cli import app
-from beamtree.data.listops.task import sample_expressions
-from beamtree.data.logic.generate import generate_logic
+from beamtree.data.listops import sample_expressions
+from beamtree.data.logic import generate_logic
 from beamtree.files.atomic import replace_file
 
 SHIPPED = "listops-ebt-grc"

@@ -78,8 +78,8 @@ def evaluate(
     from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
     from beamtree.classifier.model import find_model, load_model
     from beamtree.cli.progress import count_up
-    from beamtree.data.bad_rows import BadRows
-    from beamtree.data.location import data_folder
+    from beamtree.data.folders import data_folder
+    from beamtree.data.task import BadRows
     from beamtree.files.atomic import replace_file
     from beamtree.paper.plots import require_matplotlib
     from beamtree.saving.folder import hash_weights

@@ -12,24 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.rows import (
-    MAX_WORDS,
-    RowFormat,
-    blanks_apart,
-    characters_of,
-    column_names,
-    read_columns,
-    words_of,
-)
-from beamtree.data.task import CountRule, Example, Task
-from beamtree.errors import BeamtreeError, nearest
+from beamtree.data.rows import RowFormat, column_names, read_columns
+from beamtree.data.task import REFUSE, BadRows, CountRule, Example, Task, require_split
+from beamtree.data.tokenizers import MAX_WORDS, TOKENIZERS
+from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import shown
 from beamtree.files.lines import COMPRESSIONS, MissingFileError, find_file
 from beamtree.printable import CONTROLS, HALVES
 
 NAME = "own"
-TOKENIZERS = {"words": words_of, "blanks": blanks_apart, "characters": characters_of}
 MOST_LABELS = 1000
 _LONGEST_LABEL = 1000  # characters
 _UNFIT = re.compile(f"[{CONTROLS}{HALVES}]")  # in a label, which stands in lines and columns
@@ -61,18 +52,17 @@ class OwnFormat:
         labels = {label: label for label in self.labels} or None
         return RowFormat(columns[0], tuple(columns[1:]), labels, tokenize=TOKENIZERS[self.tokenizer])
 
-    def read_file(self, path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
-        return self.rows.read(path, bad_rows or BadRows())
+    def read_file(self, path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
+        return self.rows.read(path, bad_rows)
 
-    def read(self, folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[Example]:
-        if split not in SPLITS:
-            raise BeamtreeError(f"data of your own have no split {split!r}{nearest(split, tuple(SPLITS))}")
+    def read(self, folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
+        require_split("your own data", split, SPLITS)
         path = find_split(folder, split)
         if split == "test":
             yield from self.read_file(path, bad_rows)
             return
         shared = _dev_file(folder) is None  # by train and dev
-        examples = self.rows.read(path, bad_rows or BadRows(), longest=self.longest)
+        examples = self.rows.read(path, bad_rows, longest=self.longest)
         for number, example in enumerate(examples, start=1):
             if not shared or _is_held_out(number) == (split == "dev"):
                 yield example

@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.task import Example, Tokens
-from beamtree.data.tokenizer import tokenize
+from beamtree.data.task import BadRows, Example, Tokens
+from beamtree.data.tokenizers import MAX_WORDS, words_of
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import parse_json, shown
 from beamtree.files.lines import LONGEST_LINE, read_rows
 
-MAX_WORDS = 10_000  # in a sentence; the longest review of IMDB has a quarter of it
-_MOST_CHARACTERS = 100 * MAX_WORDS
 _MOST_COLUMNS = 1_000_000  # a quoted text may hold commas
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _WRONG_BYTE = re.compile("[\udc80-\udcff]")
@@ -38,7 +35,7 @@ class RowFormat:
     labels: Mapping[str, str] | None  # as written in the files -> the task's; None: any but an empty one
     undecided: tuple[str, ...] = ()  # rows without a gold label: left out, not bad
     prepare: Callable[[str], str] = field(default=lambda text: text)  # a text before it is tokenised
-    tokenize: Callable[[str], Tokens] = field(default=lambda text: words_of(text))
+    tokenize: Callable[[str], Tokens] = field(default=words_of)
 
     def read(
         self,
@@ -50,19 +47,15 @@ class RowFormat:
         quoted: bool = False,
     ) -> Iterator[Example]:
         """The examples of a file whose longest sentence has `shortest` to `longest` words."""
-        for line, row in read_columns(path, (self.label, *self.sentences), quoted=quoted):
-            try:
-                if isinstance(row, str):
-                    raise BeamtreeError(row)
-                example = self.example(row, longest)
-            except BeamtreeError as error:
-                bad_rows.meet(path, line, str(error))
-                continue
+        columns = read_columns(path, (self.label, *self.sentences), quoted=quoted)
+        for example in bad_rows.sort_out(path, columns, lambda row: self.example(row, longest)):
             if example is not None and shortest <= max(map(len, example.sentences)):
                 yield example
 
-    def example(self, row: Sequence[str | None], longest: int) -> Example | None:
+    def example(self, row: Sequence[str | None] | str, longest: int) -> Example | None:
         """The example of a row, None if it is to be left out."""
+        if isinstance(row, str):
+            raise BeamtreeError(row)
         for names, value in zip((self.label, *self.sentences), row, strict=True):
             if value is None:
                 raise BeamtreeError(f"the column {names[0]!r} is missing or no text")
@@ -99,32 +92,6 @@ def refuse_strange_characters(text: str) -> None:
         raise BeamtreeError(f"there is a control character, U+{ord(found[0]):04X}, in the text")
     if found := _HALF.search(text):
         raise BeamtreeError(f"there is half of a character, U+{ord(found[0]):04X}, in the text")
-
-
-def words_of(text: str) -> Tokens:
-    """The words of a text that a model may be given: one at least, and not too many."""
-    return _some(tokenize, text)
-
-
-def blanks_apart(text: str) -> Tokens:
-    """What stands between blanks in a text, as it is."""
-    return _some(lambda text: tuple(text.split()), text)
-
-
-def characters_of(text: str) -> Tokens:
-    """Every character of a text but blanks."""
-    return _some(lambda text: tuple("".join(text.split())), text)
-
-
-def _some(split: Callable[[str], Tokens], text: str) -> Tokens:
-    if len(text) > _MOST_CHARACTERS:  # before its words fill the memory
-        raise BeamtreeError(f"a sentence has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
-    words = split(text)
-    if not words:
-        raise BeamtreeError("a sentence has no words")
-    if len(words) > MAX_WORDS:
-        raise BeamtreeError(f"a sentence has {len(words):,} words, more than {MAX_WORDS:,}")
-    return words
 
 
 def column_names(path: Path) -> tuple[str, ...]:

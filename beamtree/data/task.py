@@ -1,16 +1,76 @@
-"""What every task offers to training, evaluation and parsing, whatever its files look like."""
+"""What every task offers to training, evaluation and parsing, whatever its files look like.
 
-import importlib
-from collections.abc import Callable, Iterator, Mapping
+Rows of a data file that cannot be used are told with file and line, counted, and refused or skipped.
+"""
+
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import shown
 
 Tokens = tuple[str, ...]
+Row = TypeVar("Row")
+Found = TypeVar("Found")
+
+BAD_ROWS = ("refuse", "skip")
+_SHOWN = 5  # of each file
+_MOST = 1_000_000  # of each file
+
+
+@dataclass
+class BadRows:
+    """Every reader tells this of the rows it cannot use: the first one ends the reading, or none does."""
+
+    skip: bool = False
+    # File -> line -> what is wrong, of the first lines.
+    found: dict[Path, dict[int, str]] = field(default_factory=dict)
+
+    @classmethod
+    def chosen(cls, choice: str) -> "BadRows":
+        if choice not in BAD_ROWS:
+            raise BeamtreeError(f"bad rows are dealt with by one of {', '.join(BAD_ROWS)}, got {choice!r}")
+        return cls(skip=choice == "skip")
+
+    def meet(self, path: Path, line: int, reason: str) -> None:
+        """Refuse the row, or count it and let the reader go on."""
+        if not self.skip:
+            remedy = "to leave such rows out: train --set task.bad_rows=skip, eval --bad-rows skip"
+            raise BeamtreeError(f"{path}, line {line}: {reason} ({remedy})")
+        lines = self.found.setdefault(path, {})  # a file may be read for more than one split
+        if line not in lines and len(lines) == _MOST:
+            raise BeamtreeError(f"{path}: more than {_MOST:,} rows cannot be used; of the last {reason}")
+        lines.setdefault(line, reason if len(lines) < _SHOWN else "")
+
+    def sort_out(
+        self, path: Path, rows: Iterable[tuple[int, Row]], read: Callable[[Row], Found]
+    ) -> Iterator[Found]:
+        """What `read` makes of numbered rows; one of which it raises a BeamtreeError is bad."""
+        for line, row in rows:
+            try:
+                found = read(row)
+            except BeamtreeError as error:
+                self.meet(path, line, str(error))
+            else:
+                yield found
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.found.values()))
+
+    def report(self) -> Iterator[str]:
+        """One sentence for each file that had any."""
+        for path, lines in self.found.items():
+            first = [f"line {line}: {reason}" for line, reason in list(lines.items())[:_SHOWN]]
+            more = "; …" if len(lines) > _SHOWN else ""
+            rows = "row was" if len(lines) == 1 else "rows were"
+            yield f"{path}: {len(lines):,} bad {rows} skipped ({'; '.join(first)}{more})"
+
+
+REFUSE = BadRows()  # the first bad row ends the reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +80,11 @@ class Example:
 
 
 class Reader(Protocol):
-    def __call__(self, folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[Example]: ...
+    def __call__(self, folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]: ...
 
 
 class FileReader(Protocol):
-    def __call__(self, path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]: ...
+    def __call__(self, path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]: ...
 
 
 @dataclass(frozen=True)
@@ -61,19 +121,19 @@ class Task:
         if self.name in TASKS and find_task(self.name) is self:
             return find_task, (self.name,)
         if self.own is not None:
-            return importlib.import_module(TASKS["own"]).restore, (list(self.labels), dict(self.own))
+            return pkgutil.resolve_name("beamtree.data.own:restore"), (list(self.labels), dict(self.own))
         return super().__reduce__()
 
 
-TASKS = {
-    "listops": "beamtree.data.listops.task",
-    "logic": "beamtree.data.logic.task",
-    "sst5": "beamtree.data.corpora.sst5",
-    "imdb": "beamtree.data.corpora.imdb",
-    "snli": "beamtree.data.corpora.snli",
-    "mnli": "beamtree.data.corpora.mnli",
-    "qqp": "beamtree.data.corpora.qqp",
-    "own": "beamtree.data.own",
+TASKS = {  # name -> where its Task is, imported when it is asked for
+    "listops": "beamtree.data.listops.task:TASK",
+    "logic": "beamtree.data.logic.task:TASK",
+    "sst5": "beamtree.data.corpora.sentiment:SST5",
+    "imdb": "beamtree.data.corpora.sentiment:IMDB",
+    "snli": "beamtree.data.corpora.pairs:SNLI",
+    "mnli": "beamtree.data.corpora.pairs:MNLI",
+    "qqp": "beamtree.data.corpora.pairs:QQP",
+    "own": "beamtree.data.own:TASK",
 }
 
 
@@ -81,5 +141,12 @@ def find_task(name: str) -> Task:
     """The task of that name, one of `TASKS`."""
     if name not in TASKS:
         raise BeamtreeError(f"there is no task {shown(name)}; choose one of {', '.join(TASKS)}")
-    task: Task = importlib.import_module(TASKS[name]).TASK
+    task: Task = pkgutil.resolve_name(TASKS[name])
     return task
+
+
+def require_split(task: str, split: str, splits: Mapping[str, Found]) -> Found:
+    """What a task has under the name of a split."""
+    if split not in splits:
+        raise BeamtreeError(f"{task} has no split {split!r}{nearest(split, splits)}")
+    return splits[split]

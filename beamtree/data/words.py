@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.task import CountRule, Example, Task
+from beamtree.data.task import REFUSE, BadRows, CountRule, Example, Task
 from beamtree.data.vectors import read_vectors
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.errors import BeamtreeError
@@ -132,7 +131,7 @@ def find_words(
     *,
     learn_missing: int | None = None,
     names: tuple[str, str] = ("train", "dev"),
-    bad_rows: BadRows | None = None,
+    bad_rows: BadRows = REFUSE,
 ) -> Words:
     """The words of a task whose training and dev examples have been read; its other splits are read here.
 
@@ -156,7 +155,7 @@ def find_words(
     return words
 
 
-def _if_there(task: Task, folder: Path, split: str, bad_rows: BadRows | None) -> Iterator[Example]:
+def _if_there(task: Task, folder: Path, split: str, bad_rows: BadRows) -> Iterator[Example]:
     try:
         yield from task.read(folder, split, bad_rows)
     except MissingFileError:

@@ -55,7 +55,7 @@ def _examples_of(task: str, sentences: int) -> tuple[Ready, ...]:
 
 def _random_list(count: int, length: int) -> Ready:
     # A short expression is quick to draw, and a list of several is as good as a long one.
-    from beamtree.data.listops.task import sample_expressions
+    from beamtree.data.listops import sample_expressions
 
     drawn = sample_expressions(count, seed=length, min_length=length, max_length=length)
     tokens = [token for example in drawn for token in example.sentences[0]]

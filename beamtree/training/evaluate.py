@@ -7,11 +7,10 @@ from pathlib import Path
 
 from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
 from beamtree.classifier.model import TreeClassifier
-from beamtree.data.bad_rows import BadRows
 from beamtree.data.batching import EncodedExamples
-from beamtree.data.gold import nesting
-from beamtree.data.location import data_folder
-from beamtree.data.task import Example, Task
+from beamtree.data.bracketed import nesting
+from beamtree.data.folders import data_folder
+from beamtree.data.task import REFUSE, BadRows, Example, Task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.lines import MissingFileError
 from beamtree.nn.heads import class_losses, predicted_classes
@@ -27,10 +26,9 @@ class Source:
 
 
 def find_sources(
-    task: Task, data: Sequence[Path], splits: Sequence[str] = (), bad_rows: BadRows | None = None
+    task: Task, data: Sequence[Path], splits: Sequence[str] = (), bad_rows: BadRows = REFUSE
 ) -> list[Source]:
     """The splits in folders and files: in each folder those asked for, or all that are not for training."""
-    bad_rows = bad_rows or BadRows()
     for split in splits:
         if split not in task.splits:
             raise BeamtreeError(f"task {task.name!r} has no split {split!r}{nearest(split, task.splits)}")

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.location import data_folder, vectors_folder
+from beamtree.data.folders import data_folder, vectors_folder
 from beamtree.data.own import NAME as OWN
 from beamtree.data.own import find_split, look_at
-from beamtree.data.task import Example, Task, find_task
+from beamtree.data.task import REFUSE, BadRows, Example, Task, find_task
 from beamtree.data.vectors import find_vectors
 from beamtree.data.words import Words, find_words
 from beamtree.errors import BeamtreeError
@@ -94,7 +93,7 @@ def _choose_vectors(choice: str, given: Path | None) -> Path | None:
 
 
 def load_examples(
-    settings: TaskSettings, given: Path | None = None, bad_rows: BadRows | None = None
+    settings: TaskSettings, given: Path | None = None, bad_rows: BadRows = REFUSE
 ) -> tuple[Task, list[Example], list[Example]]:
     """The task, its training and its dev examples."""
     folder = data_folder(settings.name, given)
@@ -130,7 +129,7 @@ def load_examples(
 
 def _sample(settings: SampledSettings) -> tuple[list[Example], list[Example]]:
     """Deep and shallow expressions by turns, all distinct, so that every prefix is half and half."""
-    from beamtree.data.listops.task import sample_expressions
+    from beamtree.data.listops import sample_expressions
 
     if settings.dev < 1:
         raise BeamtreeError("task.sampled.dev must be at least 1: a run needs held-out expressions")

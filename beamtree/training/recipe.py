@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from beamtree.classifier.model import ModelSettings
-from beamtree.data.bad_rows import CHOICES as BAD_ROWS
-from beamtree.data.own import TOKENIZERS, is_table
-from beamtree.data.rows import MAX_WORDS
+from beamtree.data.own import is_table
+from beamtree.data.task import BAD_ROWS
+from beamtree.data.tokenizers import MAX_WORDS, TOKENIZERS
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import is_file, shown
 from beamtree.files.settings import Table, assignment, from_table, merge_tables, read_toml, setting, to_toml

@@ -13,7 +13,7 @@ import beamtree.classifier.parsing
 import beamtree.files.lines
 from beamtree.classifier.parsing import Parsed, Unparsed, parse_lines, parse_stream
 from beamtree.cli.formats import as_brackets, as_json, as_svg, print_text
-from beamtree.data.listops import task as listops
+from beamtree.data import listops
 from beamtree.data.logic import task as logic
 from beamtree.errors import BeamtreeError
 from beamtree.trees.agreement import spans_of

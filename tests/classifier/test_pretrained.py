@@ -9,8 +9,8 @@ import pytest
 from beamtree import load_model
 from beamtree.classifier.model import PRETRAINED, shipped_models
 from beamtree.cli.demo import LOGIC, SHIPPED
-from beamtree.data.listops.task import sample_expressions
-from beamtree.data.logic.generate import generate_logic
+from beamtree.data.listops import sample_expressions
+from beamtree.data.logic import generate_logic
 from beamtree.data.logic.task import read
 from beamtree.data.task import Example
 from beamtree.files.tensors import load_tensors

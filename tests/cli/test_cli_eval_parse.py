@@ -15,7 +15,7 @@ from small_models import small_model
 from beamtree.classifier.model import load_model, save_model
 from beamtree.classifier.parsing import parse_lines
 from beamtree.cli.formats import as_json
-from beamtree.data.listops import task as listops
+from beamtree.data import listops
 from beamtree.data.listops.language import brackets
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"

@@ -157,11 +157,11 @@ def test_debug_shows_the_trace(recipe: Path) -> None:
 
 
 def test_listops_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from beamtree.data.listops import generate as listops_generate
-    from beamtree.data.listops.splits import Draw
+    from beamtree.data.listops import draws as listops_draws
+    from beamtree.data.listops.draws import Draw
 
-    draws = [Draw({"train_d20s.tsv": 1100, "test_d20s.tsv": 20}, listops_generate.DRAWS[0].process)]
-    monkeypatch.setattr(listops_generate, "DRAWS", draws)
+    draws = [Draw({"train_d20s.tsv": 1100, "test_d20s.tsv": 20}, listops_draws.DRAWS[0].process)]
+    monkeypatch.setattr(listops_draws, "DRAWS", draws)
     made = attempt("data", "listops", "--split", "train", "--split", "dev", "--split", "near-iid")
     assert made.exit_code == 0, made.output
     assert made.output.strip().endswith("3 splits of ListOps in data/listops: train, dev, near-iid")

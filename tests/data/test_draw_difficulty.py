@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from beamtree.data.listops import sample_expressions
 from beamtree.data.listops.language import evaluate
-from beamtree.data.listops.task import sample_expressions
 from tools.draw_difficulty import accuracy, main, stand_in
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from chi_square import assert_same_law
 
-from beamtree.data.gold import nesting
-from beamtree.data.listops import generate as listops_generate
+from beamtree.data.bracketed import nesting
+from beamtree.data.listops import TASK, generate_listops, read, read_file
+from beamtree.data.listops import draws as listops_draws
+from beamtree.data.listops.draws import DRAWS, Draw
 from beamtree.data.listops.language import evaluate
 from beamtree.data.listops.process import Choice, Tree, free_process
-from beamtree.data.listops.splits import DRAWS, SPLITS, Draw
-from beamtree.data.listops.task import TASK, generate_listops, read, read_file
+from beamtree.data.listops.task import SPLITS
 from beamtree.data.task import Example, Tokens, find_task
 from beamtree.errors import BeamtreeError
 
@@ -43,7 +44,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     roots: list[CountedRoot] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            listops_generate,
+            listops_draws,
             "free_process",
             lambda process: roots.append(CountedRoot(free_process(process))) or roots[-1],
         )
@@ -114,7 +115,7 @@ def small(draw: Draw) -> Draw:
 def small_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = ("test_400", "test_500", "test_600", "test_700", "test_800", "test_900")
     draws = [small(draw) for draw in DRAWS if not min(draw.files).startswith(kept)]
-    monkeypatch.setattr(listops_generate, "DRAWS", draws)
+    monkeypatch.setattr(listops_draws, "DRAWS", draws)
 
 
 ALL_BUT_LONG = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beamtree.data.gold import nesting
+from beamtree.data.bracketed import nesting
 from beamtree.data.listops.language import (
     DIGITS,
     OPERATORS,

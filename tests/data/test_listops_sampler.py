@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from chi_square import assert_same_law, chi_square_limit
 
-from beamtree.data.gold import nesting
+from beamtree.data.bracketed import nesting
 from beamtree.data.listops import process as listops_process
+from beamtree.data.listops.draws import BitStream, draw_distinct, draw_expression, sample_expressions
 from beamtree.data.listops.language import DIGITS, OPERATORS, brackets, evaluate, tokenize
 from beamtree.data.listops.law import Law, Process
 from beamtree.data.listops.process import DECISION_BITS, Choice, ConditionedProcess, Tree, free_process
-from beamtree.data.listops.sampler import BitStream, draw_distinct, draw_expression, sample_expressions
 from beamtree.errors import BeamtreeError
 
 Shape = tuple["Shape", ...]  # the shapes of an operator's arguments; a digit has none

@@ -9,9 +9,8 @@ import pytest
 from command_line import attempt, call
 
 from beamtree.classifier.model import load_model
-from beamtree.data.bad_rows import BadRows
 from beamtree.data.own import MOST_LABELS, look_at, restore
-from beamtree.data.task import Example, find_task
+from beamtree.data.task import BadRows, Example, find_task
 from beamtree.errors import BeamtreeError
 
 ROWS = [("pos", "a lovely film"), ("neg", "a dull film"), ("pos", "lovely"), ("neg", "dull , dull !")] * 5

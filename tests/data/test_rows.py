@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.rows import MAX_WORDS
-from beamtree.data.task import find_task
+from beamtree.data.task import REFUSE, BadRows, find_task
+from beamtree.data.tokenizers import MAX_WORDS
 from beamtree.errors import BeamtreeError
 
 GOOD = b"neutral\tA man sleeps.\tHe dreams.\n"
@@ -26,7 +25,7 @@ BAD = {
 }
 
 
-def read_snli(path: Path, bad_rows: BadRows | None = None) -> list:
+def read_snli(path: Path, bad_rows: BadRows = REFUSE) -> list:
     return list(find_task("snli").read_file(path, bad_rows))
 
 

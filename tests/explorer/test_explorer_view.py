@@ -9,7 +9,7 @@ from explored import Slot, rebuild, small_model
 
 from beamtree.classifier.model import TreeClassifier
 from beamtree.classifier.parsing import Parsed, parse_lines
-from beamtree.data.listops.task import sample_expressions
+from beamtree.data.listops import sample_expressions
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.schemas import View

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from beamtree.cli.streaming import LineJob, survey
-from beamtree.data.location import data_folder
+from beamtree.data.folders import data_folder
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file, replacing
 from beamtree.processes.ranks import Processes

@@ -21,8 +21,7 @@ from small_models import small_model
 
 from beamtree import BeamTreeEncoder
 from beamtree.classifier.model import load_model, save_model
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.task import TASKS, find_task
+from beamtree.data.task import TASKS, BadRows, find_task
 from beamtree.data.vectors import read_vectors
 from beamtree.errors import BeamtreeError
 from beamtree.files.tensors import save_tensors

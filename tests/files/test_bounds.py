@@ -16,8 +16,8 @@ from beamtree import BeamTreeEncoder
 from beamtree.classifier import parsing
 from beamtree.classifier.model import load_model, save_model
 from beamtree.classifier.parsing import parse_lines
-from beamtree.data import bad_rows
-from beamtree.data.corpora import imdb
+from beamtree.data import task as task_module
+from beamtree.data.corpora import sentiment
 from beamtree.data.listops.language import brackets, evaluate
 from beamtree.data.own import look_at
 from beamtree.data.task import find_task
@@ -139,8 +139,8 @@ def test_blank_lines_inside_a_file_are_rows_with_their_numbers(tmp_path: Path) -
 def test_too_many_bad_rows_end_the_reading_and_the_first_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bad_rows, "_MOST", 7)
-    rows = bad_rows.BadRows(skip=True)
+    monkeypatch.setattr(task_module, "_MOST", 7)
+    rows = task_module.BadRows(skip=True)
     for line in (*range(1, 8), 3):
         rows.meet(tmp_path, line, f"reason {line}")
     assert rows.count == 7
@@ -216,7 +216,7 @@ def test_a_review_of_many_lines_is_bounded_as_one(tmp_path: Path, monkeypatch: p
         path = tmp_path / "test" / name
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    assert len(list(imdb.read(tmp_path, "test"))) == 2
-    monkeypatch.setattr(imdb, "LONGEST_LINE", 100)
+    assert len(list(sentiment.IMDB.read(tmp_path, "test"))) == 2
+    monkeypatch.setattr(sentiment, "LONGEST_LINE", 100)
     with pytest.raises(BeamtreeError, match=r"1_9\.txt has 150 bytes, more than the 100"):
-        list(imdb.read(tmp_path, "test"))
+        list(sentiment.IMDB.read(tmp_path, "test"))

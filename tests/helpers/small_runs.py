@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from beamtree.data.listops.task import sample_expressions
+from beamtree.data.listops import sample_expressions
 from beamtree.data.task import Example, find_task
 from beamtree.files.settings import from_table, merge_tables
 from beamtree.training.examples import LearningData

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beamtree.data.listops.language import evaluate
-from beamtree.data.listops.sampler import sample_expressions
-from beamtree.data.listops.tags import tag_tokens
+from beamtree.data.listops.draws import sample_expressions
+from beamtree.data.listops.language import evaluate, tag_tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

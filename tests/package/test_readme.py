@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.data.listops.task import sample_expressions
+from beamtree.data.listops import sample_expressions
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ from command_line import call
 from reported import make_run
 from small_runs import run_in, small_recipe
 
+from beamtree.data.listops import sample_expressions
 from beamtree.data.listops.language import brackets
-from beamtree.data.listops.task import sample_expressions
 from beamtree.errors import BeamtreeError
 from beamtree.paper.published import TABLES
 from beamtree.paper.report.runs import read_run

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from beamtree import BeamtreeError
-from beamtree.data.listops.splits import DRAWS
+from beamtree.data.listops.draws import DRAWS
 from beamtree.paper.speed import table1 as paper
 from beamtree.paper.speed.measure import FIRST_LENGTH
 from beamtree.paper.speed.suites import run_paper

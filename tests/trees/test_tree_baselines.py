@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from beamtree.data.listops.task import TASK, sample_expressions
+from beamtree.data.listops import TASK, sample_expressions
 from beamtree.data.task import Example
 from beamtree.trees.agreement import spans_of
 from tools.tree_baselines import f1_by_shape, main, shapes

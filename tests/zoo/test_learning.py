@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.data.listops.task import sample_expressions
+from beamtree.data.listops import sample_expressions
 from beamtree.data.task import Example, find_task
 from beamtree.zoo.by_name import create_encoder, encoder_names
 

@@ -1,4 +1,4 @@
-"""The language of ListOps: tokens, values, brackets and gold trees of expressions.
+"""The language of ListOps: tokens, values, brackets, gold trees and tags of expressions.
 
 An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses, however deep it nests.
 """
@@ -6,8 +6,7 @@ An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses,
 from array import array
 from collections.abc import Callable, Sequence
 
-from beamtree.data.gold import merges_by_brackets
-from beamtree.data.known_tokens import known_tokens
+from beamtree.data.bracketed import known_tokens, merges_by_brackets
 from beamtree.data.task import Tokens
 from beamtree.errors import UnreadableTextError
 
@@ -134,3 +133,32 @@ def brackets(tokens: Sequence[str]) -> str:
 def gold_merges(tokens: Sequence[str]) -> list[int]:
     """The n−1 merges of the gold tree: an operator takes in its arguments and its bracket, left to right."""
     return merges_by_brackets(tokens, VALUE_OF, CLOSE)
+
+
+def tag_tokens(tokens: Sequence[str]) -> tuple[list[int], list[int]]:
+    """(values, depths) of the innermost list that each token of a sound expression belongs to.
+
+    `[MAX` and `]` belong to the list that they open and close. The outermost list has depth 1; a lone digit
+    belongs to no list: its own value, depth 0.
+    """
+    values, depths = [0] * len(tokens), list[int]()
+    opened: list[tuple[str, list[int], list[int]]] = []  # operator, its arguments, where its own tokens stand
+    for place, token in enumerate(tokens):
+        if token in VALUE_OF:
+            opened.append((token, [], []))
+        depths.append(len(opened))
+        if not opened:
+            values[place] = int(token)
+            continue
+        operator, arguments, own = opened[-1]
+        own.append(place)
+        if token == CLOSE:
+            opened.pop()
+            value = VALUE_OF[operator](arguments)
+            for mine in own:
+                values[mine] = value
+            if opened:
+                opened[-1][1].append(value)
+        elif token not in VALUE_OF:
+            arguments.append(int(token))
+    return values, depths

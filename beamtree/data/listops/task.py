@@ -1,38 +1,72 @@
-"""The ListOps task: reads published or generated files and checks every label by evaluation."""
+"""The ListOps task: its splits, read from published or generated files; every label is checked by evaluation.
+
+The base set is one draw of 100,000 expressions in two files. The first 1,000 lines of its train file are the
+dev split, and the length limit of the training split is applied at reading: files are as published, and the
+published ones can take their place.
+"""
 
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.listops.generate import generate_listops
 from beamtree.data.listops.language import DIGITS, TOKENS, evaluate, gold_merges, split_tokens, tokenize
-from beamtree.data.listops.sampler import sample_expressions
-from beamtree.data.listops.splits import LRA_HEADER, SPLITS, find_split
-from beamtree.data.task import Example, Task
+from beamtree.data.task import REFUSE, BadRows, Example, Task, require_split
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import shown
 from beamtree.files.lines import find_file, read_rows
 
-__all__ = ["TASK", "generate_listops", "read", "read_file", "sample_expressions"]
+LRA_HEADER = "Source\tTarget"
 
 
-def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
+@dataclass(frozen=True)
+class Split:
+    """Lines of a file, from `start` (counted from 0) to before `stop`, of at most `max_length` tokens."""
+
+    description: str
+    file: str
+    start: int = 0
+    stop: int | None = None
+    max_length: int | None = None
+
+
+SPLITS: dict[str, Split] = {
+    "train": Split("up to 100 tokens, up to 5 arguments", "train_d20s.tsv", start=1000, max_length=100),
+    "dev": Split("like the near-IID test", "train_d20s.tsv", stop=1000),
+    "near-iid": Split("like train, without its limit on length", "test_d20s.tsv"),
+    **{
+        f"{low}-{low + 100}": Split(
+            f"{low + 1} to {low + 99} tokens, up to 5 arguments", f"test_{low}_{low + 100}.tsv"
+        )
+        for low in range(200, 1000, 100)
+    },
+    "10-args": Split("100 to 1000 tokens, up to 10 arguments", "test_ood_10arg.tsv"),
+    "15-args": Split("100 to 1000 tokens, up to 15 arguments", "test_ood_15arg.tsv"),
+    "lra-test": Split("Long Range Arena: 501 to 1999 tokens, up to 10 arguments", "basic_test.tsv"),
+    "lra-valid": Split("Long Range Arena, validation", "basic_val.tsv"),
+    "lra-train": Split("Long Range Arena, training", "basic_train.tsv"),
+    "5-args": Split("100 to 1000 tokens, up to 5 arguments", "test_iid_arg.tsv"),
+    "depth-train": Split("20 to 100 tokens, nested up to 6 deep", "train_d6s.tsv"),
+    "depth-dev": Split("20 to 100 tokens, nested 7 deep", "dev_d7s.tsv"),
+    "depth-test": Split("20 to 100 tokens, nested 8 deep or more", "test_dg8s.tsv"),
+}
+
+
+def find_split(name: str) -> Split:
+    return require_split("ListOps", name, SPLITS)
+
+
+def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
     """The examples of one file, `label⇥expression` or, after its header, LRA's `expression⇥label`."""
-    number = 0
-    label_first = True
-    for number, line in read_rows(path):
-        if number == 1 and line == LRA_HEADER:
-            label_first = False
-            continue
-        try:
-            example = _read_line(line, label_first)
-        except BeamtreeError as error:
-            (bad_rows or BadRows()).meet(path, number, str(error))
-        else:
-            yield example
-    if number == 1 and not label_first:
+    rows = read_rows(path)
+    first: tuple[int, str] | None = next(rows)
+    label_first = first is not None and first[1] != LRA_HEADER
+    if not label_first:
+        first = next(rows, None)
+    if first is None:
         raise BeamtreeError(f"{path} has a header and no examples")
+    yield from bad_rows.sort_out(path, chain([first], rows), partial(_read_line, label_first=label_first))
 
 
 def _read_line(line: str, label_first: bool) -> Example:
@@ -48,7 +82,7 @@ def _read_line(line: str, label_first: bool) -> Example:
     return Example((tokens,), label)
 
 
-def read(folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[Example]:
+def read(folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
     """The examples of a split, from the folder's file of the published name, plain, .gz or .xz."""
     lines = find_split(split)
     path = find_file(folder, [lines.file])

@@ -1,1 +1,5 @@
-"""Logical inference: its language and draws."""
+"""Logical inference: its language, files and draws."""
+
+from beamtree.data.logic.task import TASK, generate_logic, read, read_file
+
+__all__ = ["TASK", "generate_logic", "read", "read_file"]

@@ -5,8 +5,7 @@ A formula is a variable, `( not X )` or `( X ( and Y ) )`; the round brackets ar
 
 from array import array
 
-from beamtree.data.gold import merges_by_brackets
-from beamtree.data.known_tokens import known_tokens
+from beamtree.data.bracketed import known_tokens, merges_by_brackets
 from beamtree.data.task import Tokens
 from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import shown

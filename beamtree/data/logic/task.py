@@ -1,22 +1,32 @@
 """Logical inference (Bowman et al. 2015): which of seven relations holds between two propositional formulas.
 
-Reads files train0 … train12, test0 … test12, published or generated; the number in a file's name is that of
-the operators in the longer formula, 12 standing for 12 and more. A line is `relation⇥formula⇥formula`.
+Files train0 … train12, test0 … test12, published or generated: the number in a file's name is that of the
+operators in the longer formula, 12 standing for 12 and more. A line is `relation⇥formula⇥formula`. Generated
+ones follow the published random process, with the same bytes for the same seed.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.logic.generate import LAST_INDEX, generate_logic
-from beamtree.data.logic.language import RELATIONS, TOKENS, gold_merges, relation_between, tokenize, worlds_of
-from beamtree.data.task import Example, Task
-from beamtree.errors import BeamtreeError, nearest
+from beamtree.data.logic.language import (
+    ALL_WORLDS,
+    RELATIONS,
+    TOKENS,
+    VARIABLES,
+    WORLDS_OF,
+    gold_merges,
+    relation_between,
+    tokenize,
+    worlds_of,
+)
+from beamtree.data.task import REFUSE, BadRows, Example, Task, Tokens, require_split
+from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import shown
-from beamtree.files.lines import find_file, read_rows
+from beamtree.files.lines import find_file, read_rows, write_lines
 
-__all__ = ["TASK", "generate_logic", "read", "read_file"]
-
+LAST_INDEX = 12  # of a file's name: 12 operators and more in the longer formula
 _TRAINED_INDICES = range(7)
 _DEV_EVERY = 10
 
@@ -28,51 +38,39 @@ SPLITS = {
 }
 
 
-def read_file(path: Path, bad_rows: BadRows | None = None) -> Iterator[Example]:
+def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
     """The pairs of one file; every relation is checked against the truth tables."""
-    for number, line in read_rows(path):
-        yield from _read_pair(path, number, line, bad_rows)
+    return bad_rows.sort_out(path, read_rows(path), _read_pair)
 
 
-def read(folder: Path, split: str, bad_rows: BadRows | None = None) -> Iterator[Example]:
+def read(folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
     """`train` and `dev` are train0 … train6, every tenth line to dev; `test0` … `test12` are files."""
-    if split not in SPLITS:
-        raise BeamtreeError(f"logic has no split {split!r}{nearest(split, SPLITS)}")
+    require_split("logic", split, SPLITS)
     if split.startswith("test"):
         yield from read_file(_find(folder, split), bad_rows)
         return
-    count = 0
+    count = itertools.count(1)  # of the lines of all files
     for path in [_find(folder, f"train{index}") for index in _TRAINED_INDICES]:
-        for number, line in read_rows(path):
-            count += 1
-            if (count % _DEV_EVERY == 0) == (split == "dev"):
-                yield from _read_pair(path, number, line, bad_rows)
+        rows = (row for row in read_rows(path) if (next(count) % _DEV_EVERY == 0) == (split == "dev"))
+        yield from bad_rows.sort_out(path, rows, _read_pair)
 
 
 def _find(folder: Path, name: str) -> Path:
     return find_file(folder, (name, f"{name}.txt"))
 
 
-def _read_pair(path: Path, number: int, line: str, bad_rows: BadRows | None) -> Iterator[Example]:
-    try:
-        columns = line.count("\t") + 1
-        if columns != 3:
-            raise BeamtreeError(f"wanted relation, formula, formula between tabs, found {columns} column(s)")
-        relation, *formulas = line.split("\t")
-        if relation not in RELATIONS:
-            raise BeamtreeError(
-                f"unknown relation {shown(relation)}; the relations are {' '.join(RELATIONS)}"
-            )
-        left, right = map(tokenize, formulas)
-        true_relation = relation_between(worlds_of(left), worlds_of(right))
-        if relation != true_relation:
-            raise BeamtreeError(
-                f"wrong relation {relation!r}: between these formulas it is {true_relation!r}"
-            )
-    except BeamtreeError as error:
-        (bad_rows or BadRows()).meet(path, number, str(error))
-    else:
-        yield Example((left, right), relation)
+def _read_pair(line: str) -> Example:
+    columns = line.count("\t") + 1
+    if columns != 3:
+        raise BeamtreeError(f"wanted relation, formula, formula between tabs, found {columns} column(s)")
+    relation, *formulas = line.split("\t")
+    if relation not in RELATIONS:
+        raise BeamtreeError(f"unknown relation {shown(relation)}; the relations are {' '.join(RELATIONS)}")
+    left, right = map(tokenize, formulas)
+    true_relation = relation_between(worlds_of(left), worlds_of(right))
+    if relation != true_relation:
+        raise BeamtreeError(f"wrong relation {relation!r}: between these formulas it is {true_relation!r}")
+    return Example((left, right), relation)
 
 
 TASK = Task(
@@ -87,3 +85,74 @@ TASK = Task(
     gold_merges=gold_merges,
     answer=lambda sentences: relation_between(*map(worlds_of, sentences)),
 )
+
+
+def generate_logic(
+    out: Path, *, seed: int, pairs: int = 500_000, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Path]:
+    """Draw `pairs` pairs, drop repetitions, write train0 … test12; returns the files by name.
+
+    The same seed gives the same bytes everywhere. `progress` is called with (pairs drawn, pairs wanted).
+    """
+    by_index: list[dict[str, None]] = [{} for _ in range(LAST_INDEX + 1)]
+    draw = _draw_pairs(seed)
+    for done in range(1, pairs + 1):
+        index, line = next(draw)
+        by_index[index][line] = None
+        if progress is not None and (done % 1000 == 0 or done == pairs):
+            progress(done, pairs)
+
+    contents: dict[str, list[str]] = {}
+    for index, distinct in enumerate(by_index):
+        lines = list(distinct)
+        cut = len(lines) * 85 // 100
+        contents[f"train{index}"], contents[f"test{index}"] = lines[:cut], lines[cut:]
+    empty = [name for name, lines in contents.items() if not lines]
+    if empty:
+        raise BeamtreeError(
+            f"{pairs} pairs leave {', '.join(empty)} empty: draw more (the published set: 500000)"
+        )
+    for name, lines in contents.items():
+        write_lines(out / name, lines)
+    return {name: out / name for name in contents}
+
+
+def _draw_pairs(seed: int) -> Iterator[tuple[int, str]]:
+    """An endless stream of (file index, line)."""
+    getrandbits = Random(seed).getrandbits
+
+    # Python promises the bit stream of a seed, not what randrange makes of it.
+    def below(n: int) -> int:
+        bits = (n - 1).bit_length()
+        while (drawn := getrandbits(bits)) >= n:
+            pass
+        return drawn
+
+    def formula(budget: int, variables: Tokens) -> tuple[str, int, int]:
+        """(text, worlds, number of operators); `budget` halves at every level, so this nests four deep."""
+        kind = below(9)
+        if kind >= 4 or budget < 2:
+            text = variables[below(4)]
+            worlds, operators = WORLDS_OF[text], 0
+        else:
+            left, left_worlds, left_operators = formula(budget // 2, variables)
+            right, right_worlds, right_operators = formula(budget // 2, variables)
+            operators = left_operators + right_operators + 1
+            if kind < 2:
+                text, worlds = f"( {left} ( and {right} ) )", left_worlds & right_worlds
+            else:
+                text, worlds = f"( {left} ( or {right} ) )", left_worlds | right_worlds
+        if below(3) == 0:
+            return f"( not {text} )", ALL_WORLDS ^ worlds, operators + 1
+        return text, worlds, operators
+
+    choices = list(itertools.combinations(VARIABLES, 4))
+    trivial = (0, ALL_WORLDS)
+    while True:
+        variables = choices[below(15)]
+        left, left_worlds, left_operators = formula(12, variables)
+        right, right_worlds, right_operators = formula(12, variables)
+        if left_worlds in trivial or right_worlds in trivial:
+            continue
+        relation = relation_between(left_worlds, right_worlds)
+        yield min(LAST_INDEX, max(left_operators, right_operators)), f"{relation}\t{left}\t{right}"

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from beamtree.data.survey import is_part
+from beamtree.data.folders import is_part
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import is_file, read_json, shown

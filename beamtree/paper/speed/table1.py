@@ -13,7 +13,7 @@ import torch
 
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.data.batching import Batch
-from beamtree.data.listops.task import TASK, sample_expressions
+from beamtree.data.listops import TASK, sample_expressions
 from beamtree.data.task import Example
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.heads import class_losses

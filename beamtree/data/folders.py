@@ -1,14 +1,30 @@
-"""What a folder of data holds, task by task and split by split, and where the rest can be had."""
+"""Where data files are, what a folder of them holds split by split, and where the rest can be had."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from beamtree.data.bad_rows import BadRows
-from beamtree.data.task import TASKS, find_task
+from beamtree.data.task import TASKS, BadRows, find_task
 from beamtree.data.vectors import find_vectors
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import MissingFileError
+
+
+def data_folder(task: str, given: Path | None = None) -> Path:
+    """The folder with a task's files: the given one or its subfolder of the task's name, else
+    `$BEAMTREE_DATA/TASK` or `./data/TASK`."""
+    root = given or Path(os.environ.get("BEAMTREE_DATA") or "data")
+    return root if given is not None and not (root / task).is_dir() else root / task
+
+
+def vectors_folder(given: Path | None = None) -> Path:
+    """Where word vectors are looked for: `vectors` in the folder given or beside it, else as for a task."""
+    for folder in () if given is None else (given / "vectors", given.absolute().parent / "vectors"):
+        if folder.is_dir():
+            return folder
+    return data_folder("vectors")
+
 
 VECTORS = "GloVe (Pennington et al. 2014): 840B, 300 wide, in the paper"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beamtree.data.tokenizer import tokenize
+from beamtree.data.tokenizers import tokenize
 
 
 @pytest.mark.parametrize(
