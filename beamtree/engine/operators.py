@@ -2,7 +2,7 @@
 `beamtree::replay`: tensors in, tensors out, so that torch.compile and checkpointing treat each as one.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from beamtree.engine.search import search
 from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
-from beamtree.pytorch.derivatives import NO_SECOND_DERIVATIVE, refuse_forward_mode
+from beamtree.pytorch.derivatives import refuse_forward_mode, refuse_second_derivative
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.pytorch.precision import product_dtype
 from beamtree.pytorch.registry import register
@@ -47,9 +47,8 @@ def registered_recursion(
             return given_search.follow_merges(
                 leaves, lengths, weights, seed, dropout, merges, products, need_nodes
             )
-    vectors, relative, nodes, offset, lineages, links, *_ = torch.ops.beamtree.search(
-        leaves, lengths, weights.flat(), *options, products
-    )
+    call = SearchCall(leaves, lengths, weights.flat(), *options, products)
+    vectors, relative, nodes, offset, lineages, links, *_ = torch.ops.beamtree.search(*call)
     return vectors, relative, nodes, offset, merge_positions(links, lineages)
 
 
@@ -68,39 +67,66 @@ def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer)
     return Weights(of_cell, SlicedScorerWeights(*read_part(scorer.hidden), *read_part(scorer.out)))
 
 
-def _search(
-    leaves: Tensor,
-    lengths: Tensor,
-    weights: list[Tensor],
-    beam_size: int,
-    seed: Tensor | None,
-    noisy: bool,
-    dropout: float,
-    merges: Tensor | None,
-    pins: Tensor | None,
-    need_nodes: bool,
-    product_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    named = Weights.of(weights)
-    cell, score = _parts(named, product_dtype)
-    randomness = _randomness(seed, noisy, dropout, named)
+class SearchCall(NamedTuple):
+    """The arguments of `beamtree::search`; from the third to the last but one they are those of `Options`."""
+
+    leaves: Tensor
+    lengths: Tensor
+    weights: list[Tensor]
+    beam_size: int
+    seed: Tensor | None
+    noisy: bool
+    dropout: float
+    merges: Tensor | None
+    pins: Tensor | None
+    need_nodes: bool
+    product_dtype: torch.dtype
+
+
+class ReplayCall(NamedTuple):
+    """The arguments of `beamtree::replay`."""
+
+    grad_roots: Tensor
+    grad_scores: Tensor
+    grad_inner: Tensor
+    lineages: Tensor
+    lengths: Tensor
+    tape: list[Tensor]
+    weights: list[Tensor]
+    n: int
+    seed: Tensor | None
+    dropout: float
+    product_dtype: torch.dtype
+
+
+# Vectors, relative scores, inner nodes, offset, lineages, links; nodes, energies and roots of the tape.
+Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _search(call: SearchCall) -> Outputs:
+    leaves, lengths = call.leaves, call.lengths
+    weights = Weights.of(call.weights)
     with torch.autocast(leaves.device.type, enabled=False):
         tape = search(
-            leaves, lengths, cell, score, beam_size=beam_size, randomness=randomness, merges=merges, pins=pins
+            leaves,
+            lengths,
+            *_parts(weights, call.product_dtype),
+            beam_size=call.beam_size,
+            randomness=_randomness(call.seed, call.noisy, call.dropout, weights),
+            merges=call.merges,
+            pins=call.pins,
         )
         lineages = find_lineages(tape.links, tape.roots, lengths, leaves.shape[1])
-        vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, lineages, need_nodes)
+        vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, lineages, call.need_nodes)
     kept = tape.links, tape.nodes, tape.energies, tape.roots
     return vectors, tape.relative, inner, tape.offset, lineages, *kept
 
 
-def _fake_search(
-    leaves: Tensor, lengths: Tensor, weights: list[Tensor], *asked: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    options = Options(*asked[:-1])
+def _search_shapes(call: SearchCall) -> Outputs:
+    leaves, lengths = call.leaves, call.lengths
     B, n, d = leaves.shape
-    K = options.beam_size if options.merges is None else 1
-    results = empty_results(leaves, lengths, K, options.need_nodes)
+    K = call.beam_size if call.merges is None else 1
+    results = empty_results(leaves, lengths, K, call.need_nodes)
     made, wide = results[-1].shape[0], results[1].dtype
     return (
         *results,
@@ -110,50 +136,48 @@ def _fake_search(
     )
 
 
-def _replay(
-    grad_roots: Tensor,
-    grad_scores: Tensor,
-    grad_inner: Tensor,
-    lineages: Tensor,
-    lengths: Tensor,
-    tape: list[Tensor],
-    weights: list[Tensor],
-    n: int,
-    seed: Tensor | None,
-    dropout: float,
-    product_dtype: torch.dtype,
-) -> list[Tensor]:
-    named = Weights.of(weights)
-    cell, score = _parts(named, product_dtype)
-    randomness = _randomness(seed, False, dropout, named)
-    with torch.autocast(grad_roots.device.type, enabled=False):
+def _remember(ctx: Any, call: SearchCall, output: Outputs) -> None:
+    _, relative, _, offset, lineages, links, nodes, energies, roots = output
+    ctx.mark_non_differentiable(offset, lineages, links, nodes, energies, roots)
+    tape = Tape(nodes, links, energies, roots, relative, offset)
+    ctx.save_for_backward(call.lengths, call.seed, lineages, *tape, *call.weights)
+    ctx.n, ctx.dropout, ctx.product_dtype = call.leaves.shape[1], call.dropout, call.product_dtype
+
+
+def _differentiate(
+    ctx: Any, grad_roots: Tensor, grad_scores: Tensor, grad_inner: Tensor, *_: Tensor
+) -> dict[str, Any]:
+    lengths, seed, lineages, *saved = ctx.saved_tensors
+    tape, weights = saved[: len(Tape._fields)], saved[len(Tape._fields) :]
+    gradients = (grad_roots, grad_scores, grad_inner)
+    call = ReplayCall(
+        *gradients, lineages, lengths, tape, weights, ctx.n, seed, ctx.dropout, ctx.product_dtype
+    )
+    grad_leaves, *grad_weights = torch.ops.beamtree.replay(*call)
+    return {"leaves": grad_leaves, "weights": grad_weights}
+
+
+def _replay(call: ReplayCall) -> list[Tensor]:
+    weights = Weights.of(call.weights)
+    cell, score = _parts(weights, call.product_dtype)
+    with torch.autocast(call.grad_roots.device.type, enabled=False):
         gradients = replay(
-            Tape(*tape),
-            lengths,
-            grad_roots,
-            grad_scores,
+            Tape(*call.tape),
+            call.lengths,
+            call.grad_roots,
+            call.grad_scores,
             cell,
             score,
-            n=n,
-            randomness=randomness,
-            inner=(lineages, grad_inner),
+            n=call.n,
+            randomness=_randomness(call.seed, False, call.dropout, weights),
+            inner=(call.lineages, call.grad_inner),
         )
     return [gradients.leaves, *weight_gradients(gradients.cell, score)]
 
 
-def _fake_replay(
-    grad_roots: Tensor,
-    grad_scores: Tensor,
-    grad_inner: Tensor,
-    lineages: Tensor,
-    lengths: Tensor,
-    tape: list[Tensor],
-    weights: list[Tensor],
-    n: int,
-    *drawn: Any,
-) -> list[Tensor]:
-    B, _, d = grad_roots.shape
-    return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
+def _replay_shapes(call: ReplayCall) -> list[Tensor]:
+    B, _, d = call.grad_roots.shape
+    return [call.grad_roots.new_empty(B, call.n, d), *(torch.empty_like(w) for w in call.weights)]
 
 
 def _parts(weights: Weights[Any], product_dtype: torch.dtype) -> tuple[GatedCell, SlicedScore | ParentScore]:
@@ -169,42 +193,5 @@ def _randomness(seed: Tensor | None, noisy: bool, dropout: float, weights: Weigh
     return Randomness(seed, noisy, dropout, hidden_size=weights.cell.b1.shape[0], per_pair=weights.entangled)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    leaves, lengths, weights, *asked, product_dtype = inputs
-    options = Options(*asked)
-    _, relative, _, offset, lineages, links, nodes, energies, roots = output
-    ctx.mark_non_differentiable(offset, lineages, links, nodes, energies, roots)
-    ctx.save_for_backward(
-        lengths, options.seed, lineages, *weights, *Tape(nodes, links, energies, roots, relative, offset)
-    )
-    ctx.n, ctx.weights = leaves.shape[1], len(weights)
-    ctx.dropout, ctx.product_dtype = options.dropout, product_dtype
-
-
-def _backward(
-    ctx: Any, grad_roots: Tensor, grad_scores: Tensor, grad_inner: Tensor, *_: Tensor
-) -> tuple[Any, ...]:
-    lengths, seed, lineages, *saved = ctx.saved_tensors
-    weights, tape = saved[: ctx.weights], saved[ctx.weights :]
-    grad_leaves, *grad_weights = torch.ops.beamtree.replay(
-        grad_roots,
-        grad_scores,
-        grad_inner,
-        lineages,
-        lengths,
-        tape,
-        weights,
-        ctx.n,
-        seed,
-        ctx.dropout,
-        ctx.product_dtype,
-    )
-    return grad_leaves, None, grad_weights, *[None] * 8
-
-
-def _refuse_second(ctx: Any, *grads: Any) -> None:
-    raise RuntimeError(NO_SECOND_DERIVATIVE)
-
-
-register("search", _search, _fake_search, _backward, _setup_context)
-register("replay", _replay, _fake_replay, _refuse_second)
+register("search", _search, _search_shapes, _differentiate, _remember)
+register("replay", _replay, _replay_shapes, refuse_second_derivative)

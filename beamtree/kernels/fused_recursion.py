@@ -6,21 +6,61 @@ less. The Triton kernels are imported when the first search runs.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from beamtree.kernels.runtime.products import float32_precision
 from beamtree.kernels.weights import Weights
+from beamtree.pytorch.derivatives import refuse_double_backward, refuse_second_derivative
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.registry import HAS_TRITON, has_kernels, register
 from beamtree.pytorch.tracing import is_compiling
 
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
-TAPE = 3  # tensors of the tape, after the five outputs that users see
+SEEN, TAPE = 5, 3  # outputs that users see, and after them the tensors of the tape
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+class FusedSearchCall(NamedTuple):
+    """The arguments of `beamtree::fused_search`."""
+
+    leaves: Tensor  # (B, n, d)
+    lengths: Tensor  # (B,)
+    seed: Tensor  # not read without noise and dropout
+    beam_size: int
+    noisy: bool
+    dropout: float
+    product_dtype: torch.dtype  # of the cell's products: half under autocast
+    need_nodes: bool
+    weights: list[Tensor]
+
+    def flat(self) -> tuple[Any, ...]:
+        """As an autograd function takes them, which sees no tensor inside a list."""
+        return *self[:-1], *self.weights
+
+    @staticmethod
+    def of(given: tuple[Any, ...]) -> "FusedSearchCall":
+        options = len(FusedSearchCall._fields) - 1
+        return FusedSearchCall._make((*given[:options], list(given[options:])))
+
+
+class FusedReplayCall(NamedTuple):
+    """The arguments of `beamtree::fused_replay`."""
+
+    grad_roots: Tensor  # (B, K, d)
+    grad_relative: Tensor  # (B, K)
+    grad_inner: Tensor  # (B, K, n−1 or 0, d)
+    relative: Tensor  # (B, K)
+    lengths: Tensor  # (B,)
+    seed: Tensor
+    n: int
+    dropout: float
+    product_dtype: torch.dtype
+    tape: list[Tensor]
+    weights: list[Tensor]
 
 
 def supports(leaves: Tensor, weights: Sequence[Tensor], beam_size: int) -> bool:
@@ -45,17 +85,18 @@ def fused_recursion(
     dropout: float,
     product_dtype: torch.dtype,  # of the cell's products: half under autocast
     need_nodes: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Roots (B, K, d), scores relative to the best beam (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,)
     and merges (B, K, n−1)."""
     if seed is None:
         seed = lengths  # nobody reads it; a tensor of its own would cost a launch
     options = (beam_size, noisy, dropout, product_dtype, need_nodes)
+    call = FusedSearchCall(leaves, lengths, seed, *options, weights.flat())
     if is_compiling():
-        return torch.ops.beamtree.fused_search(leaves, lengths, seed, *options, weights.flat())[:5]
+        return torch.ops.beamtree.fused_search(*call)[:SEEN]
     if not torch.is_grad_enabled():
-        return run_search(leaves, lengths, seed, *options, weights.flat(), record=False)[:5]
-    return _Recursion.apply(leaves, lengths, seed, *options, *weights.flat())
+        return run_search(call, record=False)[:SEEN]
+    return _Recursion.apply(*call.flat())
 
 
 def precision_of(product_dtype: torch.dtype) -> str:
@@ -73,149 +114,41 @@ def _refuse_capture(x: Tensor) -> None:
         )
 
 
-def _search(
-    leaves: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    beam_size: int,
-    noisy: bool,
-    dropout: float,
-    product_dtype: torch.dtype,
-    need_nodes: bool,
-    weights: list[Tensor],
-) -> Outputs:
-    options = (beam_size, noisy, dropout, product_dtype, need_nodes)
-    return run_search(leaves, lengths, seed, *options, weights, record=True)
+def _search(call: FusedSearchCall) -> Outputs:
+    return run_search(call, record=True)
 
 
-def run_search(
-    leaves: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    beam_size: int,
-    noisy: bool,
-    dropout: float,
-    product_dtype: torch.dtype,
-    need_nodes: bool,
-    weights: list[Tensor],
-    *,
-    record: bool,
-) -> Outputs:
+def run_search(call: FusedSearchCall, *, record: bool) -> Outputs:
     """The search; without `record` its tape has no meaning, and is not cleared before."""
     from beamtree.kernels.entangled import entangled_search
     from beamtree.kernels.search import fused_search
 
-    named = Weights.of(aligned(w) for w in weights)
-    search: Callable[..., Any] = entangled_search.search if named.entangled else fused_search.search
-    _refuse_capture(leaves)
-    with torch.cuda.device_of(leaves), without_autocast(leaves):
+    weights = Weights.of(aligned(w) for w in call.weights)
+    search: Callable[..., Any] = entangled_search.search if weights.entangled else fused_search.search
+    _refuse_capture(call.leaves)
+    with torch.cuda.device_of(call.leaves), without_autocast(call.leaves):
         found, tape = search(
-            leaves.contiguous(),
-            lengths.contiguous(),
-            named,
-            seed,
-            beam_size=beam_size,
-            dropout=dropout,
-            noisy=noisy,
-            precision=precision_of(product_dtype),
+            call.leaves.contiguous(),
+            call.lengths.contiguous(),
+            weights,
+            call.seed,
+            beam_size=call.beam_size,
+            dropout=call.dropout,
+            noisy=call.noisy,
+            precision=precision_of(call.product_dtype),
             record=record,
         )
-        inner = fused_search.inner_nodes(tape, beam_size, need_nodes)
+        inner = fused_search.inner_nodes(tape, call.beam_size, call.need_nodes)
     return found.roots, found.relative, inner, found.offset, found.merges, *tape
 
 
-def _replay(
-    grad_roots: Tensor,
-    grad_relative: Tensor,
-    grad_inner: Tensor,
-    relative: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    n: int,
-    dropout: float,
-    product_dtype: torch.dtype,
-    tape: list[Tensor],
-    weights: list[Tensor],
-) -> list[Tensor]:
-    from beamtree.kernels.entangled import entangled_replay
-    from beamtree.kernels.replay import fused_replay
-    from beamtree.kernels.search import fused_search
-
-    named = Weights.of(aligned(w) for w in weights)
-    replay: Callable[..., list[Tensor]] = entangled_replay.replay if named.entangled else fused_replay.replay
-    _refuse_capture(grad_roots)
-    with torch.cuda.device_of(grad_roots), without_autocast(grad_roots):
-        return replay(
-            grad_roots.contiguous(),
-            grad_relative.contiguous(),
-            grad_inner.contiguous(),
-            relative,
-            lengths.contiguous(),
-            fused_search.Tape(*tape),
-            named,
-            seed,
-            n=n,
-            dropout=dropout,
-            precision=precision_of(product_dtype),
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-        )
+def _search_shapes(call: FusedSearchCall) -> Outputs:
+    return tape_shapes(call.leaves, call.lengths, call.beam_size, call.need_nodes)
 
 
-def aligned(weight: Tensor) -> Tensor:
-    """The kernels read 16 bytes at a time."""
-    weight = weight.contiguous()
-    return weight.clone() if weight.data_ptr() % 16 else weight
-
-
-class _Recursion(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, leaves: Tensor, lengths: Tensor, seed: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        beam_size, noisy, dropout, product_dtype, need_nodes, *weights = rest
-        roots, relative, inner, offset, merges, *tape = _search(
-            leaves, lengths, seed, beam_size, noisy, dropout, product_dtype, need_nodes, weights
-        )
-        ctx.mark_non_differentiable(offset, merges)
-        ctx.save_for_backward(relative, lengths, seed, *tape, *weights)
-        ctx.options = (leaves.shape[1], dropout, product_dtype)
-        return roots, relative, inner, offset, merges
-
-    @staticmethod
-    def backward(
-        ctx: Any, grad_roots: Tensor, grad_relative: Tensor, grad_inner: Tensor, *_: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            refuse_second_derivative(ctx)
-        relative, lengths, seed, *saved = ctx.saved_tensors
-        n, dropout, product_dtype = ctx.options
-        to_leaves, *to_weights = _replay(
-            grad_roots,
-            grad_relative,
-            grad_inner,
-            relative,
-            lengths,
-            seed,
-            n,
-            dropout,
-            product_dtype,
-            saved[:TAPE],
-            saved[TAPE:],
-        )
-        return to_leaves, *[None] * 7, *to_weights
-
-
-def search_shapes(
-    leaves: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    beam_size: int,
-    noisy: bool,
-    dropout: float,
-    product_dtype: torch.dtype,
-    need_nodes: bool,
-    weights: list[Tensor],
-) -> Outputs:
+def tape_shapes(leaves: Tensor, lengths: Tensor, K: int, need_nodes: bool) -> Outputs:
+    """The outputs of an operator that leaves the tape of a search."""
     B, n, d = leaves.shape
-    K = beam_size
     new = leaves.new_empty
     made = B * (n - 1) * K
     return (
@@ -230,97 +163,86 @@ def search_shapes(
     )
 
 
-def _replay_apart(
-    grad_roots: Tensor,
-    grad_relative: Tensor,
-    grad_inner: Tensor,
-    relative: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    n: int,
-    dropout: float,
-    product_dtype: torch.dtype,
-    tape: list[Tensor],
-    weights: list[Tensor],
-) -> list[Tensor]:
-    """An operator's outputs must not share memory."""
-    grads = _replay(
-        grad_roots,
-        grad_relative,
-        grad_inner,
-        relative,
-        lengths,
-        seed,
-        n,
-        dropout,
-        product_dtype,
-        tape,
-        weights,
+def remember_tape(ctx: Any, call: Any, output: Outputs) -> None:
+    """What the gradient needs of an operator that leaves the tape of a search; its call names its arguments
+    as `FusedSearchCall` does."""
+    _, relative, _, *rest = output
+    ctx.mark_non_differentiable(*rest)
+    ctx.save_for_backward(relative, call.lengths, call.seed, *rest[-TAPE:], *call.weights)
+    ctx.options = (call.leaves.shape[1], call.dropout, call.product_dtype)
+
+
+def differentiate_tape(ctx: Any, *grads: Tensor) -> dict[str, Any]:
+    to_leaves, *to_weights = torch.ops.beamtree.fused_replay(*_replay_call(ctx, grads))
+    return {"leaves": to_leaves, "weights": to_weights}
+
+
+def _replay_call(ctx: Any, grads: tuple[Tensor, ...]) -> FusedReplayCall:
+    relative, lengths, seed, *saved = ctx.saved_tensors
+    given = (*grads[:3], relative, lengths, seed, *ctx.options, saved[:TAPE], saved[TAPE:])
+    return FusedReplayCall._make(given)
+
+
+class _Recursion(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
+        call = FusedSearchCall.of(given)
+        output = _search(call)
+        remember_tape(ctx, call, output)
+        return output[:SEEN]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
+        to_leaves, *to_weights = _replay(_replay_call(ctx, grads))
+        return to_leaves, *[None] * (len(FusedSearchCall._fields) - 2), *to_weights
+
+
+def _replay(call: FusedReplayCall) -> list[Tensor]:
+    from beamtree.kernels.entangled import entangled_replay
+    from beamtree.kernels.replay import fused_replay
+    from beamtree.kernels.search import fused_search
+
+    weights = Weights.of(aligned(w) for w in call.weights)
+    replay: Callable[..., list[Tensor]] = (
+        entangled_replay.replay if weights.entangled else fused_replay.replay
     )
+    _refuse_capture(call.grad_roots)
+    with torch.cuda.device_of(call.grad_roots), without_autocast(call.grad_roots):
+        return replay(
+            call.grad_roots.contiguous(),
+            call.grad_relative.contiguous(),
+            call.grad_inner.contiguous(),
+            call.relative,
+            call.lengths.contiguous(),
+            fused_search.Tape(*call.tape),
+            weights,
+            call.seed,
+            n=call.n,
+            dropout=call.dropout,
+            precision=precision_of(call.product_dtype),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+
+
+def _replay_apart(call: FusedReplayCall) -> list[Tensor]:
+    """An operator's outputs must not share memory."""
+    grads = _replay(call)
     return [grads[0], *(grad.clone() for grad in grads[1:])]
 
 
-def _replay_shapes(
-    grad_roots: Tensor,
-    grad_relative: Tensor,
-    grad_inner: Tensor,
-    relative: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    n: int,
-    dropout: float,
-    product_dtype: torch.dtype,
-    tape: list[Tensor],
-    weights: list[Tensor],
-) -> list[Tensor]:
-    B, _, d = grad_roots.shape
-    return [grad_roots.new_empty(B, n, d), *(torch.empty_like(w) for w in weights)]
+def _replay_shapes(call: FusedReplayCall) -> list[Tensor]:
+    B, _, d = call.grad_roots.shape
+    return [call.grad_roots.new_empty(B, call.n, d), *(torch.empty_like(w) for w in call.weights)]
 
 
-def keep_tape(
-    ctx: Any,
-    output: Outputs,
-    leaves: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    dropout: float,
-    product_dtype: torch.dtype,
-    weights: list[Tensor],
-) -> None:
-    """What `replay_tape` needs of an operator that leaves the tape of a search."""
-    _, relative, _, *rest = output
-    ctx.mark_non_differentiable(*rest)
-    ctx.save_for_backward(relative, lengths, seed, *rest[2:], *weights)
-    ctx.options = (leaves.shape[1], dropout, product_dtype)
-
-
-def replay_tape(ctx: Any, grads: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
-    """Gradients of the leaves and of the weights."""
-    relative, lengths, seed, *saved = ctx.saved_tensors
-    to_leaves, *to_weights = torch.ops.beamtree.fused_replay(
-        *grads[:3], relative, lengths, seed, *ctx.options, saved[:TAPE], saved[TAPE:]
-    )
-    return to_leaves, to_weights
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-    leaves, lengths, seed, _, _, dropout, product_dtype, _, weights = inputs
-    keep_tape(ctx, output, leaves, lengths, seed, dropout, product_dtype, weights)
-
-
-def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-    to_leaves, to_weights = replay_tape(ctx, grads)
-    return to_leaves, *[None] * 7, to_weights
-
-
-def refuse_second_derivative(ctx: Any, *grads: Any) -> None:
-    raise RuntimeError(
-        "beamtree: the beam-tree recursion has no second derivative; call backward or autograd.grad without "
-        "create_graph=True"
-    )
+def aligned(weight: Tensor) -> Tensor:
+    """The kernels read 16 bytes at a time."""
+    weight = weight.contiguous()
+    return weight.clone() if weight.data_ptr() % 16 else weight
 
 
 # A compiler that makes CUDA graphs leaves these operators outside of them.
 TAGS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
-register("fused_search", _search, search_shapes, _differentiate, _remember, TAGS)
+register("fused_search", _search, _search_shapes, differentiate_tape, remember_tape, TAGS)
 register("fused_replay", _replay_apart, _replay_shapes, refuse_second_derivative, tags=TAGS)

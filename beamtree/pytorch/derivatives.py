@@ -1,5 +1,7 @@
 """Derivatives that there are not: forward mode (jvp, jacfwd, dual numbers) and second ones are refused."""
 
+from typing import Any, NoReturn
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -31,7 +33,12 @@ def refuse_forward_mode(*inputs: Tensor) -> None:
         )
 
 
+def refuse_second_derivative(*_: Any) -> NoReturn:
+    """What a backward pass has for its own derivative."""
+    raise RuntimeError(NO_SECOND_DERIVATIVE)
+
+
 def refuse_double_backward() -> None:
     """In a backward pass: refuse to record it for a second derivative."""
     if torch.is_grad_enabled():
-        raise RuntimeError(NO_SECOND_DERIVATIVE)
+        refuse_second_derivative()

@@ -1,11 +1,13 @@
 """How the package registers its operators."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from inspect import Parameter, Signature
+from typing import Any, TypeVar, get_type_hints
 
 import torch
+from torch import Tensor
 
 HAS_TRITON = find_spec("triton") is not None
 
@@ -21,18 +23,53 @@ def has_kernels(device: torch.device) -> bool:
 _LIBRARY = torch.library.Library("beamtree", "FRAGMENT")
 
 
+Call = TypeVar("Call", bound=tuple[Any, ...])  # a NamedTuple
+Output = TypeVar("Output")
+
+
 def register(
     name: str,
-    function: Callable[..., Any],
-    shapes: Callable[..., Any],
-    backward: Callable[..., Any] | None = None,
-    setup_context: Callable[..., None] | None = None,
+    run: Callable[[Call], Output],
+    shapes: Callable[[Call], Output],
+    differentiate: Callable[..., Mapping[str, Any]] | None = None,
+    remember: Callable[[Any, Call, Output], None] | None = None,
     tags: Sequence[torch.Tag] = (),
 ) -> None:
-    """As `torch.library.custom_op` would, which however imports the whole compiler at the first call."""
-    _LIBRARY.define(name + torch.library.infer_schema(function, mutates_args=()), tags=tuple(tags))
-    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    """Register an operator whose arguments are the fields of the NamedTuple that `run` takes.
+
+    `shapes` returns what `run` does, empty. `remember(ctx, call, output)` keeps what `differentiate(ctx,
+    *gradients)` needs, which returns the gradients of the arguments by name. Nothing of
+    `torch.library.custom_op` is used, which imports the whole compiler at the first call.
+    """
+    hints = get_type_hints(run)
+    returned = hints.pop("return")
+    (call_type,) = hints.values()
+    arguments = get_type_hints(call_type)
+
+    def call(*given: Any) -> Output:
+        return run(call_type(*given))
+
+    def fake(*given: Any) -> Output:
+        return shapes(call_type(*given))
+
+    parameters = [
+        Parameter(field, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+        for field, kind in arguments.items()
+    ]
+    call.__signature__ = Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+    _LIBRARY.define(name + torch.library.infer_schema(call, mutates_args=()), tags=tuple(tags))
+    _LIBRARY.impl(name, call, "CompositeExplicitAutograd")
     full_name = f"beamtree::{name}"
-    torch.library.register_fake(full_name, shapes, lib=_LIBRARY)
-    if backward is not None:
-        torch.library.register_autograd(full_name, backward, setup_context=setup_context, lib=_LIBRARY)
+    torch.library.register_fake(full_name, fake, lib=_LIBRARY)
+    if differentiate is None:
+        return
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Output) -> None:
+        if remember is not None:
+            remember(ctx, call_type(*inputs), output)
+
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        found = differentiate(ctx, *gradients)
+        return tuple(found.get(field) for field in arguments)
+
+    torch.library.register_autograd(full_name, backward, setup_context=setup_context, lib=_LIBRARY)

@@ -93,7 +93,14 @@ def _fallen_boundaries(merges: Tensor) -> Tensor:
     return fallen.long()
 
 
-def _as_a_unit(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+class _StructureCall(NamedTuple):
+    """The arguments of `beamtree::structure`."""
+
+    merges: Tensor  # (R, n-1)
+
+
+def _as_a_unit(call: _StructureCall) -> tuple[Tensor, Tensor, Tensor]:
+    (merges,) = call
     if not (merges.is_cuda and HAS_TRITON):
         return _step_by_step(merges)
     from beamtree.trees.structure_kernels import find_structure
@@ -102,7 +109,8 @@ def _as_a_unit(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return find_structure(merges)
 
 
-def _shapes(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _shapes(call: _StructureCall) -> tuple[Tensor, Tensor, Tensor]:
+    (merges,) = call
     R, steps = merges.shape
     spans = merges.new_empty(R, steps, 2)
     return spans, torch.empty_like(merges), torch.empty_like(spans)

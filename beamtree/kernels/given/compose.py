@@ -2,14 +2,15 @@
 a cooperative launch over all levels each. Nothing waits for the device.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from beamtree.kernels.fused_recursion import TAGS, refuse_second_derivative
+from beamtree.kernels.fused_recursion import TAGS
 from beamtree.kernels.runtime.products import HALF
 from beamtree.kernels.weights import CellWeights
+from beamtree.pytorch.derivatives import refuse_second_derivative
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.registry import register
@@ -30,23 +31,41 @@ def compose_levels(
     weights: CellWeights,
 ) -> Tensor:
     """All nodes, (B·n + N, d): leaves first, then the merges; rows without a merge have no meaning."""
-    nodes: Tensor = torch.ops.beamtree.compose(
-        leaves, children, starts, height, keep, product_dtype, list(weights)
-    )
+    call = ComposeCall(leaves, children, starts, height, keep, product_dtype, list(weights))
+    nodes: Tensor = torch.ops.beamtree.compose(*call)
     return nodes
 
 
-def _compose(
-    leaves: Tensor,
-    children: Tensor,
-    starts: Tensor,
-    height: Tensor,
-    keep: Tensor | None,
-    product_dtype: torch.dtype,
-    weights: list[Tensor],
-) -> Tensor:
+class ComposeCall(NamedTuple):
+    """The arguments of `beamtree::compose`: those of `compose_levels`."""
+
+    leaves: Tensor
+    children: Tensor
+    starts: Tensor
+    height: Tensor
+    keep: Tensor | None
+    product_dtype: torch.dtype
+    weights: list[Tensor]
+
+
+class DecomposeCall(NamedTuple):
+    """The arguments of `beamtree::decompose`."""
+
+    grad: Tensor  # (B·n + N, d)
+    nodes: Tensor  # (B·n + N, d)
+    children: Tensor
+    starts: Tensor
+    height: Tensor
+    keep: Tensor | None
+    B: int
+    product_dtype: torch.dtype
+    weights: list[Tensor]
+
+
+def _compose(call: ComposeCall) -> Tensor:
     from beamtree.kernels.given import given_kernels
 
+    leaves, children, starts, height, keep, product_dtype, weights = call
     B, n, d = leaves.shape
     N, units = children.shape[0], weights[0].shape[0]
     nodes = leaves.new_empty(B * n + N, d)
@@ -63,21 +82,12 @@ def _compose(
     return nodes
 
 
-def _decompose(
-    grad: Tensor,  # (B·n + N, d)
-    nodes: Tensor,
-    children: Tensor,
-    starts: Tensor,
-    height: Tensor,
-    keep: Tensor | None,
-    B: int,
-    product_dtype: torch.dtype,
-    weights: list[Tensor],
-) -> list[Tensor]:
+def _decompose(call: DecomposeCall) -> list[Tensor]:
     """Gradients of the leaves and of the cell's six parameters."""
     from beamtree.kernels.given import given_kernels
     from beamtree.kernels.replay.cell_replay import through_levels
 
+    grad, nodes, children, starts, height, keep, B, product_dtype, weights = call
     rows, d = nodes.shape
     N, units = children.shape[0], weights[0].shape[0]
     first_row = rows - N
@@ -144,47 +154,28 @@ def _tiles(d: int, units: int, product_dtype: torch.dtype) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _compose_shapes(
-    leaves: Tensor,
-    children: Tensor,
-    starts: Tensor,
-    height: Tensor,
-    keep: Tensor | None,
-    product_dtype: torch.dtype,
-    weights: list[Tensor],
-) -> Tensor:
-    B, n, d = leaves.shape
-    return leaves.new_empty(B * n + children.shape[0], d)
+def _compose_shapes(call: ComposeCall) -> Tensor:
+    B, n, d = call.leaves.shape
+    return call.leaves.new_empty(B * n + call.children.shape[0], d)
 
 
-def _decompose_shapes(
-    grad: Tensor,
-    nodes: Tensor,
-    children: Tensor,
-    starts: Tensor,
-    height: Tensor,
-    keep: Tensor | None,
-    B: int,
-    product_dtype: torch.dtype,
-    weights: list[Tensor],
-) -> list[Tensor]:
-    rows, d = nodes.shape
-    leaves = nodes.new_empty(B, (rows - children.shape[0]) // B, d)
-    return [leaves, *(torch.empty_like(w) for w in weights)]
+def _decompose_shapes(call: DecomposeCall) -> list[Tensor]:
+    rows, d = call.nodes.shape
+    leaves = call.nodes.new_empty(call.B, (rows - call.children.shape[0]) // call.B, d)
+    return [leaves, *(torch.empty_like(w) for w in call.weights)]
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    leaves, children, starts, height, keep, product_dtype, weights = inputs
-    ctx.save_for_backward(output, children, starts, height, keep, *weights)
-    ctx.options = (leaves.shape[0], product_dtype)
+def _remember(ctx: Any, call: ComposeCall, nodes: Tensor) -> None:
+    ctx.save_for_backward(nodes, *call[1:5], *call.weights)
+    ctx.options = (call.leaves.shape[0], call.product_dtype)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _differentiate(ctx: Any, grad: Tensor) -> dict[str, Any]:
     nodes, children, starts, height, keep, *weights = ctx.saved_tensors
-    to_leaves, *to_weights = torch.ops.beamtree.decompose(
-        grad, nodes, children, starts, height, keep, *ctx.options, weights
-    )
-    return to_leaves, *[None] * 5, to_weights
+    B, product_dtype = ctx.options
+    call = DecomposeCall(grad, nodes, children, starts, height, keep, B, product_dtype, weights)
+    to_leaves, *to_weights = torch.ops.beamtree.decompose(*call)
+    return {"leaves": to_leaves, "weights": to_weights}
 
 
 register("compose", _compose, _compose_shapes, _differentiate, _remember, TAGS)

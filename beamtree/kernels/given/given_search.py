@@ -4,12 +4,19 @@ The operator `beamtree::fused_follow` leaves the tape of a search with one beam,
 `beamtree::fused_replay`.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from beamtree.kernels.fused_recursion import TAGS, Outputs, keep_tape, replay_tape, search_shapes
+from beamtree.kernels.fused_recursion import (
+    SEEN,
+    TAGS,
+    Outputs,
+    differentiate_tape,
+    remember_tape,
+    tape_shapes,
+)
 from beamtree.kernels.given.compose import compose_levels
 from beamtree.kernels.runtime.products import float32_precision, product
 from beamtree.kernels.runtime.random_bits import draw_keep
@@ -34,24 +41,28 @@ def follow_merges(
 ) -> tuple[Tensor, ...]:
     """As `fused_recursion` with one beam: roots, relative scores, inner nodes, offset, merges."""
     seed = lengths if seed is None else seed  # nobody reads it
-    return torch.ops.beamtree.fused_follow(
-        leaves, lengths, seed, merges, dropout, product_dtype, need_nodes, weights.flat()
-    )[:5]
+    call = FollowCall(leaves, lengths, seed, merges, dropout, product_dtype, need_nodes, weights.flat())
+    return torch.ops.beamtree.fused_follow(*call)[:SEEN]
 
 
-def _follow(
-    leaves: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    merges: Tensor,
-    dropout: float,
-    product_dtype: torch.dtype,
-    need_nodes: bool,
-    weights: list[Tensor],
-) -> Outputs:
+class FollowCall(NamedTuple):
+    """The arguments of `beamtree::fused_follow`."""
+
+    leaves: Tensor
+    lengths: Tensor
+    seed: Tensor
+    merges: Tensor
+    dropout: float
+    product_dtype: torch.dtype
+    need_nodes: bool
+    weights: list[Tensor]
+
+
+def _follow(call: FollowCall) -> Outputs:
     from beamtree.kernels.given.trace_kernels import trace_kernel
     from beamtree.kernels.search.fused_search import Tape, inner_nodes
 
+    leaves, lengths, seed, merges, dropout, product_dtype, need_nodes, weights = call
     B, n, d = leaves.shape
     steps, device = n - 1, leaves.device
     cell, scorer = Weights.of(weights)
@@ -92,27 +103,8 @@ def _follow(
     return roots, leaves.new_zeros(B, 1), inner, offset, merges.unsqueeze(1).clone(), *tape
 
 
-def _shapes(
-    leaves: Tensor,
-    lengths: Tensor,
-    seed: Tensor,
-    merges: Tensor,
-    dropout: float,
-    product_dtype: torch.dtype,
-    need_nodes: bool,
-    weights: list[Tensor],
-) -> Outputs:
-    return search_shapes(leaves, lengths, seed, 1, False, dropout, product_dtype, need_nodes, weights)
+def _shapes(call: FollowCall) -> Outputs:
+    return tape_shapes(call.leaves, call.lengths, 1, call.need_nodes)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-    leaves, lengths, seed, _, dropout, product_dtype, _, weights = inputs
-    keep_tape(ctx, output, leaves, lengths, seed, dropout, product_dtype, weights)
-
-
-def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-    to_leaves, to_weights = replay_tape(ctx, grads)
-    return to_leaves, *[None] * 6, to_weights
-
-
-register("fused_follow", _follow, _shapes, _differentiate, _remember, TAGS)
+register("fused_follow", _follow, _shapes, differentiate_tape, remember_tape, TAGS)

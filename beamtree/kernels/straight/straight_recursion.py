@@ -36,28 +36,23 @@ def straight_through(
     """Roots (B, d), merges (B, n−1) and nodes (B, n−1 or 0, d), each by the step that made it."""
     seed = lengths if seed is None else seed  # nobody reads it
     options = (noisy, dropout, product_dtype, need_nodes)
+    call = fused.FusedSearchCall(leaves, lengths, seed, 1, *options, weights.flat())
     if torch.is_grad_enabled():
-        found: tuple[Tensor, Tensor, Tensor] = _StraightThrough.apply(
-            leaves, lengths, seed, *options, *weights.flat()
-        )
+        found: tuple[Tensor, Tensor, Tensor] = _StraightThrough.apply(*call.flat())
         return found
-    roots, _, nodes, _, merges, *_ = fused.run_search(
-        leaves, lengths, seed, 1, *options, weights.flat(), record=False
-    )
+    roots, _, nodes, _, merges, *_ = fused.run_search(call, record=False)
     return roots[:, 0], merges[:, 0], nodes[:, 0]
 
 
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, leaves: Tensor, lengths: Tensor, seed: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        noisy, dropout, product_dtype, need_nodes, *weights = rest
-        roots, _, nodes, _, merges, *tape = fused.run_search(
-            leaves, lengths, seed, 1, noisy, dropout, product_dtype, need_nodes, weights, record=True
-        )
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
+        call = fused.FusedSearchCall.of(given)
+        roots, _, nodes, _, merges, *tape = fused.run_search(call, record=True)
         root, merges, nodes = roots[:, 0], merges[:, 0], nodes[:, 0]
         ctx.mark_non_differentiable(merges)
-        ctx.save_for_backward(lengths, seed, merges, *tape, *weights)
-        ctx.options = (noisy, dropout, product_dtype)
+        ctx.save_for_backward(call.lengths, call.seed, merges, *tape, *call.weights)
+        ctx.options = (call.noisy, call.dropout, call.product_dtype)
         return root, merges, nodes
 
     @staticmethod
@@ -82,4 +77,4 @@ class _StraightThrough(torch.autograd.Function):
                 dropout=dropout,
                 precision=fused.precision_of(product_dtype),
             )
-        return to_leaves, *[None] * 6, *to_weights
+        return to_leaves, *[None] * 7, *to_weights
