@@ -5,7 +5,7 @@ tensors out. Eager code calls the same two functions through an autograd functio
 less. The Triton kernels are imported when the first search runs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -120,14 +120,12 @@ def _search(call: FusedSearchCall) -> Outputs:
 
 def run_search(call: FusedSearchCall, *, record: bool) -> Outputs:
     """The search; without `record` its tape has no meaning, and is not cleared before."""
-    from beamtree.kernels.entangled import entangled_search
     from beamtree.kernels.search import fused_search
 
     weights = Weights.of(aligned(w) for w in call.weights)
-    search: Callable[..., Any] = entangled_search.search if weights.entangled else fused_search.search
     _refuse_capture(call.leaves)
     with torch.cuda.device_of(call.leaves), without_autocast(call.leaves):
-        found, tape = search(
+        found, tape = fused_search.search(
             call.leaves.contiguous(),
             call.lengths.contiguous(),
             weights,
@@ -199,14 +197,10 @@ class _Recursion(torch.autograd.Function):
 
 
 def _replay(call: FusedReplayCall) -> list[Tensor]:
-    from beamtree.kernels.entangled import entangled_replay
-    from beamtree.kernels.replay import fused_replay
+    from beamtree.kernels.replay.beam_replay import replay
     from beamtree.kernels.search import fused_search
 
     weights = Weights.of(aligned(w) for w in call.weights)
-    replay: Callable[..., list[Tensor]] = (
-        entangled_replay.replay if weights.entangled else fused_replay.replay
-    )
     _refuse_capture(call.grad_roots)
     with torch.cuda.device_of(call.grad_roots), without_autocast(call.grad_roots):
         return replay(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
-from beamtree.kernels.entangled import entangled_cell, entangled_search
+from beamtree.kernels.replay import entangled_pair_kernels
 from beamtree.kernels.runtime import addresses as board
 from beamtree.kernels.search import plan
 from beamtree.parts.scorer import EntangledScorer
@@ -102,7 +102,7 @@ def test_one_beam_gives_the_scorer_a_zero_gradient() -> None:
 
 
 def test_rows_a_few_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entangled_cell, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(entangled_pair_kernels, "ROWS_AT_ONCE", 3)
     compare(make([4]), 2, noisy=False, dropout=0.2)
 
 
@@ -149,7 +149,7 @@ def test_nan_in_a_sequence_stays_there() -> None:
 
 def test_an_empty_board_is_a_step_that_does_nothing() -> None:
     empty = torch.zeros(board.SIZE, dtype=torch.int64, device=DEVICE)
-    steps = entangled_search.EntangledPlan(2, 2, 16, 0, 0, 16, 1, 128, True, True, "tf32x3", False)
+    steps = plan.Plan(2, 2, 16, 0, 0, 16, 1, 128, True, True, "tf32x3", False)
     for part in (steps.begin, steps.finish):
         part(empty)
     steps.step(empty, 0)

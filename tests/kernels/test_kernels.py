@@ -12,7 +12,7 @@ from torch import Tensor
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
-from beamtree.kernels.replay import cell_replay
+from beamtree.kernels.replay import beam_replay
 from beamtree.kernels.runtime import addresses as board
 from beamtree.kernels.search import fused_search, lineage_kernels, plan
 from beamtree.parts.scorer import SlicedScorer
@@ -159,7 +159,7 @@ def test_a_wide_scorer_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_librarys_products_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_replay, "WIDEST_FUSED", 8)
+    monkeypatch.setattr(beam_replay, "WIDEST_FUSED", 8)
     compare(make([5, 4]), 2, noisy=True, dropout=0.1)
 
 

@@ -64,6 +64,7 @@ class DecomposeCall(NamedTuple):
 
 def _compose(call: ComposeCall) -> Tensor:
     from beamtree.kernels.given import given_kernels
+    from beamtree.kernels.replay.cell_replay import by_levels
 
     leaves, children, starts, height, keep, product_dtype, weights = call
     B, n, d = leaves.shape
@@ -73,26 +74,26 @@ def _compose(call: ComposeCall) -> Tensor:
     if N == 0:
         return nodes
     hidden = leaves.new_empty(N, units)
-    counter = torch.zeros(1, dtype=torch.int32, device=leaves.device)
     w1, b1, w2, b2, gamma, beta = (w.contiguous() for w in weights)
     tensors = (nodes, children, hidden if keep is None else keep, w1, b1, w2, b2, gamma, beta, hidden)
     options = _tiles(d, units, product_dtype) | {"DROPS": keep is not None}
     with torch.cuda.device_of(leaves):
-        _levels(given_kernels.ascend_kernel, (*tensors, starts, height, counter, B * n), options, up=True)
+        by_levels(given_kernels.ascend_kernel, tensors, starts, height, B * n, options, up=True)
     return nodes
 
 
 def _decompose(call: DecomposeCall) -> list[Tensor]:
     """Gradients of the leaves and of the cell's six parameters."""
     from beamtree.kernels.given import given_kernels
-    from beamtree.kernels.replay.cell_replay import through_levels
+    from beamtree.kernels.replay import level_kernels
+    from beamtree.kernels.replay.cell_replay import Descent, by_levels, through_cell
 
     grad, nodes, children, starts, height, keep, B, product_dtype, weights = call
     rows, d = nodes.shape
     N, units = children.shape[0], weights[0].shape[0]
     first_row = rows - N
     cell = CellWeights(*(w.contiguous() for w in weights))
-    options = _tiles(d, units, product_dtype)
+    options = _tiles(d, units, product_dtype) | {"K": 1}
     parents = torch.zeros(rows, 1, dtype=torch.int32, device=nodes.device)
     pairs = nodes.new_empty(N, 2 * d)
     gradients = grad.contiguous()
@@ -106,14 +107,10 @@ def _decompose(call: DecomposeCall) -> list[Tensor]:
             )  # fmt: skip
         return activated
 
-    def descend(
-        by_node: tuple[Tensor, ...], gates: Tensor, hidden: Tensor, totals: Tensor, sums: Tensor
-    ) -> None:
-        for buffer in (totals, sums):
+    def descend(state: Descent) -> None:
+        for buffer in (state.totals, state.sums):
             buffer.zero_()  # for the rows without a merge
-        counter = torch.zeros(1, dtype=torch.int32, device=nodes.device)
-        tensors = (*by_node, gates, hidden, cell.w1, cell.w2, totals, sums, starts, height, counter)
-        _levels(given_kernels.descend_kernel, (*tensors, first_row), options, up=False)
+        by_levels(level_kernels.descend_kernel, state, starts, height, first_row, options)
 
     with torch.cuda.device_of(nodes), without_autocast(nodes):
         if N:
@@ -122,24 +119,12 @@ def _decompose(call: DecomposeCall) -> list[Tensor]:
                 D=d, BLOCK_M=16, BLOCK_D=min(128, power_of_two(d)), num_warps=4,
             )  # fmt: skip
         no_scorer = (pairs[:, :0], gradients, gradients[:, :0])
-        grad_leaves, by_cell, _ = through_levels(
+        grad_leaves, by_cell, _ = through_cell(
             pairs, gradients, parents, cell, activate, descend, no_scorer,
             B=B, n=first_row // B, precision=options["PRECISION"],
         )  # fmt: skip
     # An operator's outputs must not share memory.
     return [grad_leaves, *(g.clone() for g in by_cell)]
-
-
-def _levels(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any], *, up: bool) -> None:
-    """All levels in one launch, or, without a GPU, each phase of each in one."""
-    if arguments[0].is_cuda:
-        programs = torch.cuda.get_device_properties(arguments[0].device).multi_processor_count
-        launch(kernel, (programs,), *arguments, 0, **options, PHASE=0, launch_cooperative_grid=True)
-        return
-    levels = range(int(arguments[-3]))
-    for level in levels if up else reversed(levels):
-        for phase in (1, 2, 3):
-            launch(kernel, (2,), *arguments, level, **options, PHASE=phase)
 
 
 def _tiles(d: int, units: int, product_dtype: torch.dtype) -> dict[str, Any]:

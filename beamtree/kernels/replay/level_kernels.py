@@ -1,18 +1,18 @@
 # mypy: allow-untyped-defs
 """The cell's gradient, level by level from the highest nodes down.
 
-What does not depend on gradients is computed for all survivors at once (`activate`, `open_gates`). A level
-has two phases, each a product: `through_gates` takes the gradient of its nodes through the layer norm and
-the gates to the hidden layer; `through_hidden` takes it on to the children. No phase adds into shared
-memory: a node gathers from its at most K parents, so the result does not depend on timing.
+What does not depend on gradients is computed for all nodes at once (`activate`, `open_gates`). A level has
+three phases: a node's gradient goes through the layer norm to the sum it was made of, by a product to the
+hidden layer, and by another to the children. No phase adds into shared memory: a node gathers from its at
+most K parents, so the result does not depend on timing.
 """
 
 import triton
 import triton.language as tl
 
+from beamtree.kernels import cell_kernels as cell
 from beamtree.kernels.replay.survivor_kernels import locate
-from beamtree.kernels.runtime.draw_kernels import DROPOUT, kept, row_key
-from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope, product
+from beamtree.kernels.runtime.math_kernels import product
 
 
 @triton.jit(do_not_specialize=["N", "T", "dropped"])
@@ -25,18 +25,12 @@ def activate_kernel(
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (row < N)[:, None] & (column < UNITS)[None, :]
     place = row[:, None].to(tl.int64) * UNITS + column[None, :]
-    h = tl.load(hidden + place, mask=inside, other=0.0)
-    u, slope = gelu(h), gelu_slope(h)
+    keep = 1.0
     if DROPS:
         _, sequence, _, t, record = locate(order, slots, row, row < N, T, K)
         slot = record - (sequence * T + t) * K
-        key = row_key(tl.load(seed), DROPOUT, t, sequence, slot)
-        keep = kept(key[:, None], column[None, :], dropped)
-        scale = 65536.0 / (65536 - dropped)
-        u = tl.where(keep, u * scale, 0.0)
-        slope = tl.where(keep, slope * scale, 0.0)
-    tl.store(activated + place, u, mask=inside)
-    tl.store(hidden + place, slope, mask=inside)
+        keep = cell.drawn_mask(tl.load(seed), t, sequence, slot, column, dropped)
+    cell.activate_tile(hidden, keep, activated, hidden, place, inside, True, DROPS)
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -49,26 +43,13 @@ def open_gates_kernel(
     inside = (row < N)[:, None] & (feature < D)[None, :]
     gate = gates + row[:, None].to(tl.int64) * (4 * D) + feature[None, :]
     pair = pairs + row[:, None].to(tl.int64) * (2 * D) + feature[None, :]
-    left = tl.load(pair, mask=inside, other=0.0)
-    right = tl.load(pair + D, mask=inside, other=0.0)
-    to_left = tl.sigmoid(tl.load(gate, mask=inside, other=0.0))
-    to_right = tl.sigmoid(tl.load(gate + D, mask=inside, other=0.0))
-    to_content = tl.sigmoid(tl.load(gate + 2 * D, mask=inside, other=0.0))
-    content = tl.load(gate + 3 * D, mask=inside, other=0.0)
-    total = tl.where(inside, to_left * left + to_right * right + to_content * content, 0.0)
-    mean = tl.sum(total, 1) / D
-    centred = tl.where(inside, total - mean[:, None], 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + 1e-5)
-    place = row[:, None].to(tl.int64) * D + feature[None, :]
-    tl.store(normed + place, centred * scale[:, None], mask=inside)
+    left, right, a, b, g, c, y, scale = cell.open_gates(gate, pair, pair + D, inside, D, 1e-5)
+    tl.store(normed + row[:, None].to(tl.int64) * D + feature[None, :], y, mask=inside)
     tl.store(scales + row, scale, mask=row < N)
     open_pair = opened + row[:, None].to(tl.int64) * (2 * D) + feature[None, :]
-    tl.store(open_pair, to_left, mask=inside)
-    tl.store(open_pair + D, to_right, mask=inside)
-    tl.store(gate, left * to_left * (1.0 - to_left), mask=inside)
-    tl.store(gate + D, right * to_right * (1.0 - to_right), mask=inside)
-    tl.store(gate + 2 * D, content * to_content * (1.0 - to_content), mask=inside)
-    tl.store(gate + 3 * D, to_content, mask=inside)
+    tl.store(open_pair, a, mask=inside)
+    tl.store(open_pair + D, b, mask=inside)
+    cell.store_gate_slopes(gate, left, right, a, b, g, c, 1.0, inside, D)
 
 
 @triton.jit
@@ -85,7 +66,7 @@ def collected(gradients, child_grads, parents, row, inside, feature, D: tl.const
 
 
 @triton.jit
-def through_norm(
+def node_gradient(
     gradients, child_grads, parents, normed, scales, gamma, first_row, row, inside, feature,
     D: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
@@ -95,9 +76,7 @@ def through_norm(
     y = tl.load(normed + row[:, None].to(tl.int64) * D + feature[None, :], mask=mask, other=0.0)
     scale = tl.load(scales + row, mask=inside, other=0.0)
     scaled = total * tl.load(gamma + feature, mask=feature < D, other=0.0)[None, :]
-    mean = tl.sum(scaled, 1) / D
-    along = tl.sum(scaled * y, 1) / D
-    return total, tl.where(mask, (scaled - mean[:, None] - y * along[:, None]) * scale[:, None], 0.0)
+    return total, tl.where(mask, cell.through_norm(scaled, y, scale, D), 0.0)
 
 
 @triton.jit
@@ -115,17 +94,32 @@ def keep_node_gradient(
 
 
 @triton.jit
+def to_sums(
+    gradients, child_grads, parents, normed, scales, gamma, totals, sums, first_row, start, end,
+    D: tl.constexpr, K: tl.constexpr, ALL_D: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """First phase, some rows: the gradients of nodes and of their sums, and the children's direct share."""
+    row = start + tl.arange(0, ROWS)
+    inside = row < end
+    feature = tl.arange(0, ALL_D)
+    total, through = node_gradient(
+        gradients, child_grads, parents, normed, scales, gamma, first_row, row, inside, feature, D, K
+    )
+    keep_node_gradient(totals, sums, child_grads, total, through, row, inside, feature, D)
+
+
+@triton.jit
 def through_gates(
     gradients, child_grads, parents, normed, scales, gamma, gates, hidden, w2, totals, sums,
     first_row, start, end, tile, block,
     D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ALL_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """First phase, a tile of rows × hidden units: `hidden`, which holds ∂u/∂h, becomes ∂L/∂h."""
+    """The first two phases at once, a tile of rows × hidden units: ∂u/∂h in `hidden` becomes ∂L/∂h."""
     row = start + tile * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = row < end
     feature = tl.arange(0, ALL_D)
-    total, through = through_norm(
+    total, through = node_gradient(
         gradients, child_grads, parents, normed, scales, gamma, first_row, row, inside, feature, D, K
     )
     if block == 0:
@@ -150,22 +144,13 @@ def through_hidden(
     D: tl.constexpr, UNITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Second phase, a tile of rows × 2·d: add ∂L/∂h·W₁ to what the children are sent."""
-    row = start + tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    """Third phase, a tile of rows × 2·d: add ∂L/∂h·W₁ to what the children are sent."""
+    row = (start + tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < end
     column = block * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for first in range(0, UNITS, BLOCK_K):
-        unit = first + tl.arange(0, BLOCK_K)
-        mask = inside[:, None] & (unit < UNITS)[None, :]
-        place = row[:, None].to(tl.int64) * UNITS + unit[None, :]
-        grad = tl.load(hidden + place, mask=mask, other=0.0, cache_modifier=".cg")
-        mask_w = (unit < UNITS)[:, None] & (column < 2 * D)[None, :]
-        w = tl.load(w1 + unit[:, None] * (2 * D) + column[None, :], mask=mask_w, other=0.0)
-        total = product(grad, w, total, PRECISION)
-    mask_c = inside[:, None] & (column < 2 * D)[None, :]
-    target = child_grads + row[:, None].to(tl.int64) * (2 * D) + column[None, :]
-    tl.store(target, tl.load(target, mask=mask_c, other=0.0, cache_modifier=".cg") + total, mask=mask_c)
+    total = cell.to_children_tile(hidden, child_grads, w1, row, inside, column, D, UNITS, BLOCK_K, PRECISION)
+    target = child_grads + row[:, None] * (2 * D) + column[None, :]
+    tl.store(target, total, mask=inside[:, None] & (column < 2 * D)[None, :])
 
 
 @triton.jit
@@ -178,41 +163,64 @@ def wait_for_all(counter, goal):
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["first_row", "highest", "lowest"])
-def levels_kernel(
-    gradients, child_grads, parents, normed, scales, gamma, gates, hidden, w1, w2, totals, sums, starts,
-    counter, first_row, highest, lowest,
-    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ALL_D: tl.constexpr,
+@triton.jit(do_not_specialize=["first_row", "level"])
+def descend_kernel(
+    gradients, child_grads, parents, normed, scales, gamma, gates, hidden, w1, w2, totals, sums,
+    starts, height, counter, first_row, level,
+    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ALL_D: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    PHASES: tl.constexpr,
+    PHASE: tl.constexpr,
 ):  # fmt: skip
-    """Levels of height `highest` down to `lowest`. PHASES = 3: in one cooperative launch, with barriers
-    between phases; 1 or 2: one phase of one level, an ordinary launch."""
+    """All levels from `height` down to 1. Level h has the rows between starts[h − 1] and starts[h], whichever
+    of them is less: it does not matter whether the highest nodes come first or last.
+
+    PHASE = 0: in one cooperative launch, with barriers between phases; 1, 2 or 3: one phase of one `level`,
+    an ordinary launch. ROWS is how many rows a program takes through the layer norm; 0 where levels are so
+    small that every tile of the second phase may take its own.
+    """
+    UNIT_BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
+    COLUMNS: tl.constexpr = (2 * D + BLOCK_N - 1) // BLOCK_N
     programs = tl.num_programs(0)
+    levels = tl.load(height) if PHASE == 0 else 1
+    top = levels if PHASE == 0 else level
     goal = 0
-    for down in range(0, highest - lowest + 1):
-        start = tl.load(starts + highest - down)
-        end = tl.load(starts + highest - down - 1)
+    for down in range(0, levels):
+        below, above = tl.load(starts + top - down - 1), tl.load(starts + top - down)
+        start, end = tl.minimum(below, above), tl.maximum(below, above)
         tiles = (end - start + BLOCK_M - 1) // BLOCK_M
-        if PHASES % 2 == 1:
-            BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
-            for job in range(tl.program_id(0), tiles * BLOCKS, programs):
-                through_gates(
-                    gradients, child_grads, parents, normed, scales, gamma, gates, hidden, w2, totals, sums,
-                    first_row, start, end, job // BLOCKS, job % BLOCKS,
-                    D, K, UNITS, ALL_D, BLOCK_M, BLOCK_N, PRECISION,
-                )  # fmt: skip
-        if PHASES == 3:
+        if ROWS > 0:
+            if PHASE < 2:
+                for tile in range(tl.program_id(0), (end - start + ROWS - 1) // ROWS, programs):
+                    to_sums(
+                        gradients, child_grads, parents, normed, scales, gamma, totals, sums,
+                        first_row, start + tile * ROWS, end, D, K, ALL_D, ROWS,
+                    )  # fmt: skip
+            if PHASE == 0:
+                goal += programs
+                wait_for_all(counter, goal)
+        if PHASE % 2 == 0:
+            for job in range(tl.program_id(0), tiles * UNIT_BLOCKS, programs):
+                if ROWS > 0:
+                    cell.to_hidden_tile(
+                        sums, gates, hidden, w2, start, end, job // UNIT_BLOCKS, job % UNIT_BLOCKS,
+                        D, UNITS, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+                    )  # fmt: skip
+                else:
+                    through_gates(
+                        gradients, child_grads, parents, normed, scales, gamma, gates, hidden, w2, totals,
+                        sums, first_row, start, end, job // UNIT_BLOCKS, job % UNIT_BLOCKS,
+                        D, K, UNITS, ALL_D, BLOCK_M, BLOCK_N, PRECISION,
+                    )  # fmt: skip
+        if PHASE == 0:
             goal += programs
             wait_for_all(counter, goal)
-        if PHASES >= 2:
-            COLUMNS: tl.constexpr = (2 * D + BLOCK_N - 1) // BLOCK_N
+        if PHASE % 3 == 0:
             for job in range(tl.program_id(0), tiles * COLUMNS, programs):
                 through_hidden(
                     hidden, child_grads, w1, start, end, job // COLUMNS, job % COLUMNS,
                     D, UNITS, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
                 )  # fmt: skip
-        if PHASES == 3:
+        if PHASE == 0:
             goal += programs
             wait_for_all(counter, goal)
 
@@ -222,14 +230,11 @@ def node_gradient_kernel(
     gradients, child_grads, parents, normed, scales, gamma, totals, sums, first_row, start, end,
     D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr,
 ):  # fmt: skip
-    """The first phase without its product, where d is large and the library's products pay."""
-    row = start + tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    inside = row < end
-    feature = tl.arange(0, ALL_D)
-    total, through = through_norm(
-        gradients, child_grads, parents, normed, scales, gamma, first_row, row, inside, feature, D, K
-    )
-    keep_node_gradient(totals, sums, child_grads, total, through, row, inside, feature, D)
+    """The first phase of a level alone, where d is large and the library's products pay."""
+    to_sums(
+        gradients, child_grads, parents, normed, scales, gamma, totals, sums,
+        first_row, start + tl.program_id(0) * BLOCK_M, end, D, K, ALL_D, BLOCK_M,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])

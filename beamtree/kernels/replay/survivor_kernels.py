@@ -38,8 +38,8 @@ def mark_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def scan_kernel(counts, starts, totals, T, BLOCK: tl.constexpr):
-    """starts[h]: how many survivors are higher than h. totals: the number of survivors, the greatest
-    height."""
+    """starts[h]: how many survivors are higher than h. totals: the greatest height, the number of
+    survivors."""
     highest, total = 0, 0
     for first in range(0, T + 1, BLOCK):
         height = first + tl.arange(0, BLOCK)
@@ -52,8 +52,8 @@ def scan_kernel(counts, starts, totals, T, BLOCK: tl.constexpr):
         count = tl.load(counts + height, mask=height <= T, other=0)
         tl.store(starts + height, total - before - tl.cumsum(count, 0), mask=height <= T)
         before += tl.sum(count, 0)
-    tl.store(totals, total)
-    tl.store(totals + 1, highest)
+    tl.store(totals, highest)
+    tl.store(totals + 1, total)
 
 
 @triton.jit(do_not_specialize=["count", "T"])

@@ -19,6 +19,7 @@ class Survivors:
     weights: Tensor  # (B, K, n−1): ∂L/∂S summed over the final beams that inherit the entry's node
     rows: Tensor  # (B, n−1, K) int32: node -> survivor
     starts: Tensor  # (n,) int32: how many survivors are higher than this
+    height: Tensor  # int32, its first number: the greatest height
     count: int
     highest: int
     bounds: list[int]  # `starts` for the host, if it asked
@@ -43,7 +44,7 @@ def find_survivors(
         for piece in pieces(torch.zeros, slots.device, (T + 1,), (T + 1,), (T + 1,), (2,))
     )
     if T == 0:
-        return Survivors(slots, weights, rows, starts, 0, 0, [])
+        return Survivors(slots, weights, rows, starts, totals, 0, 0, [])
     beams = max(2, power_of_two(K))
     launch(survivor_kernels.mark_kernel, (B, blocks(T, 16)),
         slots, heights, relative, grad_relative, levels, weights, counts, T,
@@ -73,8 +74,8 @@ def find_survivors(
     # The only synchronisation: everything that follows is as large as the number of survivors.
     first, last = starts.storage_offset(), totals.storage_offset() + 2
     wanted = starts.as_strided((last - first,), (1,)) if need_bounds else totals
-    *bounds, number, highest = wanted.tolist()
-    return Survivors(order, weights, rows, starts, number, highest, bounds)
+    *bounds, highest, number = wanted.tolist()
+    return Survivors(order, weights, rows, starts, totals, number, highest, bounds)
 
 
 def pieces(make: Callable[..., Tensor], device: torch.device, *shapes: tuple[int, ...]) -> Iterator[Tensor]:

@@ -19,6 +19,15 @@ def gelu_slope(x):
 
 
 @triton.jit
+def normalised(x, mask, D: tl.constexpr, EPS: tl.constexpr):
+    """Rows less their means, over their standard deviations, and these deviations' reciprocals."""
+    mean = tl.sum(x, 1) / D
+    centred = tl.where(mask, x - mean[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + EPS)
+    return centred * scale[:, None], scale
+
+
+@triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
     """total + a·b; "tf32x3" is accurate to float32."""
     if PRECISION == "bf16":

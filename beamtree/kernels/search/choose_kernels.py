@@ -30,6 +30,18 @@ def node_row(board, sequence, K: tl.constexpr):
 
 
 @triton.jit
+def children_of(board, row, inside, K: tl.constexpr, ENTANGLED: tl.constexpr):
+    """For flat rows of what a step composes: whether there is something, its sequence and its children's ids.
+    Rows are (sequence, slot); with an entangled scorer, for the new pairs, (sequence, slot, side)."""
+    place = at.integers(board, at.NEW_PAIRS if ENTANGLED else at.CHILDREN) + row * 2
+    left = tl.load(place, mask=inside, other=-1)
+    right = tl.load(place + 1, mask=inside, other=0)
+    active = left >= 0
+    sequence = row // (2 * K if ENTANGLED else K)
+    return active, sequence, tl.where(active, left, 0), tl.where(active, right, 0)
+
+
+@triton.jit
 def project(
     board, t, row, active, first_column, last_column, store_nodes,
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, LEAVES: tl.constexpr,

@@ -1,19 +1,19 @@
 """The search on a GPU: its buffers, and graphs of many steps that serve every length."""
 
 import threading
-from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from beamtree.kernels.runtime import addresses as boards
+from beamtree.kernels.search.entangled_leaves import score_leaves
 from beamtree.kernels.search.inner_kernels import inner_nodes_kernel
 from beamtree.kernels.search.lineage_kernels import STRETCH
 from beamtree.kernels.search.plan import Plan, can_chain, chunks_of
-from beamtree.kernels.weights import EntangledScorerWeights, SlicedScorerWeights, Weights
+from beamtree.kernels.weights import Weights
 from beamtree.pytorch import capturing
 from beamtree.pytorch.graph_cache import GraphCache
 from beamtree.pytorch.launch import blocks, launch, power_of_two
@@ -107,7 +107,7 @@ def _graphs_for(plan: Plan, device: torch.device) -> _Graphs:
 def search(
     leaves: Tensor,  # (B, n, d) float32, contiguous
     lengths: Tensor,  # (B,) int64, contiguous
-    weights: Weights[SlicedScorerWeights],
+    weights: Weights[Any],
     seed: Tensor,  # not read without noise and dropout
     *,
     beam_size: int,
@@ -117,25 +117,10 @@ def search(
     record: bool,
 ) -> tuple[Found, Tape]:
     B, n, d = leaves.shape
-    H, twice_s = weights.scorer.w1.shape
+    H, twice_s = (0, 0) if weights.entangled else weights.scorer.w1.shape
     units = weights.cell.b1.shape[0]
     chains = leaves.is_cuda and can_chain(leaves.device)
     plan = Plan(B, beam_size, d, twice_s // 2, H, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
-    return follow(plan, leaves, lengths, weights, seed, dropout, record)
-
-
-def follow(
-    plan: Plan,
-    leaves: Tensor,
-    lengths: Tensor,
-    weights: Weights[SlicedScorerWeights] | Weights[EntangledScorerWeights],
-    seed: Tensor,
-    dropout: float,
-    record: bool,
-    prepare: Callable[[Tensor, Mapping[str, Tensor]], None] | None = None,
-) -> tuple[Found, Tape]:
-    """Carry a plan out. `prepare` gets the node store and the parts of the scratch memory first."""
-    B, n, d = leaves.shape
     K = plan.K
     new = leaves.new_empty
     make = leaves.new_zeros if record else new
@@ -149,8 +134,9 @@ def follow(
     found = Found(new(B, K, d), new(B, K), new(B, dtype=torch.float64), merges)
     starts, words = _scratch(plan, n)
     scratch = new(words)  # held until the last launch, after which the stream's order protects it
-    if prepare is not None:
-        prepare(tape.nodes, {name: scratch[start:] for name, start in starts.items()})
+    if plan.entangled:
+        parts = {name: scratch[start:] for name, start in starts.items()}
+        score_leaves(leaves, weights, seed, dropout, plan, tape.nodes, parts)
     base, history, energies = scratch.data_ptr(), tape.integers.data_ptr(), tape.floats.data_ptr()
     addresses = {name: base + 4 * start for name, start in starts.items()}
     addresses |= {
@@ -219,15 +205,16 @@ def _scratch(plan: Plan, n: int) -> tuple[dict[str, int], int]:
         "fresh": B * K * 4,
         "first_noise": 2 * B * K * n if plan.noisy else 0,
         "second_noise": 2 * B * K * K,
-        "keep": B * K * plan.units // 2 + 1 if plan.drops else 0,
+        "keep": B * K * plan.units // 2 + 1 if plan.drops and not plan.entangled else 0,
         "children": B * K * 2,
-        "hidden": B * K * plan.units,
-        "sums": B * K * plan.d,
+        "hidden": plan.rows * plan.units,
+        "sums": plan.rows * plan.d,
+        "new_pairs": 2 * plan.rows if plan.entangled else 0,
+        "candidates": B * (n - 1) * (1 + 2 * K) * plan.d if plan.entangled else 0,
         "parents": B * n * K,
         "positions": B * n * K,
         "last_slots": B * K,
         "maps": B * ceil(n / STRETCH.value) * K,
-        **plan.more_words(n),
     }
     starts, end = {}, 0
     for name, count in words.items():

@@ -23,7 +23,7 @@ class Plan:
     B: int
     K: int
     d: int
-    s: int  # features the scorer sees
+    s: int  # features the scorer sees; none with an entangled scorer, which reads the parent
     H: int  # the scorer's hidden units
     units: int  # the cell's hidden units
     chunks: int
@@ -38,8 +38,13 @@ class Plan:
         return max(2, triton.next_power_of_2(self.K))
 
     @cached_property
+    def entangled(self) -> bool:
+        return self.H == 0
+
+    @cached_property
     def rows(self) -> int:
-        return self.B * self.K
+        """How many pairs a step composes: those chosen, or the two that each of these makes."""
+        return self.B * self.K * (2 if self.entangled else 1)
 
     @cached_property
     def chained(self) -> bool:
@@ -50,7 +55,7 @@ class Plan:
     @cached_property
     def narrow(self) -> bool:
         """Whether a sequence's program takes the scorer's first layer of its new nodes itself."""
-        return self.K <= 16 and self.d <= 256 and self.H <= 128
+        return self.entangled or (self.K <= 16 and self.d <= 256 and self.H <= 128)
 
     @cached_property
     def tiles(self) -> tuple[int, int, int]:
@@ -80,7 +85,10 @@ class Plan:
 
     @cached_property
     def _cell(self) -> dict[str, Any]:
-        return {"D": self.d, "UNITS": self.units, "BLOCK_K": self.block_k, "PRECISION": self.precision}
+        return {
+            "D": self.d, "UNITS": self.units, "ENTANGLED": self.entangled,
+            "BLOCK_K": self.block_k, "PRECISION": self.precision,
+        }  # fmt: skip
 
     @cached_property
     def _vectors(self) -> dict[str, Any]:
@@ -99,10 +107,6 @@ class Plan:
         # Of a tile with fewer elements than a program's 128 threads Triton may work out the choice in several
         # layouts, each from its own copies of the scores, which must then agree to the last bit (pair_score).
         return max(128 // self.beams, min(128, triton.next_power_of_2(self.H)))
-
-    def more_words(self, n: int) -> dict[str, int]:
-        """Scratch memory that this kind of plan needs besides, or more of."""
-        return {}
 
     def hidden(self, board: Tensor, step: int) -> None:
         block_m, block_n, _ = self.tiles
@@ -129,13 +133,14 @@ class Plan:
         )
 
     def choose(self, board: Tensor, step: int, *, choices: bool = True) -> None:
-        draws = self.lists if self.noisy or self.drops else 0
+        drops = self.drops and not self.entangled  # which draws its masks where they are used
+        draws = self.lists if self.noisy or drops else 0
         count = self.B if choices else 0
         if count + draws:
             kernels.choose_kernel[(count + draws,)](
-                board, step, count, UNITS=self.units, NOISY=self.noisy, DROPS=self.drops, BEAMS=self.beams,
-                WIDTH=triton.next_power_of_2(self.K + 2), PROJECTS=self.narrow, BLOCK_M=16, BLOCK_N=128,
-                BLOCK_H=self.block_h, **self._lists, **self._vectors, **self._launch,
+                board, step, count, UNITS=self.units, ENTANGLED=self.entangled, NOISY=self.noisy, DROPS=drops,
+                BEAMS=self.beams, WIDTH=triton.next_power_of_2(self.K + 2), PROJECTS=self.narrow,
+                BLOCK_M=16, BLOCK_N=128, BLOCK_H=self.block_h, **self._lists, **self._vectors, **self._launch,
             )  # fmt: skip
 
     def step(self, board: Tensor, step: int) -> None:
@@ -149,10 +154,11 @@ class Plan:
         kernels.advance_kernel[(1,)](board, steps, num_warps=1)
 
     def begin(self, board: Tensor) -> None:
-        """Score and rank the leaves' pairs and make the first choice."""
-        kernels.leaves_kernel[(PROGRAMS,)](
-            board, K=self.K, BLOCK_M=16, BLOCK_N=64, num_warps=4, **self._vectors
-        )
+        """Score the leaves' pairs, unless an entangled scorer has, rank them and make the first choice."""
+        if not self.entangled:
+            kernels.leaves_kernel[(PROGRAMS,)](
+                board, K=self.K, BLOCK_M=16, BLOCK_N=64, num_warps=4, **self._vectors
+            )
         kernels.leaf_lists_kernel[(PROGRAMS,)](
             board, K=self.K, H=self.H, BEAMS=self.beams, BLOCK=32, BLOCK_H=self.block_h, num_warps=4
         )

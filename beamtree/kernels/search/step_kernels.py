@@ -11,10 +11,12 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from beamtree.kernels.cell_kernels import drawn_mask, hidden_tile, mixed_tile
 from beamtree.kernels.runtime import addresses as at
 from beamtree.kernels.runtime.math_kernels import key_of, up_to_rounding
 from beamtree.kernels.search.choose_kernels import (
     NONE,
+    children_of,
     choose,
     moments,
     node_row,
@@ -22,8 +24,9 @@ from beamtree.kernels.search.choose_kernels import (
     pair_score,
     project,
 )
+from beamtree.kernels.search.entangled_kernels import name_of, score_parents, settle
 from beamtree.kernels.search.lineage_kernels import map_parents
-from beamtree.kernels.search.merge_kernels import add_up, draw, gates, hidden, rank, splice
+from beamtree.kernels.search.list_kernels import add_up, draw, rank, splice
 
 
 @triton.jit
@@ -39,7 +42,7 @@ def clock(board, step, CHAINED: tl.constexpr):
 @triton.jit(do_not_specialize=["step", "products"])
 def hidden_kernel(
     board, step, products,
-    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr,
+    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ENTANGLED: tl.constexpr, DROPS: tl.constexpr,
     CHUNKS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -51,9 +54,30 @@ def hidden_kernel(
         if program < products:
             BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
             row = program // BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
-            inside = row < at.number(board, at.BATCH) * K
-            first = program % BLOCKS * BLOCK_N
-            hidden(board, t, row, inside, first, D, K, UNITS, DROPS, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
+            inside = row < at.number(board, at.BATCH) * (2 * K if ENTANGLED else K)
+            active, sequence, left, right = children_of(board, row, inside, K, ENTANGLED)
+            base = node_row(board, sequence, K)
+            nodes = at.floats(board, at.NODES)
+            unit = program % BLOCKS * BLOCK_N + tl.arange(0, BLOCK_N)
+            u = hidden_tile(
+                nodes + (base + left) * D, nodes + (base + right) * D, inside,
+                at.floats(board, at.W1), at.floats(board, at.B1), unit, D, UNITS, BLOCK_K, PRECISION, "",
+            )  # fmt: skip
+            place = row[:, None].to(tl.int64) * UNITS + unit[None, :]
+            mask = active[:, None] & (unit < UNITS)[None, :]
+            if DROPS:
+                dropped = at.number(board, at.DROPPED)
+                if ENTANGLED:  # a mask belongs to a pair
+                    n = at.number(board, at.LENGTH)
+                    u *= drawn_mask(
+                        at.seed(board), name_of(left, n), sequence, name_of(right, n), unit, dropped
+                    )
+                else:
+                    first_row = (t & 1) * (at.number(board, at.BATCH) * K)
+                    keep = at.bytes(board, at.KEEP) + first_row.to(tl.int64) * UNITS + place
+                    keep = tl.load(keep, mask=inside[:, None] & (unit < UNITS)[None, :], other=0) != 0
+                    u = tl.where(keep, u * (65536.0 / (65536 - dropped)), 0.0)
+            tl.store(at.floats(board, at.HIDDEN) + place, u, mask=mask)
         else:
             splice(board, t, program - products, K, CHUNKS, CHUNK, ROWS)
 
@@ -61,12 +85,12 @@ def hidden_kernel(
 @triton.jit(do_not_specialize=["step", "products", "lists"])
 def gates_kernel(
     board, step, products, lists,
-    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, NOISY: tl.constexpr,
+    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ENTANGLED: tl.constexpr, NOISY: tl.constexpr,
     CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """The first `products` programs each make a tile of the new nodes, the next `lists` rank, the others
+    """The first `products` programs each make a tile of the new sums, the next `lists` rank, the others
     add up."""
     t = clock(board, step, CHAINED)
     program = tl.program_id(0)
@@ -74,20 +98,20 @@ def gates_kernel(
         if program < products:
             BLOCKS: tl.constexpr = (D + BLOCK_F - 1) // BLOCK_F
             row = program // BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
-            inside = row < at.number(board, at.BATCH) * K
-            gates(
-                board,
-                row,
-                inside,
-                program % BLOCKS * BLOCK_F,
-                D,
-                K,
-                UNITS,
-                BLOCK_M,
-                BLOCK_F,
-                BLOCK_K,
-                PRECISION,
-            )
+            inside = row < at.number(board, at.BATCH) * (2 * K if ENTANGLED else K)
+            active, sequence, left, right = children_of(board, row, inside, K, ENTANGLED)
+            base = node_row(board, sequence, K)
+            nodes = at.floats(board, at.NODES)
+            first = program % BLOCKS * BLOCK_F
+            mixed = mixed_tile(
+                at.floats(board, at.HIDDEN) + row.to(tl.int64) * UNITS,
+                nodes + (base + left) * D, nodes + (base + right) * D, inside,
+                at.floats(board, at.W2), at.floats(board, at.B2), first,
+                D, UNITS, BLOCK_F, BLOCK_K, PRECISION, "",
+            )  # fmt: skip
+            feature = first + tl.arange(0, BLOCK_F)
+            target = at.floats(board, at.SUMS) + row[:, None].to(tl.int64) * D + feature[None, :]
+            tl.store(target, mixed, mask=active[:, None] & (feature < D)[None, :])
         elif program < products + lists:
             rank(board, t, program - products, K, NOISY, CHUNKS, CHUNK, BEAMS, ROWS)
         else:
@@ -116,8 +140,8 @@ def project_kernel(
 def choose_kernel(
     board, step, choices,
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr,
-    NOISY: tl.constexpr, DROPS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
-    BEAMS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PROJECTS: tl.constexpr,
+    ENTANGLED: tl.constexpr, NOISY: tl.constexpr, DROPS: tl.constexpr, CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr, BEAMS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PROJECTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_H: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -126,15 +150,22 @@ def choose_kernel(
     program = tl.program_id(0)
     if t < at.number(board, at.LENGTH) - 1:
         if program < choices:
-            if PROJECTS:
-                slot = tl.arange(0, BLOCK_M)
-                length = at.length_of(board, program, True)
+            length = at.length_of(board, program, True)
+            if PROJECTS or ENTANGLED:  # noqa: SIM102 known when compiled, unlike the next
                 if (t > 0) & (t < length - 1):
-                    row = program * K + slot
-                    project(board, t, row, slot < K, 0, 2 * H, True,
-                            D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
+                    if ENTANGLED:
+                        score_parents(board, t, program, D, K, 2 * BEAMS, BLOCK_D)
+                    else:
+                        slot = tl.arange(0, BLOCK_M)
+                        row = program * K + slot
+                        project(board, t, row, slot < K, 0, 2 * H, True,
+                                D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
                     tl.debug_barrier()
             choose(board, t, program, K, H, NOISY, CHUNKS, CHUNK, BEAMS, WIDTH, BLOCK_H)
+            if ENTANGLED:  # noqa: SIM102 known when compiled, unlike the next
+                if t < length:
+                    tl.debug_barrier()
+                    settle(board, t, program, D, K, BEAMS, BLOCK_D)
         else:
             draw(board, t + 1, program - choices, K, UNITS, NOISY, DROPS, CHUNKS, CHUNK, BEAMS, ROWS)
 

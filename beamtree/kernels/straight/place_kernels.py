@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from beamtree.kernels.entangled.entangled_kernels import name_of
+from beamtree.kernels.search.entangled_kernels import name_of
 from beamtree.kernels.straight.straight_kernels import gradient_row
 
 

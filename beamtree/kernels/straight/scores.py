@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beamtree.kernels.entangled import entangled_cell
+from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
+from beamtree.kernels.replay.cell_replay import Recalled
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
 from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
 
@@ -56,29 +57,25 @@ class ParentScores:
         self.seed, self.dropout, self.precision = seed, dropout, precision
         count, d = len(rows), nodes.shape[1]
         self.parents, self.slopes = nodes.new_empty(count, d), nodes.new_empty(count, 2 * d)
-        one = nodes.new_ones(min(count, entangled_cell.ROWS_AT_ONCE))
-        for some in self._chunks():
+        one = nodes.new_ones(min(count, entangled_pairs.ROWS_AT_ONCE))
+        for some in entangled_pairs.chunks(len(self.rows)):
             made = self._make(some)
             torch.addcmul(weights.cell.beta, made.normed, weights.cell.gamma, out=self.parents[some])
-            children = entangled_cell.pull_to_children(made, one[: len(made.pairs)], weights, precision)
+            children = entangled_pairs.pull_to_children(made, one[: len(made.pairs)], weights, precision)
             self.slopes[some] = children.flatten(1)
         self.scores = torch.addmv(weights.scorer.b2, self.parents, weights.scorer.w2[0])
 
     def weight_gradients(self, grads: Tensor) -> tuple[CellWeights, EntangledScorerWeights]:
         """From gradients of the scores (rows,): those of the cell and of the scorer."""
         parts = [
-            entangled_cell.pull(self._make(some), grads[some], self.weights, self.precision).weights
-            for some in self._chunks()
+            entangled_pairs.pull(self._make(some), grads[some], self.weights, self.precision).weights
+            for some in entangled_pairs.chunks(len(self.rows))
         ]
         total = Weights.of(sum(part[1:], part[0]) for part in zip(*parts, strict=True))
         return total.cell, total.scorer
 
-    def _chunks(self) -> list[slice]:
-        step = entangled_cell.ROWS_AT_ONCE
-        return [slice(start, start + step) for start in range(0, len(self.rows), step)]
-
-    def _make(self, some: slice) -> entangled_cell.Made:
+    def _make(self, some: slice) -> Recalled:
         pairs = self.nodes[self.rows[some]].flatten(1)
-        return entangled_cell.make(
-            pairs, self.names[some], self.weights, self.seed, self.dropout, self.precision
+        return entangled_pairs.make(
+            pairs, self.names[some], self.weights.cell, self.seed, self.dropout, self.precision
         )

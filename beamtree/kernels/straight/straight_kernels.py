@@ -13,10 +13,9 @@ A gradient row stands for a leaf (B·n of them) or for a merge (after the leaves
 import triton
 import triton.language as tl
 
-from beamtree.kernels.given.given_kernels import to_hidden_tile
+from beamtree.kernels import cell_kernels as cell
 from beamtree.kernels.replay.level_kernels import keep_node_gradient, wait_for_all
 from beamtree.kernels.runtime.draw_kernels import FIRST_LEVEL, gumbel, row_key
-from beamtree.kernels.runtime.math_kernels import product
 
 
 @triton.jit
@@ -54,34 +53,22 @@ def node_gradient(
     y = tl.load(normed + place, mask=mask, other=0.0)
     scale = tl.load(scales + row, mask=inside, other=0.0)
     scaled = total * tl.load(gamma + feature, mask=feature < D, other=0.0)[None, :]
-    mean = tl.sum(scaled, 1) / D
-    along = tl.sum(scaled * y, 1) / D
-    through = tl.where(mask, (scaled - mean[:, None] - y * along[:, None]) * scale[:, None], 0.0)
+    through = tl.where(mask, cell.through_norm(scaled, y, scale, D), 0.0)
     keep_node_gradient(totals, sums, child_grads, total, through, row, inside, feature, D)
 
 
 @triton.jit
-def to_children_tile(
+def send_to_children(
     hidden, child_grads, gradients, children, w1, start, end, tile, block,
     D: tl.constexpr, UNITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of rows × 2·d: the children's direct share and ∂L/∂h·W₁ into their gradient rows."""
+    """A tile of rows × 2·d: what the children get, into their gradient rows."""
     row = (start + tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < end
     column = block * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for first in range(0, UNITS, BLOCK_K):
-        unit = first + tl.arange(0, BLOCK_K)
-        mask = inside[:, None] & (unit < UNITS)[None, :]
-        grad = hidden + row[:, None] * UNITS + unit[None, :]
-        grad = tl.load(grad, mask=mask, other=0.0, cache_modifier=".cg")
-        mask_w = (unit < UNITS)[:, None] & (column < 2 * D)[None, :]
-        w = tl.load(w1 + unit[:, None] * (2 * D) + column[None, :], mask=mask_w, other=0.0)
-        total = product(grad, w, total, PRECISION)
+    total = cell.to_children_tile(hidden, child_grads, w1, row, inside, column, D, UNITS, BLOCK_K, PRECISION)
     mask = inside[:, None] & (column < 2 * D)[None, :]
-    share = child_grads + row[:, None] * (2 * D) + column[None, :]
-    total += tl.load(share, mask=mask, other=0.0, cache_modifier=".cg")
     child = tl.load(children + row[:, None] * 2 + (column // D)[None, :], mask=mask, other=-1)
     tl.store(gradients + child * D + (column % D)[None, :], total, mask=child >= 0)
 
@@ -241,14 +228,14 @@ def sweep_kernel(
     for down in range(0, n - 1):
         t = n - 2 - down
         for job in range(tl.program_id(0), tiles * UNIT_BLOCKS, programs):
-            to_hidden_tile(
+            cell.to_hidden_tile(
                 sums, gates, hidden, w2, t * B, t * B + B, job // UNIT_BLOCKS, job % UNIT_BLOCKS,
                 D, UNITS, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
             )  # fmt: skip
         goal += programs
         wait_for_all(counter, goal)
         for job in range(tl.program_id(0), tiles * COLUMNS, programs):
-            to_children_tile(
+            send_to_children(
                 hidden, child_grads, gradients, children, w1, t * B, t * B + B,
                 job // COLUMNS, job % COLUMNS, D, UNITS, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
             )  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.kernels.entangled import entangled_cell
-from beamtree.kernels.replay.cell_replay import through_levels
+from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
+from beamtree.kernels.replay.cell_replay import Descent, processors, through_cell
 from beamtree.kernels.replay.survivors import pieces
 from beamtree.kernels.search.fused_search import Tape
 from beamtree.kernels.straight import straight_kernels
@@ -55,34 +55,28 @@ def replay(
         "ENTANGLED": weights.entangled, "NOISY": noisy, "INNER": grad_inner.shape[1] > 0,
     }  # fmt: skip
 
-    def descend(
-        by_node: tuple[Tensor, ...], gates: Tensor, hidden: Tensor, totals: Tensor, sums: Tensor
-    ) -> None:
-        _, child_grads, _, normed, scales, gamma = by_node
+    def descend(state: Descent) -> None:
         parents = nodes if scored.parents is None else scored.parents
         arguments = (
-            gradients, grad_inner if grad_inner.numel() else gradients, child_grads, normed, scales, gamma,
-            gates, hidden, weights.cell.w1, weights.cell.w2, totals, sums,
+            gradients, grad_inner if grad_inner.numel() else gradients, state.child_grads, *state[3:],
             nodes, parents, scored.slopes, scored.scores, score_grads, links, merges, at.children, lengths,
             torch.empty(B, n, dtype=torch.int32, device=nodes.device), nodes.new_empty(B, 2, n), seed,
             counter.view(torch.int32), B, n,
         )  # fmt: skip
-        if nodes.is_cuda:
-            programs = torch.cuda.get_device_properties(nodes.device).multi_processor_count
-        else:
-            programs = 1  # the interpreter runs one after the other: a barrier for two would never open
+        # The interpreter runs one after the other: a barrier for two would never open.
+        programs = processors(nodes.device) if nodes.is_cuda else 1
         launch(
             straight_kernels.sweep_kernel, (programs,), *arguments, **options, launch_cooperative_grid=True
         )
 
     pairs = nodes[at.merged].flatten(1)
     no_scorer = (pairs[:, :0], gradients, gradients[:, :0])
-    grad_leaves, by_cell, _ = through_levels(
+    grad_leaves, by_cell, _ = through_cell(
         pairs,
         gradients,
         no_parents.view(torch.int32),
         weights.cell,
-        lambda hidden: entangled_cell.activate(hidden, at.merge_names, seed, dropout),
+        lambda hidden: entangled_pairs.activate(hidden, at.merge_names, seed, dropout),
         descend,
         no_scorer,
         B=B,

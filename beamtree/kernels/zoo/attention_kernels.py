@@ -7,18 +7,10 @@
 import triton
 import triton.language as tl
 
-from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
+from beamtree.kernels.cell_kernels import through_norm
+from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope, normalised
 
 LEAST_MASS = tl.constexpr(1e-12)
-
-
-@triton.jit
-def normalised_rows(source, place, mask, D: tl.constexpr, EPS: tl.constexpr):
-    """Rows less their means, over their standard deviations, and these deviations' reciprocals."""
-    row = tl.load(source + place, mask=mask, other=0.0)
-    centred = tl.where(mask, row - (tl.sum(row, 1) / D)[:, None], 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + EPS)
-    return centred * scale[:, None], scale
 
 
 @triton.jit(do_not_specialize=["B", "rows"])
@@ -33,7 +25,8 @@ def score_kernel(
     feature = tl.arange(0, ALL_D)
     real = feature < D
     mask = inside[:, None] & real[None, :]
-    normed, _ = normalised_rows(keys, row[:, None] * D + feature[None, :], mask, D, EPS)
+    key = tl.load(keys + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
+    normed, _ = normalised(key, mask, D, EPS)
     normed *= tl.load(gamma + feature, mask=real, other=0.0)[None, :]
     normed += tl.load(beta + feature, mask=real, other=0.0)[None, :]
     asked = tl.load(query + (row % B)[:, None] * D + feature[None, :], mask=mask, other=0.0)
@@ -153,7 +146,7 @@ def score_back_kernel(
     for slot in range(slots):
         row = (slot * B + sequence).to(tl.int64)
         place = row[:, None] * D + feature[None, :]
-        normed, scale = normalised_rows(keys, place, mask, D, EPS)
+        normed, scale = normalised(tl.load(keys + place, mask=mask, other=0.0), mask, D, EPS)
         before = asked + normed * gain + shift
         into = tl.load(d_scores + row, mask=inside, other=0.0) / ROOT
         hidden, slope = gelu(before), gelu_slope(before)
@@ -165,10 +158,7 @@ def score_back_kernel(
         to_gain += through * normed
         to_out += into[:, None] * hidden
         to_bias += into
-        through *= gain
-        middle, slant = tl.sum(through, 1) / D, tl.sum(through * normed, 1) / D
-        through = (through - middle[:, None] - normed * slant[:, None]) * scale[:, None]
-        tl.store(d_keys + place, through, mask=mask)
+        tl.store(d_keys + place, through_norm(through * gain, normed, scale, D), mask=mask)
     tl.store(d_query + sequence[:, None].to(tl.int64) * D + feature[None, :], to_query, mask=mask)
     corner = partial + tl.program_id(0) * (3 * D + 1)
     tl.store(corner + feature, tl.sum(to_gain, 0), mask=real)

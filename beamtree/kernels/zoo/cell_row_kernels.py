@@ -7,7 +7,7 @@ u = keep·GELU(h)        parent = LayerNorm(σ(a)·l + σ(b)·r + σ(g)·c)     
 import triton
 import triton.language as tl
 
-from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
+from beamtree.kernels.cell_kernels import activate_tile, open_gates, store_gate_slopes, through_norm
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -22,31 +22,17 @@ def activate_kernel(
     unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = (row < rows)[:, None] & (unit < UNITS)[None, :]
     place = row[:, None] * UNITS + unit[None, :]
-    h = tl.load(before + place, mask=mask, other=0.0)
-    u, rate = gelu(h), gelu_slope(h)
+    bits = 1.0
     if DROPS:
         bits = tl.load(keep + row[:, None] * KEEP_STRIDE + KEEP_START + unit[None, :], mask=mask, other=0.0)
-        u, rate = u * bits, rate * bits
-    tl.store(hidden + place, u, mask=mask)
-    if SLOPES:
-        tl.store(slope + place, rate, mask=mask)
+    activate_tile(before, bits, hidden, slope, place, mask, SLOPES, DROPS)
 
 
 @triton.jit
 def gated_mix(gates, pairs, row, feature, mask, D: tl.constexpr, STRIDE: tl.constexpr, EPS: tl.constexpr):
-    """Of some rows: the children, [σ(a); σ(b); σ(g); c], the mix normalised, and 1 / its deviation."""
-    corner = gates + row[:, None] * (4 * D) + feature[None, :]
+    """`open_gates` of some rows of pairs, STRIDE apart."""
     child = pairs + row[:, None] * STRIDE + feature[None, :]
-    left = tl.load(child, mask=mask, other=0.0)
-    right = tl.load(child + D, mask=mask, other=0.0)
-    a = tl.sigmoid(tl.load(corner, mask=mask, other=0.0))
-    b = tl.sigmoid(tl.load(corner + D, mask=mask, other=0.0))
-    g = tl.sigmoid(tl.load(corner + 2 * D, mask=mask, other=0.0))
-    c = tl.load(corner + 3 * D, mask=mask, other=0.0)
-    mixed = tl.where(mask, a * left + b * right + g * c, 0.0)
-    centred = tl.where(mask, mixed - (tl.sum(mixed, 1) / D)[:, None], 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + EPS)
-    return left, right, a, b, g, c, centred * scale[:, None], scale
+    return open_gates(gates + row[:, None] * (4 * D) + feature[None, :], child, child + D, mask, D, EPS)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -86,17 +72,12 @@ def parent_back_kernel(
     into = tl.load(d_parents + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
     into += to_score[:, None] * out
     into = tl.where(mask, into, 0.0)
-    through = into * gain
-    middle, slant = tl.sum(through, 1) / D, tl.sum(through * normed, 1) / D
-    through = (through - middle[:, None] - normed * slant[:, None]) * scale[:, None]
+    through = through_norm(into * gain, normed, scale, D)
     pair = d_pairs + row[:, None] * (2 * D) + feature[None, :]
     tl.store(pair, through * a, mask=mask)
     tl.store(pair + D, through * b, mask=mask)
     corner = d_gates + row[:, None] * (4 * D) + feature[None, :]
-    tl.store(corner, through * left * a * (1 - a), mask=mask)
-    tl.store(corner + D, through * right * b * (1 - b), mask=mask)
-    tl.store(corner + 2 * D, through * c * g * (1 - g), mask=mask)
-    tl.store(corner + 3 * D, through * g, mask=mask)
+    store_gate_slopes(corner, left, right, a, b, g, c, through, mask, D)
     share = partial + tl.program_id(0) * (3 * D + 1)
     tl.store(share + feature, tl.sum(into * normed, 0), mask=wanted)
     tl.store(share + D + feature, tl.sum(into, 0), mask=wanted)

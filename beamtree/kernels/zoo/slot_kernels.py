@@ -12,6 +12,7 @@ works it out anew, and the first tile keeps it.
 import triton
 import triton.language as tl
 
+from beamtree.kernels.cell_kernels import mixed_tile, rows_times
 from beamtree.kernels.runtime.math_kernels import gelu, product
 
 
@@ -87,28 +88,14 @@ def mix_kernel(
     """t of this slot, a tile of sequences × features: all four gates of a feature."""
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < B
-    block = tl.program_id(1)
-    column = tl.arange(0, 4 * BLOCK_F)  # 4·feature + gate
-    weight_row = (column % 4) * D + block * BLOCK_F + column // 4
-    real = block * BLOCK_F + column // 4 < D
-    total = tl.zeros([BLOCK_M, 4 * BLOCK_F], tl.float32)
-    for first in range(0, UNITS, BLOCK_K):
-        unit = first + tl.arange(0, BLOCK_K)
-        u = hidden + row[:, None] * UNITS + unit[None, :]
-        u = tl.load(u, mask=inside[:, None] & (unit < UNITS)[None, :], other=0.0)
-        w = w2 + weight_row[None, :] * UNITS + unit[:, None]
-        w = tl.load(w, mask=real[None, :] & (unit < UNITS)[:, None], other=0.0)
-        total = product(u, w, total, PRECISION)
-    total += tl.load(b2 + weight_row, mask=real, other=0.0)[None, :]
-    even, odd = tl.split(tl.reshape(total, [BLOCK_M, BLOCK_F, 2, 2]))
-    to_left, to_content = tl.split(even)
-    to_right, content = tl.split(odd)
-    feature = block * BLOCK_F + tl.arange(0, BLOCK_F)
-    mask = inside[:, None] & (feature < D)[None, :]
+    first_feature = tl.program_id(1) * BLOCK_F
+    t = mixed_tile(
+        hidden + row * UNITS, left + row * D, right + row * D, inside, w2, b2, first_feature,
+        D, UNITS, BLOCK_F, BLOCK_K, PRECISION, "",
+    )  # fmt: skip
+    feature = first_feature + tl.arange(0, BLOCK_F)
     place = row[:, None] * D + feature[None, :]
-    t = tl.sigmoid(to_left) * tl.load(left + place, mask=mask, other=0.0)
-    t += tl.sigmoid(to_right) * tl.load(right + place, mask=mask, other=0.0)
-    tl.store(mixed + place, t + tl.sigmoid(to_content) * content, mask=mask)
+    tl.store(mixed + place, t, mask=inside[:, None] & (feature < D)[None, :])
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -184,13 +171,8 @@ def to_left_kernel(
     inside = row < B
     feature = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for first in range(0, UNITS, BLOCK_K):
-        unit = first + tl.arange(0, BLOCK_K)
-        into = to_before + row[:, None] * UNITS + unit[None, :]
-        into = tl.load(into, mask=inside[:, None] & (unit < UNITS)[None, :], other=0.0)
-        w = w1 + unit[:, None] * D + feature[None, :]
-        w = tl.load(w, mask=(unit < UNITS)[:, None] & (feature < D)[None, :], other=0.0)
-        total = product(into, w, total, PRECISION)
+    rows = to_before + row * UNITS
+    total = rows_times(rows, inside, w1 + feature, feature < D, total, UNITS, D, BLOCK_K, PRECISION, "")
     mask = inside[:, None] & (feature < D)[None, :]
     place = row[:, None] * D + feature[None, :]
     if DROPS:

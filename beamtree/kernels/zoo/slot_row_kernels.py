@@ -4,6 +4,8 @@
 import triton
 import triton.language as tl
 
+from beamtree.kernels.cell_kernels import open_gates, store_gate_slopes
+
 
 @triton.jit(do_not_specialize=["rows"])
 def recall_kernel(
@@ -18,24 +20,12 @@ def recall_kernel(
     place = row[:, None] * D + feature[None, :]
     corner = gates + row[:, None] * (4 * D) + feature[None, :]
     part = tl.load(share + row, mask=inside, other=0.0)[:, None]
-    l = tl.load(left + place, mask=mask, other=0.0)  # noqa: E741
-    r = tl.load(right + place, mask=mask, other=0.0)
-    a = tl.sigmoid(tl.load(corner, mask=mask, other=0.0))
-    b = tl.sigmoid(tl.load(corner + D, mask=mask, other=0.0))
-    g = tl.sigmoid(tl.load(corner + 2 * D, mask=mask, other=0.0))
-    c = tl.load(corner + 3 * D, mask=mask, other=0.0)
-    t = tl.where(mask, a * l + b * r + g * c, 0.0)
-    middle = tl.sum(t, 1) / D
-    centred = tl.where(mask, t - middle[:, None], 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + EPS)
-    tl.store(normed + place, centred * scale[:, None], mask=mask)
+    here, there, a, b, g, c, y, scale = open_gates(corner, left + place, right + place, mask, D, EPS)
+    tl.store(normed + place, y, mask=mask)
     tl.store(scales + row, scale, mask=inside)
     tl.store(left_gate + place, a * part, mask=mask)
     tl.store(right_gate + place, b * part, mask=mask)
-    tl.store(corner, l * a * (1 - a) * part, mask=mask)
-    tl.store(corner + D, r * b * (1 - b) * part, mask=mask)
-    tl.store(corner + 2 * D, c * g * (1 - g) * part, mask=mask)
-    tl.store(corner + 3 * D, g * part, mask=mask)
+    store_gate_slopes(corner, here, there, a, b, g, c, part, mask, D)
 
 
 @triton.jit(do_not_specialize=["B", "slots"])

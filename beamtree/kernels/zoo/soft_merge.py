@@ -68,9 +68,8 @@ class SoftMerge:
         before = torch.addmm(w.b1, self.pair, w.w1.t())
         self.slope = torch.empty_like(before) if slopes else before
         self.hidden = torch.empty_like(before) if slopes else before
-        dropped = round(dropout * 65536)
         launch(activate_kernel, (blocks(self.rows, 16), blocks(4 * d, 128)),
-            before, self.hidden, self.slope, seed, time, T, self.rows, dropped, 65536 / (65536 - dropped),
+            before, self.hidden, self.slope, seed, time, T, self.rows, round(dropout * 65536),
             UNITS=4 * d, SLOPES=slopes, DROPS=dropout > 0.0, BLOCK_M=16, BLOCK_N=128, num_warps=4,
         )  # fmt: skip
         self.gates = torch.addmm(w.b2, self.hidden, w.w2.t())

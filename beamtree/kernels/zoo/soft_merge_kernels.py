@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from beamtree.kernels.runtime.draw_kernels import DROPOUT, kept, row_key
+from beamtree.kernels.cell_kernels import activate_tile, drawn_mask, store_gate_slopes, through_norm
 from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
 from beamtree.kernels.zoo.cell_row_kernels import gated_mix
 
@@ -49,7 +49,7 @@ def token_score_back_kernel(
 
 @triton.jit(do_not_specialize=["T", "rows", "dropped"])
 def activate_kernel(
-    before, hidden, slope, seed, time, T, rows, dropped, scale,
+    before, hidden, slope, seed, time, T, rows, dropped,
     UNITS: tl.constexpr, SLOPES: tl.constexpr, DROPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -58,15 +58,10 @@ def activate_kernel(
     unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = (row < rows)[:, None] & (unit < UNITS)[None, :]
     place = row[:, None] * UNITS + unit[None, :]
-    h = tl.load(before + place, mask=mask, other=0.0)
-    u, rate = gelu(h), gelu_slope(h)
+    bits = 1.0
     if DROPS:
-        key = row_key(tl.load(seed), DROPOUT, tl.load(time), row // T, row % T)
-        bits = tl.where(kept(key[:, None], unit[None, :], dropped), scale, 0.0)
-        u, rate = u * bits, rate * bits
-    tl.store(hidden + place, u, mask=mask)
-    if SLOPES:
-        tl.store(slope + place, rate, mask=mask)
+        bits = drawn_mask(tl.load(seed), tl.load(time), row // T, row % T, unit, dropped)
+    activate_tile(before, bits, hidden, slope, place, mask, SLOPES, DROPS)
 
 
 @triton.jit(do_not_specialize=["T", "rows"])
@@ -109,17 +104,12 @@ def grow_back_kernel(
     to_growth = tl.sum(into * tl.where(mask, parent - right, 0.0), 1)
     tl.store(d_grows + row, tl.where(frozen, 0.0, to_growth), mask=inside)
     to_parent = into * part
-    through = to_parent * gain
-    middle, slant = tl.sum(through, 1) / D, tl.sum(through * normed, 1) / D
-    through = (through - middle[:, None] - normed * slant[:, None]) * scale[:, None]
+    through = through_norm(to_parent * gain, normed, scale, D)
     pair = d_pair + row[:, None] * (2 * D) + feature[None, :]
     tl.store(pair, through * a, mask=mask)
     tl.store(pair + D, through * b + into - to_parent, mask=mask)
     corner = gates + row[:, None] * (4 * D) + feature[None, :]
-    tl.store(corner, through * left * a * (1 - a), mask=mask)
-    tl.store(corner + D, through * right * b * (1 - b), mask=mask)
-    tl.store(corner + 2 * D, through * c * g * (1 - g), mask=mask)
-    tl.store(corner + 3 * D, through * g, mask=mask)
+    store_gate_slopes(corner, left, right, a, b, g, c, through, mask, D)
     share = partial + tl.program_id(0) * (3 * D + 1)
     tl.store(share + feature, tl.sum(to_parent * normed, 0), mask=wanted)
     tl.store(share + D + feature, tl.sum(to_parent, 0), mask=wanted)

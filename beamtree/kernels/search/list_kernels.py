@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs
-"""The first part of a search step: make the survivors' nodes and splice their lists.
+"""The list work of a search step, which runs beside the cell's two products, off the critical path.
 
-`hidden` and `gates` are the cell's two products. List work runs beside them, off the critical path:
-`splice` moves the lists and writes the history; `add_up` and `rank` prepare the next choice among the old
-pairs of the new lists, those that the merge left alone. `draw` makes a step's random numbers, ahead of it.
+`splice` moves the survivors' lists and writes the history; `add_up` and `rank` prepare the next choice among
+the old pairs of the new lists, those that the merge left alone. `draw` makes a step's random numbers, ahead
+of it.
 """
 
 import triton
@@ -11,96 +11,8 @@ import triton.language as tl
 
 from beamtree.kernels.runtime import addresses as at
 from beamtree.kernels.runtime.draw_kernels import DROPOUT, FIRST_LEVEL, SECOND_LEVEL, gumbel, kept, row_key
-from beamtree.kernels.runtime.math_kernels import (
-    WORST,
-    gelu,
-    index_of,
-    key_of,
-    product,
-    up_to_rounding,
-    value_of,
-)
-from beamtree.kernels.search.choose_kernels import NONE, node_row
-
-
-@triton.jit
-def children_of(board, row, inside, K: tl.constexpr):
-    """For flat (sequence, slot) rows: whether something is merged there, and the two children's node rows."""
-    place = at.integers(board, at.CHILDREN) + row * 2
-    left = tl.load(place, mask=inside, other=-1)
-    right = tl.load(place + 1, mask=inside, other=0)
-    base = node_row(board, row // K, K)
-    active = left >= 0
-    return active, base + tl.where(active, left, 0), base + tl.where(active, right, 0)
-
-
-@triton.jit
-def hidden(
-    board, t, row, inside, first_column,
-    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """A tile of u = keep · GELU(W₁ [l; r] + b₁)."""
-    active, left, right = children_of(board, row, inside, K)
-    nodes, weight = at.floats(board, at.NODES), at.floats(board, at.W1)
-    column = first_column + tl.arange(0, BLOCK_N)
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for side in tl.static_range(2):
-        source = nodes + (left if side == 0 else right) * D
-        for first in range(0, D, BLOCK_K):
-            feature = first + tl.arange(0, BLOCK_K)
-            x = tl.load(
-                source[:, None] + feature[None, :], mask=inside[:, None] & (feature < D)[None, :], other=0.0
-            )
-            inside_w = (column < UNITS)[None, :] & (feature < D)[:, None]
-            w = weight + column[None, :] * (2 * D) + side * D + feature[:, None]
-            total = product(x, tl.load(w, mask=inside_w, other=0.0), total, PRECISION)
-    total += tl.load(at.floats(board, at.B1) + column, mask=column < UNITS, other=0.0)[None, :]
-    u = gelu(total)
-    real = inside[:, None] & (column < UNITS)[None, :]
-    if DROPS:
-        rows = (t & 1) * (at.number(board, at.BATCH) * K) + row
-        keep = at.bytes(board, at.KEEP) + rows[:, None].to(tl.int64) * UNITS + column[None, :]
-        scale = 65536.0 / (65536 - at.number(board, at.DROPPED))
-        u = tl.where(tl.load(keep, mask=real, other=0) != 0, u * scale, 0.0)
-    target = at.floats(board, at.HIDDEN) + row[:, None].to(tl.int64) * UNITS + column[None, :]
-    tl.store(target, u, mask=active[:, None] & real)
-
-
-@triton.jit
-def gates(
-    board, row, inside, first_feature,
-    D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """A tile of σ(a)·l + σ(b)·r + σ(g)·c: one program holds all four gates of its features."""
-    active, left, right = children_of(board, row, inside, K)
-    column = tl.arange(0, 4 * BLOCK_F)  # 4·feature + gate
-    weight_row = (column % 4) * D + first_feature + column // 4
-    real = first_feature + column // 4 < D
-    source = at.floats(board, at.HIDDEN) + row.to(tl.int64) * UNITS
-    weight = at.floats(board, at.W2)
-    total = tl.zeros([BLOCK_M, 4 * BLOCK_F], tl.float32)
-    for first in range(0, UNITS, BLOCK_K):
-        unit = first + tl.arange(0, BLOCK_K)
-        u = tl.load(
-            source[:, None] + unit[None, :], mask=inside[:, None] & (unit < UNITS)[None, :], other=0.0
-        )
-        inside_w = real[None, :] & (unit < UNITS)[:, None]
-        w = tl.load(weight + weight_row[None, :] * UNITS + unit[:, None], mask=inside_w, other=0.0)
-        total = product(u, w, total, PRECISION)
-    total += tl.load(at.floats(board, at.B2) + weight_row, mask=real, other=0.0)[None, :]
-    even, odd = tl.split(tl.reshape(total, [BLOCK_M, BLOCK_F, 2, 2]))
-    to_left, to_content = tl.split(even)
-    to_right, content = tl.split(odd)
-    feature = first_feature + tl.arange(0, BLOCK_F)
-    nodes = at.floats(board, at.NODES) + feature[None, :]
-    loads = inside[:, None] & (feature < D)[None, :]
-    result = tl.sigmoid(to_left) * tl.load(nodes + left[:, None] * D, mask=loads, other=0.0)
-    result += tl.sigmoid(to_right) * tl.load(nodes + right[:, None] * D, mask=loads, other=0.0)
-    result += tl.sigmoid(to_content) * content
-    target = at.floats(board, at.SUMS) + row[:, None].to(tl.int64) * D + feature[None, :]
-    tl.store(target, result, mask=active[:, None] & (feature < D)[None, :])
+from beamtree.kernels.runtime.math_kernels import WORST, index_of, key_of, up_to_rounding, value_of
+from beamtree.kernels.search.choose_kernels import NONE
 
 
 @triton.jit

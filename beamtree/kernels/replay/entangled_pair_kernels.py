@@ -1,14 +1,87 @@
 # mypy: allow-untyped-defs
-"""The pairs whose score was read off their parent, in the gradient: who they are, what their scores get, and
-the way from a score through the parent's layer norm to the gates."""
+"""Pairs whose score is read off their parent, e = w·cell(l, r) + b: the cell on many of them at once, and its
+gradient from their scores alone."""
 
+from functools import partial
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from beamtree.kernels.entangled.entangled_kernels import name_of
+from beamtree.kernels import cell_kernels as cell
+from beamtree.kernels.replay.cell_replay import Recalled, by_row, recall
 from beamtree.kernels.replay.survivor_kernels import gradient_row, locate, slope_of_score
-from beamtree.kernels.runtime.draw_kernels import DROPOUT, kept, row_key
-from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
+from beamtree.kernels.runtime.products import product
+from beamtree.kernels.search.entangled_kernels import name_of
+from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, Weights
+from beamtree.pytorch.launch import blocks, launch
+
+ROWS_AT_ONCE = 16384  # bounds the activations that are held
+
+
+def chunks(rows: int) -> list[slice]:
+    return [slice(start, start + ROWS_AT_ONCE) for start in range(0, rows, ROWS_AT_ONCE)]
+
+
+def activate(hidden: Tensor, names: Tensor, seed: Tensor, dropout: float) -> Tensor:
+    """u = keep·GELU(h) of pairs with these names (m, 3); h becomes ∂u/∂h."""
+    m, units = hidden.shape
+    activated = torch.empty_like(hidden)
+    if m:
+        launch(activate_pairs_kernel, (blocks(m, 16), blocks(units, 128)),
+            hidden, activated, names, seed, m, round(dropout * 65536),
+            UNITS=units, DROPS=dropout > 0, BLOCK_M=16, BLOCK_N=128, num_warps=4,
+        )  # fmt: skip
+    return activated
+
+
+def make(
+    pairs: Tensor, names: Tensor, weights: CellWeights, seed: Tensor, dropout: float, precision: str
+) -> Recalled:
+    """The parents of pairs (m, 2·d), m > 0."""
+    return recall(pairs, weights, partial(activate, names=names, seed=seed, dropout=dropout), precision)
+
+
+class Pulled(NamedTuple):
+    children: Tensor  # (m, 2, d)
+    weights: list[Tensor]  # of the cell's six, then of the scorer's two
+
+
+def pull(made: Recalled, grads: Tensor, weights: Weights[EntangledScorerWeights], precision: str) -> Pulled:
+    """Gradients of scores (m,) → gradients of the pairs and of the weights; `made` is used up."""
+    pairs, hidden, activated, gates, _, normed, _ = made
+    children = pull_to_children(made, grads, weights, precision)
+    along, total = grads @ normed, grads.sum(0, keepdim=True)
+    w = weights.scorer.w2[0]
+    to_weights = [
+        product(hidden.t(), pairs, precision),
+        hidden.sum(0),
+        product(gates.t(), activated, precision),
+        gates.sum(0),
+        w * along,
+        w * total,
+        torch.addcmul(weights.cell.beta * total, weights.cell.gamma, along).unsqueeze(0),
+        total,
+    ]
+    return Pulled(children, to_weights)
+
+
+def pull_to_children(
+    made: Recalled, grads: Tensor, weights: Weights[EntangledScorerWeights], precision: str
+) -> Tensor:
+    """The gradients of the pairs alone, (m, 2, d)."""
+    _, hidden, _, gates, opened, normed, scales = made
+    m, d = normed.shape
+    rows = by_row(d)
+    launch(pull_scores_kernel, (blocks(m, rows["BLOCK_M"]),),
+        grads, normed, scales, weights.cell.gamma, weights.scorer.w2, gates, opened, m,
+        D=d, **rows, num_warps=4,
+    )  # fmt: skip
+    hidden *= product(gates, weights.cell.w2, precision)
+    opened += product(hidden, weights.cell.w1, precision)
+    return opened.view(m, 2, d)
 
 
 @triton.jit(do_not_specialize=["B", "n"])
@@ -60,20 +133,14 @@ def activate_pairs_kernel(
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (row < rows)[:, None] & (column < UNITS)[None, :]
     place = row[:, None].to(tl.int64) * UNITS + column[None, :]
-    h = tl.load(hidden + place, mask=inside, other=0.0)
-    u, slope = gelu(h), gelu_slope(h)
+    keep = 1.0
     if DROPS:
         name = names + row.to(tl.int64) * 3
         sequence = tl.load(name, mask=row < rows, other=0)
         left = tl.load(name + 1, mask=row < rows, other=0)
         right = tl.load(name + 2, mask=row < rows, other=0)
-        key = row_key(tl.load(seed), DROPOUT, left, sequence, right)
-        keep = kept(key[:, None], column[None, :], dropped)
-        scale = 65536.0 / (65536 - dropped)
-        u = tl.where(keep, u * scale, 0.0)
-        slope = tl.where(keep, slope * scale, 0.0)
-    tl.store(activated + place, u, mask=inside)
-    tl.store(hidden + place, slope, mask=inside)
+        keep = cell.drawn_mask(tl.load(seed), left, sequence, right, column, dropped)
+    cell.activate_tile(hidden, keep, activated, hidden, place, inside, True, DROPS)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -1,0 +1,162 @@
+# mypy: allow-untyped-defs
+"""The gated recursive cell as tiles, forward and backward, for every kernel that composes two children.
+
+    u = keep · GELU(W₁ [l; r] + b₁)      [a; b; g; c] = W₂ u + b₂      p = LayerNorm(σ(a)·l + σ(b)·r + σ(g)·c)
+
+Where rows come from, a step, a level or a list, and where masks come from, stored or drawn, is the caller's:
+it passes pointers and factors.
+"""
+
+import triton
+import triton.language as tl
+
+from beamtree.kernels.runtime.draw_kernels import DROPOUT, kept, row_key
+from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope, normalised, product
+
+
+@triton.jit
+def rows_times(
+    rows, inside, weights, wanted, total,
+    SIZE: tl.constexpr, STRIDE: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    CACHE: tl.constexpr,
+):  # fmt: skip
+    """total + x·W. `rows` (M,) point at vectors of SIZE numbers, `weights` (N,) at the first number of each
+    column, STRIDE apart from its next. CACHE is ".cg" for rows that other programs write in the same launch:
+    not through the first-level cache."""
+    for first in range(0, SIZE, BLOCK_K):
+        index = first + tl.arange(0, BLOCK_K)
+        mask = inside[:, None] & (index < SIZE)[None, :]
+        x = tl.load(rows[:, None] + index[None, :], mask=mask, other=0.0, cache_modifier=CACHE)
+        mask_w = wanted[None, :] & (index < SIZE)[:, None]
+        w = tl.load(weights[None, :] + index[:, None] * STRIDE, mask=mask_w, other=0.0)
+        total = product(x, w, total, PRECISION)
+    return total
+
+
+@triton.jit
+def hidden_tile(
+    left, right, inside, w1, b1, unit,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, CACHE: tl.constexpr,
+):  # fmt: skip
+    """GELU(W₁ [l; r] + b₁), rows × hidden units; `left` and `right` point at the children's vectors."""
+    wanted = unit < UNITS
+    weights = w1 + unit * (2 * D)
+    total = tl.zeros([inside.shape[0], unit.shape[0]], tl.float32)
+    total = rows_times(left, inside, weights, wanted, total, D, 1, BLOCK_K, PRECISION, CACHE)
+    total = rows_times(right, inside, weights + D, wanted, total, D, 1, BLOCK_K, PRECISION, CACHE)
+    return gelu(total + tl.load(b1 + unit, mask=wanted, other=0.0)[None, :])
+
+
+@triton.jit
+def mixed_tile(
+    hidden, left, right, inside, w2, b2, first_feature,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr, CACHE: tl.constexpr,
+):  # fmt: skip
+    """σ(a)·l + σ(b)·r + σ(g)·c, rows × BLOCK_F features: one program holds all four gates of its features.
+    `hidden`, `left` and `right` point at rows."""
+    column = tl.arange(0, 4 * BLOCK_F)  # 4·feature + gate
+    weight_row = (column % 4) * D + first_feature + column // 4
+    wanted = first_feature + column // 4 < D
+    total = tl.zeros([inside.shape[0], 4 * BLOCK_F], tl.float32)
+    weights = w2 + weight_row * UNITS
+    total = rows_times(hidden, inside, weights, wanted, total, UNITS, 1, BLOCK_K, PRECISION, CACHE)
+    total += tl.load(b2 + weight_row, mask=wanted, other=0.0)[None, :]
+    even, odd = tl.split(tl.reshape(total, [inside.shape[0], BLOCK_F, 2, 2]))
+    to_left, to_content = tl.split(even)
+    to_right, content = tl.split(odd)
+    feature = first_feature + tl.arange(0, BLOCK_F)
+    mask = inside[:, None] & (feature < D)[None, :]
+    left, right = left[:, None] + feature[None, :], right[:, None] + feature[None, :]
+    mixed = tl.sigmoid(to_left) * tl.load(left, mask=mask, other=0.0, cache_modifier=CACHE)
+    mixed += tl.sigmoid(to_right) * tl.load(right, mask=mask, other=0.0, cache_modifier=CACHE)
+    return mixed + tl.sigmoid(to_content) * content
+
+
+@triton.jit
+def drawn_mask(seed, step, sequence, slot, unit, dropped):
+    """Rows of dropout masks, drawn as by random_bits.py: 0, or what keeps the mean."""
+    keep = kept(row_key(seed, DROPOUT, step, sequence, slot)[:, None], unit[None, :], dropped)
+    return tl.where(keep, 65536.0 / (65536 - dropped), 0.0)
+
+
+@triton.jit
+def activate_tile(before, keep, hidden, slopes, place, inside, SLOPES: tl.constexpr, DROPS: tl.constexpr):
+    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h, which may take h's place."""
+    h = tl.load(before + place, mask=inside, other=0.0)
+    u, slope = gelu(h), gelu_slope(h)
+    if DROPS:
+        u, slope = u * keep, slope * keep
+    tl.store(hidden + place, u, mask=inside)
+    if SLOPES:
+        tl.store(slopes + place, slope, mask=inside)
+
+
+@triton.jit
+def open_gates(gates, left_place, right_place, mask, D: tl.constexpr, EPS: tl.constexpr):
+    """Of rows × all features, by pointers: l, r, σ(a), σ(b), σ(g), c, the sum normalised and its scale."""
+    left = tl.load(left_place, mask=mask, other=0.0)
+    right = tl.load(right_place, mask=mask, other=0.0)
+    a = tl.sigmoid(tl.load(gates, mask=mask, other=0.0))
+    b = tl.sigmoid(tl.load(gates + D, mask=mask, other=0.0))
+    g = tl.sigmoid(tl.load(gates + 2 * D, mask=mask, other=0.0))
+    c = tl.load(gates + 3 * D, mask=mask, other=0.0)
+    normed, scale = normalised(tl.where(mask, a * left + b * right + g * c, 0.0), mask, D, EPS)
+    return left, right, a, b, g, c, normed, scale
+
+
+@triton.jit
+def store_gate_slopes(gates, left, right, a, b, g, c, factor, mask, D: tl.constexpr):
+    """∂(sum)/∂[a; b; g; c] times a factor, by pointers to rows × all features."""
+    tl.store(gates, left * a * (1.0 - a) * factor, mask=mask)
+    tl.store(gates + D, right * b * (1.0 - b) * factor, mask=mask)
+    tl.store(gates + 2 * D, c * g * (1.0 - g) * factor, mask=mask)
+    tl.store(gates + 3 * D, g * factor, mask=mask)
+
+
+@triton.jit
+def through_norm(grad, normed, scale, D: tl.constexpr):
+    """From the gradient of normalised rows, γ included, to that of the rows before."""
+    mean, along = tl.sum(grad, 1) / D, tl.sum(grad * normed, 1) / D
+    return (grad - mean[:, None] - normed * along[:, None]) * scale[:, None]
+
+
+@triton.jit
+def to_hidden_tile(
+    sums, gates, hidden, w2, start, end, tile, block,
+    D: tl.constexpr, UNITS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of rows × hidden units: `hidden`, which holds ∂u/∂h, becomes ∂L/∂h."""
+    row = (start + tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < end
+    unit = block * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for gate in tl.static_range(4):
+        for first in range(0, D, BLOCK_K):
+            feature = first + tl.arange(0, BLOCK_K)
+            mask = inside[:, None] & (feature < D)[None, :]
+            grad = sums + row[:, None] * D + feature[None, :]
+            grad = tl.load(grad, mask=mask, other=0.0, cache_modifier=".cg")
+            place = row[:, None] * (4 * D) + gate * D + feature[None, :]
+            grad *= tl.load(gates + place, mask=mask, other=0.0)
+            mask_w = (feature < D)[:, None] & (unit < UNITS)[None, :]
+            w = tl.load(w2 + (gate * D + feature[:, None]) * UNITS + unit[None, :], mask=mask_w, other=0.0)
+            total = product(grad, w, total, PRECISION)
+    mask = inside[:, None] & (unit < UNITS)[None, :]
+    target = hidden + row[:, None] * UNITS + unit[None, :]
+    tl.store(target, tl.load(target, mask=mask, other=0.0) * total, mask=mask)
+
+
+@triton.jit
+def to_children_tile(
+    hidden, child_grads, w1, row, inside, column,
+    D: tl.constexpr, UNITS: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of rows × 2·d: the children's direct share and ∂L/∂h·W₁."""
+    wanted = column < 2 * D
+    total = tl.zeros([inside.shape[0], column.shape[0]], tl.float32)
+    rows = hidden + row * UNITS
+    total = rows_times(rows, inside, w1 + column, wanted, total, UNITS, 2 * D, BLOCK_K, PRECISION, ".cg")
+    share = child_grads + row[:, None] * (2 * D) + column[None, :]
+    return tl.load(share, mask=inside[:, None] & wanted[None, :], other=0.0, cache_modifier=".cg") + total
