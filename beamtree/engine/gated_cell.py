@@ -41,18 +41,22 @@ class GatedCell:
         mixed.addcmul_(opened[:, 2 * d :], gates[:, 3 * d :])
         return self._norm(mixed)[:rows]
 
-    def recall(self, children: Tensor, keep: Tensor | None) -> None:
-        """Recompute what the derivative needs, for all rows at once."""
+    def recall(self, children: Tensor, keep: Tensor | None, keep_read: Tensor | None = None) -> None:
+        """Recompute what the derivative needs, for all rows at once.
+
+        `keep_read` (rows, 2·d) masks what W₁ reads of the children, as Ordered Memory does.
+        """
         d = self.d
-        self.pair = children.view(-1, 2 * d)
-        hidden = self._linear(self.pair, self.w1, self.b1)
+        pair = children.view(-1, 2 * d)
+        self.keep_read, self.read = keep_read, pair if keep_read is None else pair * keep_read
+        hidden = self._linear(self.read, self.w1, self.b1)
         activated = F.gelu(hidden)
         slope = torch.ones_like(hidden) if keep is None else keep.to(self.wide)
         self.activated = activated if keep is None else activated * keep
         self.to_hidden = torch.ops.aten.gelu_backward(slope, hidden)  # ∂u/∂h, becomes ∂L/∂h
         gates = self._linear(self.activated, self.w2, self.b2).view(-1, 4, d)
         self.opened = gates[:, :3].sigmoid()
-        mixed = torch.cat((self.pair.view(-1, 2, d).to(self.wide), gates[:, 3:]), 1)  # (rows, 3, d)
+        mixed = torch.cat((pair.view(-1, 2, d).to(self.wide), gates[:, 3:]), 1)  # (rows, 3, d)
         self.to_gates = torch.empty_like(gates)  # ∂p/∂[a; b; g; c], becomes ∂L/∂[a; b; g; c]
         torch.mul(mixed, self.opened * (1 - self.opened), out=self.to_gates[:, :3])
         self.to_gates[:, 3] = self.opened[:, 2]
@@ -78,15 +82,17 @@ class GatedCell:
         )[0].unsqueeze(1)  # (rows, 1, d)
         to_gates = self.to_gates[rows].mul_(through_norm)
         to_hidden = self.to_hidden[rows].mul_(self._product(to_gates.flatten(1), self.w2))
-        to_pair = self._product(to_hidden, self.w1).view(-1, 2, self.d)
-        return to_pair.addcmul(through_norm, self.opened[rows, :2])
+        to_pair = self._product(to_hidden, self.w1)
+        if self.keep_read is not None:
+            to_pair *= self.keep_read[rows]
+        return to_pair.view(-1, 2, self.d).addcmul(through_norm, self.opened[rows, :2])
 
     def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
         """Once every row has been pulled: gradients of the six parameters; `grad` is that of all parents."""
         to_gates = self.to_gates.flatten(1)
         normed = (self.mixed - self.mean) * self.scale
         gradients = [
-            self._product(self.to_hidden.t(), self.pair),
+            self._product(self.to_hidden.t(), self.read),
             self.to_hidden.sum(0),
             self._product(to_gates.t(), self.activated),
             to_gates.sum(0),

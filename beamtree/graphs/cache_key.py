@@ -16,7 +16,7 @@ def has_hooks(part: nn.Module) -> bool:
     return any(getattr(part, hooks) for hooks in _HOOKS)
 
 
-def baked_in(module: nn.Module, device: torch.device) -> Hashable | None:
+def module_key(module: nn.Module, device: torch.device) -> Hashable | None:
     """The cache key of a module; None where it cannot be captured."""
     if not getattr(module, "cuda_graphs", True):
         return None

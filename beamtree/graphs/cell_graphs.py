@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from beamtree.engine.autograd_parts import AutogradCell, AutogradScore
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Tape
-from beamtree.graphs.cache_key import baked_in
+from beamtree.graphs.cache_key import module_key
 from beamtree.graphs.static_search import StaticSearch
 from beamtree.pytorch import capturing
 from beamtree.pytorch.graph_cache import GraphCache, SharedMemory
@@ -63,7 +63,7 @@ def find_graphs(
         return None
     if getattr(cell, "_is_replica", False):  # DataParallel makes new ones for every call
         return None
-    state = baked_in(cell, leaves.device), baked_in(scorer, leaves.device)
+    state = module_key(cell, leaves.device), module_key(scorer, leaves.device)
     if None in state:
         return None
     with _owners_lock:

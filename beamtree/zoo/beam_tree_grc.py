@@ -24,7 +24,7 @@ from beamtree.pytorch.tracing import is_exporting, untraced
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
 from beamtree.zoo.beam_step import Candidates, LiveBeams, Made, Step, splice, take
-from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, running_sum, with_zero_gradients
+from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, merge_by_choice, with_zero_gradients
 
 
 class BeamTreeGRC(TreeEncoder):
@@ -262,8 +262,7 @@ def blend(rest: Candidates, states: Tensor, parents: Tensor, step: Step) -> tupl
     choice = weight.new_zeros(B, pairs).scatter_add(1, rest.position, weight)  # (B, pairs)
     old = (by_beam @ states.flatten(2)).view(B, pairs + 1, d)
     new = (by_beam @ parents.flatten(2)).view(B, pairs, d)
-    choice, passed = choice.unsqueeze(-1), running_sum(choice).unsqueeze(-1)
     here, next_one = old[:, :-1], old[:, 1:]
-    merged = choice * new + (1 - passed) * here + (passed - choice) * next_one
+    merged = merge_by_choice(choice, new, here, next_one)
     soft = torch.where(step.running[:, None, None], merged, here)
     return score.masked_fill(~some, -torch.inf), soft.unsqueeze(1)

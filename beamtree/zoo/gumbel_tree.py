@@ -24,7 +24,7 @@ from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
 from beamtree.zoo.straight_through import straight_through_tree
 from beamtree.zoo.straight_through_growth import Noise, Timetable
-from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, running_sum, with_zero_gradients
+from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, merge_by_choice, with_zero_gradients
 
 DRAWS_AT_ONCE = 1 << 16
 
@@ -207,11 +207,10 @@ def gumbel_tree_by_autograd(
         hard = torch.zeros_like(chance).scatter(1, chosen, 1.0)
         choice = hard + chance - chance.detach() if pairs > 1 else hard
         choice = choice.to(states.dtype)
-        passed = running_sum(choice).unsqueeze(-1)  # (B, pairs, 1)
-        choice = choice.unsqueeze(-1)
         if not entangled:
-            parents = cell((choice * left).sum(1, True), (choice * right).sum(1, True), keep(t, 1))
-        merged = choice * parents + (1 - passed) * left + (passed - choice) * right
+            chosen_two = ((choice.unsqueeze(-1) * child).sum(1, keepdim=True) for child in (left, right))
+            parents = cell(*chosen_two, keep(t, 1))
+        merged = merge_by_choice(choice, parents, left, right)
         states = torch.where(running.unsqueeze(-1), merged, left)
         merges.append(torch.where(running, chosen, -1))
     return states[:, 0], torch.cat(merges, 1) if merges else lengths.new_empty(len(lengths), 0)

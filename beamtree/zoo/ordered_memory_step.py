@@ -16,7 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from beamtree.engine.gated_cell import GatedCell
 from beamtree.kernels.runtime.random_bits import draw_keep
+from beamtree.kernels.weights import CellWeights
 from beamtree.pytorch.registry import has_kernels
 from beamtree.pytorch.tracing import is_compiling
 
@@ -184,8 +186,10 @@ def retreat(
     first = _first_open_slot(cp)
     open_masks = Masks(*(None if mask is None else mask[first:] for mask in masks))
     left = torch.cat((x.unsqueeze(0), candidates_after[first:-1]))  # (m, B, d), m open slots
-    cells = _Cells(w, left, memory_after.detach()[first:], cp.detach()[first:].unsqueeze(-1), open_masks)
-    d_x, d_cp, d_right = cells.differentiate(x, d_candidates[first:], sums)
+    right, open_cp = memory_after.detach()[first:], cp.detach()[first:]
+    d_x, d_cp, d_right = _differentiate_slots(
+        w, sums, x, left, right, open_cp, open_masks, d_candidates[first:]
+    )
     d_x += d_candidates[:first].sum(0)
     d_memory = d_memory.clone()
     d_memory[first:] += d_right
@@ -221,78 +225,42 @@ def _by_kernels(
     return attention, Slots(w, x.contiguous(), attention.written, attention.cp, keeps[1], EPS)
 
 
-class _Cells:
-    """The cell in all m open slots at once, and its derivative slot by slot."""
-
-    def __init__(self, w: Weights, left: Tensor, right: Tensor, share: Tensor, masks: Masks) -> None:
-        self.w, self.masks, self.share, d = w, masks, share, left.shape[-1]
-        self.left, self.right = _drop(left, masks.left), _drop(right, masks.right)
-        before = F.linear(self.left, w.w1_left) + F.linear(self.right, w.w1_right, w.b1)  # (m, B, 4d)
-        self.hidden = _drop(F.gelu(before), masks.hidden)
-        keep = torch.ones_like(before) if masks.hidden is None else masks.hidden
-        self.hidden_slope = torch.ops.aten.gelu_backward(keep, before)
-        gates = F.linear(self.hidden, w.w2, w.b2)
-        opened, content = gates[..., : 3 * d].sigmoid(), gates[..., 3 * d :]
-        to_left, to_right, to_content = opened.chunk(3, -1)
-        self.total = to_left * left + to_right * right + to_content * content
-        self.out, self.mean, self.rstd = torch.native_layer_norm(
-            self.total, (d,), w.norm_weight, w.norm_bias, EPS
-        )
-        # An output counts by its slot's share; the norm's derivative is linear, so the share may follow it.
-        sources = torch.cat((left, right, content), -1)
-        self.gate_slope = torch.cat((sources * opened * (1 - opened), to_content), -1) * share  # (m, B, 4d)
-        self.to_left, self.to_right = to_left * share, to_right * share
-
-    def differentiate(self, x: Tensor, d_slots: Tensor, sums: Weights) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of x (B, d), of cp (m, B) and of the memory read (m, B, d); adds those of the weights."""
-        w, (m, B, d) = self.w, d_slots.shape
-        d_outs, d_totals, d_befores = [], [], []
-        d_out = d_slots[-1]
-        for j in reversed(range(m)):
-            d_total = _norm_backward(
-                d_out, self.total[j], self.mean[j], self.rstd[j], w, (True, False, False)
-            )[0]
-            d_gates = (d_total.unsqueeze(1) * self.gate_slope[j].view(B, 4, d)).view(B, 4 * d)
-            d_before = (d_gates @ w.w2) * self.hidden_slope[j]
-            d_outs.append(d_out)
-            d_totals.append(d_total)
-            d_befores.append(d_before)
-            into_left = d_slots[j - 1] if j else torch.zeros_like(x)
-            into_left = torch.addcmul(into_left, d_total, self.to_left[j])
-            if self.masks.left is None:
-                d_out = torch.addmm(into_left, d_before, w.w1_left)
-            else:
-                d_out = torch.addcmul(into_left, d_before @ w.w1_left, self.masks.left[j])
-        outs, totals, befores = (torch.stack(parts[::-1]) for parts in (d_outs, d_totals, d_befores))
-        self._add_weight_gradients(outs, totals, befores, sums)
-        d_x = d_out + (outs * (1 - self.share)).sum(0)
-        d_cp = (outs * (self.out - x)).sum(-1)
-        d_right = totals * self.to_right + _drop(befores @ w.w1_right, self.masks.right)
-        return d_x, d_cp, d_right
-
-    def _add_weight_gradients(self, outs: Tensor, totals: Tensor, befores: Tensor, sums: Weights) -> None:
-        gates = (totals.unsqueeze(-2) * self.gate_slope.unflatten(-1, (4, -1))).flatten(-2)
-        for gradient, source, weight, bias in (
-            (gates, self.hidden, sums.w2, sums.b2),
-            (befores, self.left, sums.w1_left, None),
-            (befores, self.right, sums.w1_right, sums.b1),
-        ):
-            weight.addmm_(gradient.flatten(0, 1).t(), source.flatten(0, 1))
-            if bias is not None:
-                bias += gradient.sum((0, 1))
-        _, norm_weight, norm_bias = _norm_backward(
-            outs * self.share, self.total, self.mean, self.rstd, self.w, (False, True, True)
-        )
-        torch._foreach_add_([sums.norm_weight, sums.norm_bias], [norm_weight, norm_bias])
-
-
-def _norm_backward(
-    d_out: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Weights, wanted: tuple[bool, bool, bool]
+def _differentiate_slots(
+    w: Weights,
+    sums: Weights,
+    x: Tensor,  # (B, d)
+    left: Tensor,  # (m, B, d): x, then what each open slot but the last came to
+    right: Tensor,  # (m, B, d): the memory
+    cp: Tensor,  # (m, B)
+    masks: Masks,
+    d_slots: Tensor,  # (m, B, d)
 ) -> tuple[Tensor, Tensor, Tensor]:
-    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_layer_norm_backward(
-        d_out, x, x.shape[-1:], mean, rstd, w.norm_weight, w.norm_bias, wanted
-    )
-    return gradients
+    """Gradients of x, of cp (m, B) and of the memory (m, B, d) through m open slots; adds those of the cell.
+
+    The activations of all slots at once, their gradients slot by slot.
+    """
+    m, B, d = left.shape
+    w1 = torch.cat((w.w1_left, w.w1_right), 1)
+    cell = GatedCell(CellWeights(w1, w.b1, w.w2, w.b2, w.norm_weight, w.norm_bias), x.dtype, EPS)
+    keep_read = None
+    if masks.left is not None and masks.right is not None:
+        keep_read = torch.cat((masks.left, masks.right), -1).flatten(0, 1)
+    keep = None if masks.hidden is None else masks.hidden.flatten(0, 1)
+    cell.recall(torch.stack((left, right), 2).flatten(0, 1), keep, keep_read)
+
+    share, d_out = cp.unsqueeze(-1), d_slots[-1]
+    d_outs, d_rights = [], []
+    for j in reversed(range(m)):
+        into_left, into_right = cell.pull(slice(j * B, (j + 1) * B), d_out * share[j]).unbind(1)
+        d_outs.append(d_out)
+        d_rights.append(into_right)
+        d_out = d_slots[j - 1] + into_left if j else into_left
+    outs = torch.stack(d_outs[::-1])
+    d_w1, *others = cell.parameter_gradients((outs * share).flatten(0, 1))
+    torch._foreach_add_(list(sums[ATTENTION:]), [*d_w1.chunk(2, 1), *others])
+    d_x = d_out + (outs * (1 - share)).sum(0)
+    d_cp = (outs * (cell.recalled().view(m, B, d) - x)).sum(-1)
+    return d_x, d_cp, torch.stack(d_rights[::-1])
 
 
 def _first_open_slot(cp: Tensor) -> int:

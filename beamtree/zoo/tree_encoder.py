@@ -52,6 +52,14 @@ def row(nodes: Tensor, index: Tensor) -> Tensor:
     return nodes.gather(1, index[:, None, None].expand(-1, 1, nodes.shape[-1])).squeeze(1)
 
 
+def merge_by_choice(choice: Tensor, parents: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """y_j·p_j + (1 − c_j)·l_j + (c_j − y_j)·r_j with c = cumsum(y): nodes before the chosen pair stay, those
+    behind it move up. The choice (B, pairs) may be spread over pairs; parents and children are (B, pairs, d).
+    """
+    passed, choice = running_sum(choice).unsqueeze(-1), choice.unsqueeze(-1)
+    return choice * parents + (1 - passed) * left + (passed - choice) * right
+
+
 def running_sum(x: Tensor) -> Tensor:
     """cumsum along the last axis, which a GPU refuses under `torch.use_deterministic_algorithms`."""
     if x.is_cuda and torch.are_deterministic_algorithms_enabled():

@@ -7,7 +7,7 @@ import torch
 from own_cells import MeanCell
 from torch import nn
 
-from beamtree.graphs.cache_key import baked_in
+from beamtree.graphs.cache_key import module_key
 
 CPU = torch.device("cpu")
 
@@ -44,23 +44,23 @@ CHANGES: dict[str, Callable[[MeanCell], object]] = {
 def test_a_change_that_a_graph_would_miss_is_seen(change: str) -> None:
     cell = make_cell()
     kept = (cell.table, cell.mean, cell.out.weight, cell.callback)  # so that no address is used again
-    before = baked_in(cell, CPU)
-    assert before == baked_in(cell, CPU)
-    assert hash(before) == hash(baked_in(cell, CPU))
+    before = module_key(cell, CPU)
+    assert before == module_key(cell, CPU)
+    assert hash(before) == hash(module_key(cell, CPU))
     CHANGES[change](cell)
-    assert baked_in(cell, CPU) not in (None, before)
+    assert module_key(cell, CPU) not in (None, before)
     assert kept
 
 
 def test_values_of_tensors_and_gradients_may_change() -> None:
     cell = make_cell()
-    before = baked_in(cell, CPU)
+    before = module_key(cell, CPU)
     with torch.no_grad():
         cell.out.weight += 1
         cell.mean += 1
         cell.table[0].fill_(5)
     cell.out.weight.grad = torch.ones_like(cell.out.weight)
-    assert baked_in(cell, CPU) == before
+    assert module_key(cell, CPU) == before
 
 
 HOOKS = ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")
@@ -70,9 +70,9 @@ HOOKS = ("register_forward_hook", "register_forward_pre_hook", "register_full_ba
 def test_a_module_with_hooks_is_not_captured(hook: str) -> None:
     cell = make_cell()
     handle = getattr(cell.hidden, hook)(lambda *_: None)
-    assert baked_in(cell, CPU) is None
+    assert module_key(cell, CPU) is None
     handle.remove()
-    assert baked_in(cell, CPU) is not None
+    assert module_key(cell, CPU) is not None
 
 
 class Wrapped(torch.Tensor):
@@ -84,4 +84,4 @@ def test_nor_is_one_that_refuses_or_reads_tensors_that_a_graph_cannot() -> None:
     unwilling.cuda_graphs = False
     elsewhere.options["table"] = torch.zeros(1, device="meta")
     wrapped.table = torch.zeros(2).as_subclass(Wrapped)
-    assert [baked_in(cell, CPU) for cell in (unwilling, elsewhere, wrapped)] == [None] * 3
+    assert [module_key(cell, CPU) for cell in (unwilling, elsewhere, wrapped)] == [None] * 3

@@ -100,6 +100,15 @@ def test_a_recipe_that_names_no_slice_stands_in_the_sweep_by_its_default(tmp_pat
     assert [line.cells[0].text for line in slices.lines] == ["32", "64"]
 
 
+def test_a_width_that_is_no_number_is_left_out_of_the_sweep(tmp_path: Path) -> None:
+    for seed, change in enumerate(
+        ("slice_size=wide", "scorer_hidden=deep", "slice_size=32", "slice_size=16")
+    ):
+        changes = [f"model.options.{change}", f"training.seed={seed}"]
+        make_run(tmp_path / f"{seed}", "listops", changes, accuracy={"200-300": 0.9})
+    assert [row[0] for row in table_of([tmp_path], "listops-slices").texts] == ["16", "32"]
+
+
 def test_trees_are_compared_with_gold_where_there_are_any(tmp_path: Path) -> None:
     make_run(tmp_path / "a", accuracy={"near-iid": 0.9}, f1=0.987654)
     make_run(tmp_path / "b", "listops-transformer", accuracy={"near-iid": 0.5}, f1=None)

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.trust.child import Child, import_everything
-from tools.trust.tally import Tally
+from tools.trust import Tally
+from tools.trust.jobs import Child, import_everything
 
 SHORT = {"steps": 400, "growth": 64 << 20}
 GROWTH = 8 << 20  # bytes that count as flat

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tools.trust import Tally
 from tools.trust.kinds import BlockFolders, Checkpoints, Kind, ModelFolders, Recipes, RunFolders
-from tools.trust.mutate import replant
-from tools.trust.tally import Tally
+from tools.trust.spoil import replant
 
 SHORT = {"cases": 40}
 SECONDS = 10  # that one case may take

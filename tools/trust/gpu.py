@@ -10,7 +10,7 @@ import random
 import sys
 import time
 
-from tools.trust.tally import Tally
+from tools.trust import Tally
 
 TURN_SECONDS = 14  # so that three of them fit into a minute
 

@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools.trust import texts
-from tools.trust.mutate import hostile_value, spoil_bytes
-from tools.trust.tally import Tally
+from tools.trust import Tally, spoil
+from tools.trust.spoil import hostile_value, spoil_bytes
 
 SHORT = {"cases": 150, "tokens": 50_000}
 
@@ -49,7 +48,7 @@ def run(folder: Path, *, cases: int = 2600, tokens: int = 1_000_000, seed: int =
 
 
 def _text(draw: random.Random, sound: Callable[[random.Random], str]) -> str:
-    return texts.soup(draw) if draw.random() < 0.3 else texts.stirred(draw, sound(draw))
+    return spoil.soup(draw) if draw.random() < 0.3 else spoil.stirred(draw, sound(draw))
 
 
 def expressions(draw: random.Random, name: str) -> str | None:
@@ -57,7 +56,7 @@ def expressions(draw: random.Random, name: str) -> str | None:
     from beamtree.errors import BeamtreeError
 
     task = find_task(name)
-    text = _text(draw, texts.expression if name == "listops" else texts.formula)
+    text = _text(draw, spoil.expression if name == "listops" else spoil.formula)
     try:
         tokens = task.tokenize(text)
     except BeamtreeError as error:
@@ -101,7 +100,7 @@ class Readers:
 
 
 def _row(draw: random.Random, name: str) -> str:
-    one, other = texts.expression(draw), texts.formula(draw)
+    one, other = spoil.expression(draw), spoil.formula(draw)
     rows = {"listops": f"{draw.randrange(10)}\t{one}", "logic": f"{draw.choice('=<>^|v#')}\t{other}\t{other}"}
     languages = [
         "label\tsentence\tpremise\thypothesis\ttext\tquestion1\tquestion2\tis_duplicate\tgold_label",
@@ -109,7 +108,7 @@ def _row(draw: random.Random, name: str) -> str:
         "(3 (2 It) (4 (2 's) (3 good)))",
         '{"gold_label": "neutral", "sentence1": "a", "sentence2": "b"}',
     ]
-    return texts.stirred(draw, rows.get(name) or draw.choice(languages))
+    return spoil.stirred(draw, rows.get(name) or draw.choice(languages))
 
 
 class Lines:
@@ -130,7 +129,7 @@ class Lines:
         from beamtree.printable import printable
 
         model = draw.choice(self.models)
-        sound = texts.expression if model.task.sentences == 1 else _pair
+        sound = spoil.expression if model.task.sentences == 1 else _pair
         lines = [_text(draw, sound).replace("\n", " ") for _ in range(2)]
         records = parse_lines(model, lines, max_length=40)
         written = [
@@ -144,14 +143,14 @@ class Lines:
 
 
 def _pair(draw: random.Random) -> str:
-    return f"{texts.formula(draw)}\t{texts.formula(draw)}"
+    return f"{spoil.formula(draw)}\t{spoil.formula(draw)}"
 
 
 def brackets(draw: random.Random) -> str | None:
     from beamtree.errors import BeamtreeError
     from beamtree.trees.brackets import merges_from_brackets
 
-    text = _text(draw, texts.tree)
+    text = _text(draw, spoil.tree)
     given: Any = text if draw.random() < 0.7 else text.replace("(", "( ").replace(")", " )").split()
     try:
         tokens, found = merges_from_brackets(given)
@@ -307,7 +306,7 @@ def long_lines(tokens: int) -> Tally:
         "brackets": merges_from_brackets,
         "parse": lambda text: parse_lines(model, [text]),
     }
-    for what, text in texts.endless(tokens).items():
+    for what, text in spoil.endless(tokens).items():
         for name, reader in readers.items():
             began = time.process_time()
             problem = ""

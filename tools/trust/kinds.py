@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.trust.jobs import RECIPE
-from tools.trust.mutate import (
+from tools.trust.spoil import (
     NAMES,
     hostile_safetensors,
     hostile_value,
@@ -28,8 +28,37 @@ class Kind:
         self.good: dict[str, bytes] = {}
 
     def spoil(self, draw: random.Random) -> str:
-        """Change something in the place; what was done."""
-        raise NotImplementedError
+        """Change a file in the place: its bytes, itself, or what it says; which one."""
+        name = draw.choice(sorted(self.good))
+        path = self.place / name
+        match draw.randrange(4):
+            case 0:
+                path.write_bytes(spoil_bytes(draw, self.good[name]))
+            case 1:
+                spoil_place(draw, path)
+            case _:
+                self.spoil_content(draw, path)
+        return name
+
+    def spoil_content(self, draw: random.Random, path: Path) -> None:
+        """By what the file is."""
+        match path.suffix:
+            case ".safetensors" if draw.random() < 0.5:
+                path.write_bytes(hostile_safetensors(draw))
+            case ".safetensors":
+                _spoil_tensors(draw, path)
+            case ".json":
+                path.write_text(_spoilt(draw, self.good[path.name]))
+            case ".jsonl":
+                lines = self.good[path.name].splitlines()
+                place = draw.randrange(len(lines))
+                lines[place] = _spoilt(draw, lines[place]).encode()
+                path.write_bytes(b"\n".join(lines))
+            case ".toml":
+                table = spoil_json(draw, tomllib.loads(self.good[path.name].decode()))
+                path.write_text(
+                    "".join(f"{json.dumps(key)} = {_toml(value)}\n" for key, value in table.items())
+                )
 
     def load(self) -> None:
         raise NotImplementedError
@@ -46,27 +75,6 @@ class ModelFolders(Kind):
         settings = ModelSettings("ebt-grc", d_model=8, embedding_size=6, classifier_hidden=8)
         save_model(create_model(settings, find_task("listops")), self.place, {"epoch": 3})
         self.good = _contents(self.place)
-
-    def spoil(self, draw: random.Random) -> str:
-        from beamtree.files.tensors import load_tensors
-
-        name = draw.choice(sorted(self.good))
-        path, weights = self.place / name, self.place / "model.safetensors"
-        match draw.randrange(6):
-            case 0:
-                path.write_bytes(spoil_bytes(draw, self.good[name]))
-            case 1:
-                spoil_place(draw, path)
-            case 2:
-                weights.write_bytes(hostile_safetensors(draw))
-            case 3:
-                tensors, notes = load_tensors(weights)
-                _spoil_tensors(draw, tensors, weights, notes)
-            case 4:
-                (self.place / "config.json").write_text(_spoilt(draw, self.good["config.json"]))
-            case _:
-                (self.place / "vocabulary.json").write_text(_spoilt(draw, self.good["vocabulary.json"]))
-        return name
 
     def load(self) -> None:
         from beamtree.classifier.model import load_model
@@ -89,20 +97,7 @@ class BlockFolders(Kind):
 
         super().__init__(folder)
         BeamTreeEncoder(8, beam_size=2).save_pretrained(self.place)
-        self.good = {name: (self.place / name).read_bytes() for name in ("config.json", "model.safetensors")}
-
-    def spoil(self, draw: random.Random) -> str:
-        name = draw.choice(sorted(self.good))
-        match draw.randrange(4):
-            case 0:
-                (self.place / name).write_bytes(spoil_bytes(draw, self.good[name]))
-            case 1:
-                spoil_place(draw, self.place / name)
-            case 2:
-                (self.place / "model.safetensors").write_bytes(hostile_safetensors(draw))
-            case _:
-                (self.place / "config.json").write_text(_spoilt(draw, self.good["config.json"]))
-        return name
+        self.good = _contents(self.place)
 
     def load(self) -> None:
         import torch
@@ -140,28 +135,6 @@ class Checkpoints(Kind):
         )
         self.good = _contents(self.place)
 
-    def spoil(self, draw: random.Random) -> str:
-        from beamtree.files.tensors import load_tensors, save_tensors
-
-        path = self.place / "state.safetensors"
-        tensors, notes = load_tensors(path)
-        match draw.randrange(5):
-            case 0:
-                path.write_bytes(spoil_bytes(draw, self.good[path.name]))
-                return "bytes"
-            case 1:
-                spoil_place(draw, path)
-                return "place"
-            case 2:
-                path.write_bytes(hostile_safetensors(draw))
-                return "header"
-            case 3:
-                _spoil_tensors(draw, tensors, path, notes)
-                return "tensors"
-            case _:
-                save_tensors(path, tensors, spoil_json(draw, notes))
-                return "notes"
-
     def load(self) -> None:
         import torch
 
@@ -184,24 +157,17 @@ class Recipes(Kind):
         super().__init__(folder)
         self.good = {"recipe.toml": RECIPE.encode(), "base.toml": b'extends = "listops-quick"\n'}
 
-    def spoil(self, draw: random.Random) -> str:
+    def spoil_content(self, draw: random.Random, path: Path) -> None:
         path = self.place / "recipe.toml"
-        match draw.randrange(4):
+        match draw.randrange(3):
             case 0:
-                path.write_bytes(spoil_bytes(draw, self.good[path.name]))
+                path.write_text('extends = "base.toml"\n')
+                spoil_place(draw, self.place / "base.toml")
             case 1:
-                spoil_place(draw, self.place / draw.choice(sorted(self.good)))
-                if not path.is_symlink() and path.is_file() and not path.stat().st_size:
-                    path.write_text('extends = "base.toml"\n')
-            case 2:
                 names = [*NAMES, "recipe.toml", "base.toml", "/dev/zero", "..", "/dev/stdin"]
                 path.write_text(f"extends = {json.dumps(draw.choice(names))}\n")
             case _:
-                table = spoil_json(draw, tomllib.loads(RECIPE))
-                path.write_text(
-                    "".join(f"{json.dumps(key)} = {_toml(value)}\n" for key, value in table.items())
-                )
-        return "recipe"
+                super().spoil_content(draw, path)
 
     def load(self) -> None:
         from beamtree.classifier.model import create_model
@@ -228,23 +194,6 @@ class RunFolders(Kind):
             name: (run / name).read_bytes() for name in ("recipe.toml", "metrics.jsonl", "eval.json")
         }
 
-    def spoil(self, draw: random.Random) -> str:
-        name = draw.choice(sorted(self.good))
-        path = self.place / name
-        match draw.randrange(3):
-            case 0:
-                path.write_bytes(spoil_bytes(draw, self.good[name]))
-            case 1:
-                spoil_place(draw, path)
-            case _ if name == "eval.json":
-                path.write_text(_spoilt(draw, self.good[name]))
-            case _:
-                lines = self.good["metrics.jsonl"].splitlines()
-                place = draw.randrange(len(lines))
-                lines[place] = _spoilt(draw, lines[place]).encode()
-                (self.place / "metrics.jsonl").write_bytes(b"\n".join(lines))
-        return name
-
     def load(self) -> None:
         from beamtree.paper.report.pages import build_report, to_html, to_markdown
 
@@ -266,14 +215,15 @@ def _learner() -> Any:
     return model, optimizer, Schedule(TrainingSettings(), optimizer)
 
 
-def _spoil_tensors(draw: random.Random, tensors: dict[str, Any], path: Path, notes: Any) -> None:
-    """Other tensors under a checksum that is right."""
+def _spoil_tensors(draw: random.Random, path: Path) -> None:
+    """Other tensors or notes under a checksum that is right."""
     import torch
 
-    from beamtree.files.tensors import save_tensors
+    from beamtree.files.tensors import load_tensors, save_tensors
 
+    tensors, notes = load_tensors(path)
     name = draw.choice(sorted(tensors))
-    match draw.randrange(7):
+    match draw.randrange(8):
         case 0:
             del tensors[name]
         case 1:
@@ -288,8 +238,10 @@ def _spoil_tensors(draw: random.Random, tensors: dict[str, Any], path: Path, not
         case 5:
             if tensors[name].is_floating_point():
                 tensors[name].view(-1)[0] = draw.choice([float("nan"), float("inf"), 3e38])
-        case _:
+        case 6:
             notes = hostile_value(draw)
+        case _:
+            notes = spoil_json(draw, notes or {"epoch": 1})
     try:
         save_tensors(path, tensors, notes)
     except ValueError:  # JSON has no such number
@@ -319,4 +271,5 @@ def _toml(value: Any) -> str:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """All but words for people."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".md"}

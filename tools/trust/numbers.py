@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tools.trust import Tally
 from tools.trust.jobs import RECIPE, training_outcome
-from tools.trust.tally import Tally
 
 SHORT = {"batches": 15, "longest": 300}
 

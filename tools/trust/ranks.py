@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.trust import Tally
 from tools.trust.jobs import RECIPE
-from tools.trust.tally import Tally
 
 SHORT = {"kills": 1, "few": True}
 LIMIT = 240  # seconds

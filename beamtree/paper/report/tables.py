@@ -198,12 +198,16 @@ def slice_tables(table: PaperTable, ours: Rows) -> list[Table]:
         if not model.encoder.startswith(("ebt-grc", "egt-grc")):
             continue
         whole = model.encoder.endswith("-noslice")
-        width = model.d_model if whole else min(model.options.get("slice_size", 64), model.d_model)
+        width = model.options.get("slice_size", 64) if not whole else model.d_model
         hidden = model.options.get("scorer_hidden", model.d_model if whole else 64)
+        if type(width) is not int or type(hidden) is not int:  # a stranger's recipe may say anything
+            continue
         family = key.name.removesuffix("-noslice-64").removesuffix("-noslice")
         swept = ("model.options.slice_size", "model.options.scorer_hidden")
         others = tuple(change for change in key.changes if change[0] not in swept)
-        sweeps.setdefault(replace(key, name=family, changes=others), []).append((width, hidden, row))
+        sweeps.setdefault(replace(key, name=family, changes=others), []).append(
+            (min(width, model.d_model), hidden, row)
+        )
     tables = []
     for sweep, entries in sorted(sweeps.items(), key=lambda item: item[0].place):
         if len({width for width, _, _ in entries}) < 2:
