@@ -17,7 +17,7 @@ from beamtree.pytorch.loops import State, check_exported, traced_loop
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.tracing import is_exporting, untraced
 from beamtree.trees.beam_trees import BeamTrees
-from beamtree.zoo.crvnn_step import COUNT, STILL_EXISTS, advance, merge_softly, retreat
+from beamtree.zoo.crvnn_step import COUNT, advance, retreat, set_out
 from beamtree.zoo.tree_encoder import TreeEncoder, row
 
 # Beyond these sizes an iteration's kernels are long enough to hide their launches.
@@ -76,7 +76,7 @@ class CRvNN(TreeEncoder):
         """What has become of START, the tokens and END, (B, T, d), and how long each existed, (B, T)."""
         B, n, _ = leaves.shape
         T, replay = _row_width(B, n, leaves.is_cuda)
-        h, constants = self._set_out(leaves, lengths, start, end, T)
+        h, constants = self._constants(leaves, lengths, start, end, T)
         refuse_forward_mode(h, *constants)
         settings = _Settings(
             iterations=n,
@@ -92,22 +92,18 @@ class CRvNN(TreeEncoder):
 
     def _merge_in_a_loop(self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """`_merge` for `torch.export`, (B, n + 2, d)."""
-        h, (*weights, present, absorbable) = self._set_out(leaves, lengths, start, end, leaves.shape[1] + 2)
+        h, constants = self._constants(leaves, lengths, start, end, leaves.shape[1] + 2)
+        undrawn = lengths.new_zeros(())
 
-        def is_running(t: Tensor, h: Tensor, exists: Tensor, halted: Tensor) -> Tensor:
+        def is_running(t: Tensor, h: Tensor, exists: Tensor, halted: Tensor, *_: Tensor) -> Tensor:
             return ~halted.all()
 
-        def iterate(t: Tensor, h: Tensor, exists: Tensor, halted: Tensor) -> State:
-            h_after, exists_after = merge_softly(weights, h, exists, present, absorbable, None)
-            frozen = halted.unsqueeze(1)
-            halts = ((exists_after > STILL_EXISTS).sum(1) <= 3) | (t + 1 >= lengths)  # START, END and one
-            h_after = torch.where(frozen.unsqueeze(2), h, h_after)
-            return h_after, torch.where(frozen, exists, exists_after), halted | halts
+        def iterate(t: Tensor, *state: Tensor) -> State:
+            return advance(constants, *state, undrawn, undrawn, dropout=0.0)
 
-        halted = torch.zeros_like(lengths, dtype=torch.bool)
-        return traced_loop(is_running, iterate, (h, present.to(h.dtype), halted))[0]
+        return traced_loop(is_running, iterate, set_out(h, constants, lengths))[0]
 
-    def _set_out(
+    def _constants(
         self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor, T: int
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """START, tokens, END and nothing, (B, T, d), and what does not change: weights, who is there, who can
@@ -140,11 +136,10 @@ class _Merging(torch.autograd.Function):
     def forward(
         ctx: Any, h: Tensor, settings: _Settings, lengths: Tensor, *constants: Tensor
     ) -> tuple[Tensor, Tensor]:
-        exists = constants[COUNT].to(h.dtype)
-        halted, lifetime = torch.zeros_like(lengths, dtype=torch.bool), torch.zeros_like(exists)
+        h, exists, halted, iterations_left, lifetime = set_out(h, constants, lengths)
         seed = draw_seed(h.device) if settings.dropout > 0.0 else lengths.new_zeros(())
         times = torch.arange(settings.iterations, device=h.device)
-        iterations_left, states = lengths, []
+        states: list[Tensor] = []
         run = settings.graphs.run(advance, constants, replay=settings.replay, dropout=settings.dropout)
         with run as step:
             for t in range(settings.iterations):

@@ -19,6 +19,7 @@ from torch import Tensor
 from beamtree.kernels.runtime.random_bits import draw_keep
 from beamtree.parts.cell import gate
 from beamtree.pytorch.registry import has_kernels
+from beamtree.pytorch.tracing import is_compiling
 
 if TYPE_CHECKING:
     from beamtree.kernels.zoo.soft_merge import SoftMerge
@@ -88,6 +89,13 @@ def merge_softly(
     return torch.lerp(h, parent, grows.expand_as(h)), exists * (1 - absorbed)
 
 
+def set_out(h: Tensor, constants: Sequence[Tensor], lengths: Tensor) -> tuple[Tensor, ...]:
+    """The state before the first iteration: tokens, how much each exists, who has halted, how many iterations
+    a sequence has left, and how long each token has existed."""
+    exists = constants[COUNT].to(h.dtype)
+    return h, exists, torch.zeros_like(lengths, dtype=torch.bool), lengths.clone(), torch.zeros_like(exists)
+
+
 def advance(
     constants: Sequence[Tensor],
     h: Tensor,
@@ -152,7 +160,8 @@ def retreat(
 
 
 def _has_kernels(h: Tensor) -> bool:
-    return h.dtype == torch.float32 and h.shape[1] <= WIDEST and has_kernels(h.device)
+    traced = is_compiling()
+    return not traced and h.dtype == torch.float32 and h.shape[1] <= WIDEST and has_kernels(h.device)
 
 
 def _by_kernels(
