@@ -95,11 +95,15 @@ class CRvNN(TreeEncoder):
         h, constants = self._constants(leaves, lengths, start, end, leaves.shape[1] + 2)
         undrawn = lengths.new_zeros(())
 
-        def is_running(t: Tensor, h: Tensor, exists: Tensor, halted: Tensor, *_: Tensor) -> Tensor:
+        def is_running(
+            t: Tensor, h: Tensor, exists: Tensor, halted: Tensor, left: Tensor, lifetime: Tensor
+        ) -> Tensor:
             return ~halted.all()
 
-        def iterate(t: Tensor, *state: Tensor) -> State:
-            return advance(constants, *state, undrawn, undrawn, dropout=0.0)
+        def iterate(
+            t: Tensor, h: Tensor, exists: Tensor, halted: Tensor, left: Tensor, lifetime: Tensor
+        ) -> State:
+            return advance(constants, h, exists, halted, left, lifetime, undrawn, undrawn, dropout=0.0)
 
         return traced_loop(is_running, iterate, set_out(h, constants, lengths))[0]
 

@@ -162,10 +162,10 @@ def grow(
     nodes[1:first] = leaves.reshape(-1, d)
     initial = timetable.lists()
     pair_keep, merge_keep = (keep, None) if score.makes_parents else (None, keep)
-    judged = [score(nodes[some], mask) for _, some, mask in in_chunks(timetable.leaf_pairs(), pair_keep)]
+    scored = [score(nodes[some], mask) for _, some, mask in in_chunks(timetable.leaf_pairs(), pair_keep)]
     room = 2 * timetable.made  # for the pairs to come
-    scores = F.pad(torch.cat([one for one, _ in judged]), (0, room))
-    parents = [parent for _, parent in judged if parent is not None]
+    scores = F.pad(torch.cat([one for one, _ in scored]), (0, room))
+    parents = [parent for _, parent in scored if parent is not None]
     candidates = F.pad(torch.cat(parents), (0, 0, 0, room)) if parents else None
 
     windows = initial.new_empty(2, timetable.made, 4)
