@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from beamtree.errors import BeamtreeError, first_line, nearest
 from beamtree.files.bounded import read_text, shown
-from beamtree.printable import HALVES, write_json
+from beamtree.printable import HALVES, printable, write_json
 
 Settings = TypeVar("Settings")
 Table = dict[str, Any]
@@ -87,12 +87,11 @@ def _free_options(value: Any, source: str, key: str) -> Table:
     if not isinstance(value, Mapping):
         raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {shown(value)}")
     for name, option in value.items():
+        place = f"{source}: {key}.{printable(name[:80])}"
         if type(option) not in _KINDS or (type(option) is float and not math.isfinite(option)):
-            raise BeamtreeError(
-                f"{source}: {key}.{name[:80]} must be a number, text or true/false, got {shown(option)}"
-            )
+            raise BeamtreeError(f"{place} must be a number, text or true/false, got {shown(option)}")
         if type(option) is int and abs(option) > _LARGEST_INTEGER:
-            raise BeamtreeError(f"{source}: {key}.{name} must have at most 64 bits, got {shown(option)}")
+            raise BeamtreeError(f"{place} must have at most 64 bits, got {shown(option)}")
     return dict(value)
 
 

@@ -61,6 +61,10 @@ def test_missing_keys_take_their_defaults() -> None:
             {"inner": {"options": {"deep": [1]}}},
             "file.toml: inner.options.deep must be a number, text or true/false, got [1]",
         ),
+        (
+            {"inner": {"options": {"\x1b" + "x" * 5000: 2**64}}},
+            f"file.toml: inner.options.\\x1b{'x' * 79} must have at most 64 bits, got {2**64}",
+        ),
     ],
 )
 def test_a_wrong_table_is_refused_by_a_message_that_names_it(table: dict[str, Any], message: str) -> None:
