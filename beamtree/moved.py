@@ -40,7 +40,7 @@ MOVED = {
     "data.listops_sampler": "data.listops.draws",
     "data.listops_tags": "data.listops.language",
     "data.logic_language": "data.logic.language",
-    "explorer.record": "explorer.watched_search",
+    "explorer.record": "explorer.outcome",
 }
 
 

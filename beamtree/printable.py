@@ -38,15 +38,16 @@ def write_json(value: Any, **options: Any) -> str:
     try:
         text = json.dumps(value, allow_nan=False, **options)
     except ValueError:
-        text = json.dumps(_finite(value), allow_nan=False, **options)
+        text = json.dumps(finite(value), allow_nan=False, **options)
     return _STEERING_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same lists and tables, with None for numbers that JSON does not have."""
     if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return list(map(_finite, value))
+        return list(map(finite, value))
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

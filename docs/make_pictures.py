@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from beamtree import BeamTrees, load_model
-from beamtree.explorer.watched_search import SearchRecord, record_search
+from beamtree.explorer.outcome import SearchRecord, record_search
 
 MODEL = "listops-ebt-grc"
 LONG = "[SM 4 [MAX 2 9 [MIN 4 7 ] 0 ] [MED 1 8 5 ] ]"

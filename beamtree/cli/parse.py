@@ -73,7 +73,7 @@ def parse(
     from beamtree.classifier.model import find_model, load_model
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
     from beamtree.cli.streaming import LineJob, survey
-    from beamtree.explorer.standalone import view_lines, write_page
+    from beamtree.explorer.pages import view_lines, write_page
     from beamtree.processes.ranks import Processes
 
     source = _choose_source(texts, file)

@@ -9,22 +9,31 @@ from typing import Annotated, Any
 import beamtree
 from beamtree.classifier.model import TreeClassifier
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.explorer.description import describe_model
-from beamtree.explorer.examples import examples_for
-from beamtree.explorer.limits import Limits
+from beamtree.explorer.models import describe_model, examples_for
+from beamtree.explorer.pages import Asset, read_assets
 from beamtree.explorer.view import make_view
-from beamtree.explorer.work import BusyError, ClientLeftError, TooSlowError, Workshop
+from beamtree.explorer.work import BusyError, ClientLeftError, Limits, TooSlowError, Workshop
 
 try:
     from fastapi import Depends, FastAPI, Query, Request, Response
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
 
+    from beamtree.explorer.api import (
+        DOCUMENTED,
+        ErrorAnswer,
+        Examples,
+        Models,
+        Problem,
+        PublicLimits,
+        View,
+        ViewRequest,
+        busy,
+        problem_of,
+        too_slow,
+    )
     from beamtree.explorer.api_page import STYLE, STYLE_ADDRESS, write_api_page
-    from beamtree.explorer.assets import Asset, read_assets
     from beamtree.explorer.guard import Guard
-    from beamtree.explorer.problems import DOCUMENTED, Problem, busy, problem_of, too_slow
-    from beamtree.explorer.schemas import ErrorAnswer, Examples, Models, View, ViewRequest
 except ImportError as error:
     raise MissingExtraError("the tree explorer", "web") from error
 
@@ -67,10 +76,7 @@ def create_app(
     @app.get("/api/models", response_model=None, responses=_answers(Models))
     async def models_served() -> Response:
         """The models served, the default first, and the limits on a request."""
-        public = {
-            key: getattr(limits, key)
-            for key in ("max_tokens", "max_beam_size", "max_request_bytes", "seconds")
-        }
+        public = {name: getattr(limits, name) for name in PublicLimits.model_fields}
         return _json({"version": beamtree.__version__, "limits": public, "models": cards})
 
     @app.get("/api/examples", response_model=None, responses=_answers(Examples, "no_such_model", "invalid"))
@@ -137,8 +143,7 @@ def _find(models: Mapping[str, TreeClassifier], name: str) -> tuple[str, TreeCla
 def _serve_pages(app: FastAPI) -> None:
     assets = read_assets()
     pages = {f"/static/{name}": asset for name, asset in assets.items() if name != "index.html"}
-    if "index.html" in assets:
-        pages["/"] = assets["index.html"]
+    pages["/"] = assets["index.html"]
     pages[STYLE_ADDRESS] = Asset("text/css; charset=utf-8", STYLE.encode())
     pages["/api"] = Asset("text/html; charset=utf-8", write_api_page(app.openapi()).encode())
 
@@ -157,9 +162,9 @@ def _handle_errors(app: FastAPI) -> None:
     async def refuse(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return _say(Problem(422, "invalid", "The body is not JSON."))
+            return Problem(422, "invalid", "The body is not JSON.").answer()
         place = ".".join(str(part) for part in first["loc"][1:])[:200]
-        return _say(Problem(422, "invalid", f"{place or 'The request'}: {first['msg']}"))
+        return Problem(422, "invalid", f"{place or 'The request'}: {first['msg']}").answer()
 
     @app.exception_handler(HTTPException)
     async def explain(_: Request, error: HTTPException) -> Response:
@@ -168,15 +173,11 @@ def _handle_errors(app: FastAPI) -> None:
             405: ("method_not_allowed", "This address knows other methods."),
         }
         code, message = messages.get(error.status_code, ("bad_request", "The request could not be read."))
-        return _say(Problem(error.status_code, code, message, headers=dict(error.headers or {})))
+        return Problem(error.status_code, code, message, headers=dict(error.headers or {})).answer()
 
     @app.exception_handler(Problem)
     async def tell(_: Request, problem: Problem) -> Response:
-        return _say(problem)
-
-
-def _say(problem: Problem) -> Response:
-    return Response(problem.body(), problem.status, problem.headers, "application/json")
+        return problem.answer()
 
 
 def _json(content: Any) -> Response:

@@ -13,8 +13,8 @@ from collections.abc import Collection
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from beamtree.explorer.limits import Limits
-from beamtree.explorer.problems import Problem, internal
+from beamtree.explorer.api import Problem, internal
+from beamtree.explorer.work import Limits
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -65,12 +65,12 @@ class Guard:
             if body is not None:
                 await self.app(scope, _replay(body, receive), send_guarded)
         except Problem as problem:
-            await _answer(problem, send_guarded)
+            await problem.answer()(scope, receive, send_guarded)
         except Exception as error:
             log.error("%s %r failed: %s", scope["method"], scope["path"], type(error).__name__)
             log.debug("the trace of it", exc_info=True)
             if not begun:
-                await _answer(internal(), send_guarded)
+                await internal().answer()(scope, receive, send_guarded)
 
     def _check_host(self, host: str) -> None:
         found = _HOST.fullmatch(host)
@@ -126,16 +126,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return receive_again
-
-
-async def _answer(problem: Problem, send: Send) -> None:
-    body = problem.body()
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **problem.headers}
-    await send(
-        {
-            "type": "http.response.start",
-            "status": problem.status,
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})

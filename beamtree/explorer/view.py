@@ -11,10 +11,9 @@ from torch import Tensor
 
 from beamtree.classifier.model import TreeClassifier
 from beamtree.data.task import Tokens
-from beamtree.explorer.description import describe_model, explain_kind
-from beamtree.explorer.outcome import run_model
+from beamtree.explorer.models import describe_model, explain_kind
+from beamtree.explorer.outcome import SearchRecord, run_model
 from beamtree.explorer.sentences import Reading, read_texts
-from beamtree.explorer.watched_search import SearchRecord
 from beamtree.trees.agreement import Agreement
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.brackets import write_brackets

@@ -1,4 +1,5 @@
-"""Computations in threads of their own: few at a time, none longer than allowed, none for a client that left.
+"""What a request may cost, and its computation in a thread of its own: few at a time, none longer than
+allowed, none for a client that left.
 
 A computation that is no longer wanted is stopped as Ctrl-C stops a program: an exception is raised between
 two of its bytecodes. It reaches every encoder, whatever its loop, within one of its tensor operations.
@@ -6,14 +7,37 @@ two of its bytecodes. It reaches every encoder, whatever its loop, within one of
 
 import asyncio
 import ctypes
+import math
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from beamtree.explorer.limits import Limits
+from beamtree.errors import BeamtreeError
 
 _LOOK_EVERY = 0.1  # seconds between two looks whether the client is still there
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_tokens: int = 1000  # of a sentence
+    max_beam_size: int = 20
+    max_request_bytes: int = 65536
+    seconds: float = 20.0  # of one computation; a request waits at most as long for its turn
+    # Computations at once. They hold the interpreter's lock most of the time: more would only wait for it.
+    workers: int = field(default_factory=lambda: min(4, os.cpu_count() or 1))
+    waiting: int = 16  # requests that may wait for a worker
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            least = 0 if limit.name == "waiting" else 1 if limit.name != "seconds" else 0.001
+            value = getattr(self, limit.name)
+            if not least <= value < math.inf:
+                raise BeamtreeError(
+                    f"the limit {limit.name} must be at least {least} and finite, got {value}"
+                )
 
 
 class BusyError(Exception):
@@ -69,9 +93,8 @@ class Computation:
         with self._lock:
             if not self._wanted:
                 return
-            self._running = (
-                True  # not before: an exception raised outside of `_run` would end in nobody's hands
-            )
+            # Not before: an exception raised outside of `_run` would end in nobody's hands.
+            self._running = True
         try:
             self.result = self._call()
         except Exception as error:

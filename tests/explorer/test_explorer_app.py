@@ -16,13 +16,12 @@ from fastapi.testclient import TestClient
 import beamtree.explorer.app as explorer
 from beamtree.data.own import OwnFormat
 from beamtree.errors import BeamtreeError
+from beamtree.explorer.api import DOCUMENTED, Examples, Models, View
 from beamtree.explorer.app import create_app
-from beamtree.explorer.assets import read_assets
-from beamtree.explorer.examples import examples_for
 from beamtree.explorer.guard import SECURITY_HEADERS
-from beamtree.explorer.limits import Limits
-from beamtree.explorer.problems import DOCUMENTED
-from beamtree.explorer.schemas import Examples, Models, View
+from beamtree.explorer.models import examples_for
+from beamtree.explorer.pages import read_assets
+from beamtree.explorer.work import Limits
 
 HERE = "http://127.0.0.1:8765"
 LIMITS = Limits(max_tokens=50, max_beam_size=6, max_request_bytes=2000, seconds=10, workers=2, waiting=4)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from beamtree.explorer.problems import DOCUMENTED
+from beamtree.explorer.api import DOCUMENTED
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explorer.md").read_text(encoding="utf-8")
 

@@ -23,9 +23,8 @@ from typer.testing import CliRunner
 
 from beamtree.classifier.model import save_model
 from beamtree.cli import app
-from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.explorer.catalog import load_models
-from beamtree.explorer.server import run
+from beamtree.errors import BeamtreeError
+from beamtree.explorer.models import load_models
 
 LIMITS = [
     "--max-tokens",
@@ -192,21 +191,16 @@ def test_what_cannot_be_served_is_told_in_a_sentence(options: list[str], message
     assert "Traceback" not in result.stderr
 
 
-def test_a_missing_package_is_named_by_its_extra() -> None:
+@pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
+def test_a_missing_package_is_named_by_its_extra(package: str) -> None:
     code = (
-        "import sys; sys.modules['fastapi'] = None\n"
+        f"import sys; sys.modules[{package!r}] = None\n"
         "from beamtree.cli import app; app(['serve', '--port', '0'], prog_name='beamtree')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     expected = "beamtree: the tree explorer needs an optional dependency: pip install 'beamtree[web]'\n"
     assert done.stderr == expected
-
-
-def test_a_missing_uvicorn_is_named_by_its_extra_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with socket.socket() as unused, pytest.raises(MissingExtraError, match=r"beamtree\[web\]"):
-        run(None, unused)
 
 
 def test_models_are_named_by_their_folders_and_nothing_above(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from beamtree.classifier.parsing import Parsed, parse_lines
 from beamtree.data.listops import sample_expressions
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.errors import BeamtreeError
-from beamtree.explorer.schemas import View
+from beamtree.explorer.api import View
 from beamtree.explorer.sentences import TooLongError, UnreadableInputError
 from beamtree.explorer.view import make_view
 from beamtree.trees.agreement import Agreement

@@ -35,7 +35,7 @@ LONG = (8 << 20) - 100  # characters of a line that is just read
 
 def prepare() -> None:
     """What a process holds before it meets a file: everything is imported, and a model has been used."""
-    import beamtree.explorer.catalog
+    import beamtree.explorer.models
     import beamtree.training.run  # noqa: F401
 
     for name in TASKS:

@@ -17,7 +17,7 @@ from selenium import webdriver
 from beamtree.classifier.model import load_model
 from beamtree.data.own import OwnFormat
 from beamtree.explorer.app import create_app
-from beamtree.explorer.limits import Limits
+from beamtree.explorer.work import Limits
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""The explorer's page as one file that needs no server: its modules, style and views inlined.
+"""The page: its files for a server, read once, and as one file that needs no server, all of it and the views
+inlined.
 
 The page's modules import each other by lines `import { … } from "./name.js";` and no two declare the same
 name, so putting one after the other, imports and `export` left out, is all the bundling there is.
@@ -11,20 +12,40 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from beamtree.classifier.model import TreeClassifier
 from beamtree.classifier.parsing import MAX_LENGTH, Unparsed, read_sentences
 from beamtree.errors import BeamtreeError
-from beamtree.explorer.assets import PAGE
 from beamtree.explorer.view import make_view
 from beamtree.printable import printable, write_json
 
+PAGE = Path(__file__).resolve().parent / "page"
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 _STYLE = '<link rel="stylesheet" href="static/style.css">'
 _SCRIPT = '<script type="module" src="static/app.js"></script>'
 _ICON = '<link rel="icon" href="static/icon.svg" type="image/svg+xml">'
 _END = "</body>\n</html>"
+
+
+class Asset(NamedTuple):
+    kind: str
+    content: bytes
+
+
+def read_assets(folder: Path = PAGE) -> dict[str, Asset]:
+    """The files of a folder by their paths in it, of known kinds only: no request touches the disk."""
+    return {
+        path.relative_to(folder).as_posix(): Asset(_KINDS[path.suffix], path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in _KINDS and path.is_file()
+    }
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from beamtree.classifier.model import save_model
 from beamtree.classifier.parsing import Unparsed
 from beamtree.cli import app
 from beamtree.data.logic import task as logic
-from beamtree.explorer.assets import PAGE
-from beamtree.explorer.standalone import Viewed, bundle_modules, view_lines, write_page
+from beamtree.explorer.pages import PAGE, Viewed, bundle_modules, view_lines, write_page
 from beamtree.explorer.view import make_view
 
 LINES = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[MAX 2", "5", "<script>alert('x')</script>"]
@@ -143,7 +142,7 @@ def test_the_page_keeps_to_what_the_bundling_can_do() -> None:
 def test_a_page_without_its_marks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("style.css", "app.js", "icon.svg", "index.html"):
         (tmp_path / name).write_text("")
-    monkeypatch.setattr("beamtree.explorer.standalone.PAGE", tmp_path)
+    monkeypatch.setattr("beamtree.explorer.pages.PAGE", tmp_path)
     with pytest.raises(ValueError, match="must contain"):
         list(write_page([], "nothing"))
 

@@ -1,0 +1,246 @@
+"""What the API takes and says: the shape of every request and answer, and every error with its status."""
+
+import json
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from beamtree.errors import BeamtreeError
+from beamtree.explorer.sentences import TooLongError, UnreadableInputError, Where
+
+_LATER = {"Retry-After": "2"}  # seconds
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1.000001)]
+
+
+class ViewRequest(BaseModel):
+    """What to look at."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"examples": [{"texts": ["[MAX 2 9 [MIN 4 7 ] 0 ]"]}]}
+    )
+
+    model: str | None = Field(None, max_length=200, description="Name of a model; the first one if left out.")
+    texts: list[str] = Field(
+        min_length=1, max_length=2, description="One text, or two sentences for a task on pairs."
+    )
+    beam_size: int | None = Field(None, ge=1, description="Beams to search with; as trained if left out.")
+
+
+class ModelCard(BaseModel):
+    name: str
+    task: str
+    encoder: str
+    sentences: int
+    labels: list[str]
+    beam_size: int | None
+    kind: Literal["search", "tree", "none"]
+    parameters: int
+    settings: dict[str, Any]
+    figures: dict[str, Any]
+
+
+class PublicLimits(BaseModel):
+    max_tokens: int
+    max_beam_size: int
+    max_request_bytes: int
+    seconds: float
+
+
+class Models(BaseModel):
+    version: str
+    limits: PublicLimits
+    models: list[ModelCard]
+
+
+class Example(BaseModel):
+    title: str
+    texts: list[str]
+
+
+class Examples(BaseModel):
+    model: str
+    examples: list[Example]
+
+
+class LabelProbability(BaseModel):
+    label: str
+    probability: Share
+
+
+class Prediction(BaseModel):
+    label: str
+    probability: Share
+    probabilities: list[LabelProbability]
+
+
+class Structure(BaseModel):
+    """Columns with an entry for each of the n−1 merges; leaf i is i, the node of step t is n + t."""
+
+    left: list[Count]
+    right: list[Count]
+    start: list[Count]
+    end: list[Count]
+    height: list[Count]
+
+
+class Nodes(Structure):
+    score: list[float | None] | None = Field(description="Of the merged pair.")
+    probability: list[Share | None] | None = Field(description="Among the beam's pairs when it was chosen.")
+    in_gold: list[bool] | None = Field(description="Whether the gold tree has the span too.")
+
+
+class Beam(BaseModel):
+    weight: Share
+    log_score: float | None
+    brackets: str
+    merges: list[Count]
+    same_tree_as: int | None = Field(description="An earlier beam with the same tree.")
+    nodes: Nodes
+
+
+class Agreement(BaseModel):
+    shared: int
+    spans: int
+    f1: Share | None
+    exact: bool
+
+
+class Gold(BaseModel):
+    brackets: str
+    nodes: Structure
+    agreement: list[Agreement]
+
+
+class Search(BaseModel):
+    """Every slot of every step; all candidates follow from it, as docs/explorer.md says."""
+
+    beam_size: int
+    steps: int
+    leaf_scores: list[float | None]
+    parent: list[list[int]] = Field(description="Slot of the step before, −1 for an empty slot.")
+    position: list[list[int | None]]
+    log_score: list[list[float | None]]
+    left_score: list[list[float | None]]
+    right_score: list[list[float | None]]
+    log_z: list[list[float | None]]
+    final: list[int]
+
+
+class Sentence(BaseModel):
+    text: str
+    tokens: list[str]
+    ranges: list[tuple[int, int]]
+    unknown: list[int]
+    beams: list[Beam]
+    gold: Gold | None
+    search: Search | None
+
+
+class View(BaseModel):
+    format: int
+    model: ModelCard
+    seconds: float
+    prediction: Prediction
+    answer: str | None
+    note: str | None
+    sentences: list[Sentence]
+
+
+class Place(BaseModel):
+    text: int
+    token: int | None
+    start: int
+    end: int
+
+
+class Error(BaseModel):
+    status: int
+    code: str
+    message: str
+    where: Place | None
+
+
+class ErrorAnswer(BaseModel):
+    error: Error
+
+
+class Problem(Exception):  # noqa: N818 (it is what the answer says, not always a mistake)
+    """An answer other than the one asked for: `{"error": {status, code, message, where}}`."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        where: Where | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.where = status, code, message, where
+        self.headers = headers or {}
+
+    def answer(self) -> Response:
+        error = {
+            "status": self.status,
+            "code": self.code,
+            "message": self.message,
+            "where": None if self.where is None else self.where._asdict(),
+        }
+        return Response(
+            json.dumps({"error": error}), self.status, self.headers, media_type="application/json"
+        )
+
+
+class Documented(NamedTuple):
+    status: int
+    code: str
+    when: str
+
+
+DOCUMENTED = (
+    Documented(
+        400, "bad_request", "The request is not HTTP as it should be, or names a host that is not served."
+    ),
+    Documented(404, "not_found", "There is nothing at this address."),
+    Documented(404, "no_such_model", "The model is not one of those served."),
+    Documented(405, "method_not_allowed", "The address knows other methods."),
+    Documented(408, "too_late", "The body of the request did not come in time."),
+    Documented(413, "too_large", "The request has more bytes than allowed."),
+    Documented(413, "too_long", "A text has more tokens than allowed; `where` is the first too many."),
+    Documented(415, "not_json", "The body is not declared as application/json."),
+    Documented(422, "invalid", "A field of the request is missing, unknown or out of range."),
+    Documented(422, "unreadable", "A text is not in the task's language; `where` says which token."),
+    Documented(429, "busy", "Too many requests at once; the header Retry-After says when to come back."),
+    Documented(431, "too_large", "The address and the headers have more bytes than allowed."),
+    Documented(500, "internal", "A mistake of the server's own."),
+    Documented(
+        503, "too_slow", "The computation took longer than allowed and was stopped; Retry-After as for 429."
+    ),
+)
+
+
+def problem_of(error: BeamtreeError) -> Problem:
+    """What to answer to a request that asked for this."""
+    if isinstance(error, TooLongError):
+        return Problem(413, "too_long", str(error), error.where)
+    if isinstance(error, UnreadableInputError):
+        return Problem(422, "unreadable", str(error), error.where)
+    return Problem(422, "invalid", str(error))
+
+
+def busy() -> Problem:
+    message = "The explorer is busy with other requests: try again in a moment."
+    return Problem(429, "busy", message, headers=_LATER)
+
+
+def too_slow(seconds: float) -> Problem:
+    message = f"Stopped after {seconds:g} s, the time limit: try a shorter text or fewer beams."
+    return Problem(503, "too_slow", message, headers=_LATER)
+
+
+def internal() -> Problem:
+    return Problem(
+        500, "internal", "The explorer failed at this request. It is a mistake of its own, not yours."
+    )

@@ -1,0 +1,126 @@
+"""The models of one explorer: loaded, described, with texts to try. None tells of the machine's folders."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from functools import cache
+from typing import Any, NamedTuple
+
+from beamtree.classifier.inference import choose_device
+from beamtree.classifier.model import TreeClassifier, find_model, load_model, shipped_models
+from beamtree.data.listops.draws import sample_expressions
+from beamtree.errors import BeamtreeError
+from beamtree.explorer.outcome import is_watched
+from beamtree.printable import finite
+
+_FIGURES = ("epoch", "train_accuracy", "dev_accuracy")
+
+
+class Ready(NamedTuple):
+    title: str
+    texts: tuple[str, ...]
+
+
+_LISTOPS = (
+    Ready("a flat list", ("[MAX 2 9 4 7 0 ]",)),
+    Ready("a list in a list", ("[MAX 2 9 [MIN 4 7 ] 0 ]",)),
+    Ready("three levels", ("[SM 4 [MAX 2 9 [MIN 4 7 ] 0 ] [MED 1 8 5 ] ]",)),
+    Ready("a single digit", ("5",)),
+)
+_LOGIC = (
+    Ready("a part of it", ("( a ( and b ) )", "a")),
+    Ready("de Morgan", ("( not ( a ( or b ) ) )", "( ( not a ) ( and ( not b ) ) )")),
+    Ready("nothing in common", ("( c ( and ( not d ) ) )", "( d ( and ( not c ) ) )")),
+)
+_SENTENCES = (
+    Ready("short", ("a gripping film with a weak ending",)),
+    Ready("negated", ("I did not expect to like it, but I could not look away.",)),
+)
+_PAIRS = (
+    Ready("follows", ("A man plays the guitar on a stage.", "A man is making music.")),
+    Ready("contradicts", ("Two dogs run through the snow.", "The dogs are asleep.")),
+    Ready("a question twice", ("How do I learn to play chess?", "What is the best way to learn chess?")),
+)
+_RANDOM = ((1, 50), (1, 100), (2, 99), (6, 83))  # so many expressions of so many tokens, in one list
+
+
+def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, TreeClassifier]:
+    """The models of these folders and names, or all that come with beamtree; named by their last folder."""
+    models: dict[str, TreeClassifier] = {}
+    for path in list(wanted) or shipped_models():
+        folder = find_model(path).resolve()
+        name = folder.parent.name if folder.name == "best" else folder.name
+        number, unique = 2, name
+        while unique in models:
+            unique, number = f"{name}-{number}", number + 1
+        models[unique] = load_model(path, device=choose_device(device))
+    if not models:
+        raise BeamtreeError("beamtree comes without a model here: name a model folder or a run folder")
+    return models
+
+
+def describe_model(name: str, model: TreeClassifier) -> dict[str, Any]:
+    """Plain JSON values; nothing of it tells where on the machine the model lies."""
+    settings = asdict(model.settings)
+    return {
+        "name": name,
+        "task": model.task.name,
+        "encoder": settings.pop("encoder"),
+        "sentences": model.task.sentences,
+        "labels": list(model.task.labels),
+        "beam_size": getattr(model.encoder, "beam_size", None),
+        "kind": kind_of(model),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "settings": finite(settings),
+        "figures": {key: model.notes[key] for key in _FIGURES if _is_figure(model.notes.get(key))},
+    }
+
+
+def _is_figure(value: Any) -> bool:
+    """Notes may be a stranger's."""
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def kind_of(model: TreeClassifier) -> str:
+    """`search`: trees with all steps that led to them; `tree`: trees only; `none`: a prediction only."""
+    if is_watched(model):
+        return "search"
+    return "tree" if model.builds_trees else "none"
+
+
+def explain_kind(model: TreeClassifier) -> str | None:
+    """A sentence for people on what a view of this model lacks."""
+    kind, name = kind_of(model), model.settings.encoder
+    if kind == "none":
+        return f"The encoder {name} builds no tree: there is a prediction only."
+    if kind == "tree":
+        return f"The encoder {name} shows its trees, but not the steps that led to them."
+    return None
+
+
+def examples_for(model: TreeClassifier) -> list[Ready]:
+    """Those whose words the model knows; one that learnt from a user's own files may know none."""
+    return [ready for ready in _examples_of(model.task.name, model.task.sentences) if _is_known(ready, model)]
+
+
+def _is_known(ready: Ready, model: TreeClassifier) -> bool:
+    tokens = [token for text in ready.texts for token in model.task.tokenize(text)]
+    return 2 * sum(token in model.vocabulary for token in tokens) >= len(tokens)
+
+
+@cache
+def _examples_of(task: str, sentences: int) -> tuple[Ready, ...]:
+    if task == "listops":
+        return (*_LISTOPS, *(_random_list(*sizes) for sizes in _RANDOM))
+    if task == "logic":
+        return _LOGIC
+    return _SENTENCES if sentences == 1 else _PAIRS
+
+
+def _random_list(count: int, length: int) -> Ready:
+    # A short expression is quick to draw, and a list of several is as good as a long one.
+    drawn = sample_expressions(count, seed=length, min_length=length, max_length=length)
+    tokens = [token for example in drawn for token in example.sentences[0]]
+    if count > 1:
+        tokens = ["[SM", *tokens, "]"]
+    return Ready(f"{len(tokens)} tokens", (" ".join(tokens),))
