@@ -30,12 +30,12 @@ class StepGraphs(GraphCache["_ReplayedStep"]):
     def __init__(self, capacity: int = 8) -> None:
         super().__init__(capacity)
 
-    def run(self, step: Step, constants: Sequence[Tensor], *, replay: bool, **options: Hashable) -> "Run":
+    def run(self, step: Step, constants: Sequence[Tensor], *, replay: bool, **options: Hashable) -> "StepRun":
         """`step` with its constants filled in, to be called in a `with`, always with the same shapes.
 
         With `replay` it runs as a graph where it can: on a GPU, unless the caller is capturing one.
         """
-        return Run(self, step, constants, replay, options)
+        return StepRun(self, step, constants, replay, options)
 
     def find_step(
         self, step: Step, constants: Sequence[Tensor], inputs: Sequence[Tensor], options: dict[str, Hashable]
@@ -45,7 +45,7 @@ class StepGraphs(GraphCache["_ReplayedStep"]):
         return self.find(key, lambda: _ReplayedStep(partial(step, **options), constants, inputs))
 
 
-class Run:
+class StepRun:
     """A step in use. It and `constants`, which it reads and adds to, are valid inside the `with` only."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Run:
         self._replayed: _ReplayedStep | None = None
         self._turn: Generator[None, None, None] | None = None
 
-    def __enter__(self) -> "Run":
+    def __enter__(self) -> "StepRun":
         return self
 
     def __exit__(

@@ -127,7 +127,7 @@ class _Pass:
     waits = True
 
 
-class _Reading(nn.Module):
+class _AsModule(nn.Module):
     """The computation as a module, so that its parameters can be replaced during a call."""
 
     def __init__(self, computation: Computation, reads: nn.ModuleList) -> None:
@@ -149,7 +149,7 @@ class _Captured:
         # not leave its own: so the parameters are other leaves here, of the same memory.
         weights = {name: w.detach().requires_grad_(w.requires_grad) for name, w in reads.named_parameters()}
         wanted = [tensor for tensor in (*self.inputs, *weights.values()) if tensor.requires_grad]
-        called = _Reading(computation, reads)
+        called = _AsModule(computation, reads)
         held: list[Tensor] = []
         self.grad_outputs: list[Tensor] = []
         self.differentiable: list[bool] = []

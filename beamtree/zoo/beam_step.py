@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
         return Candidates(*(part[:, -k:] for part in self))
 
 
-class Made(NamedTuple):
+class MadeParents(NamedTuple):
     """What one step makes: the parent in every surviving beam, and the beam it comes from."""
 
     parent: Tensor  # (B, K, d)
@@ -96,7 +96,7 @@ class LiveBeams:
         """(B, K, d), best first, as `trees` and `nodes` have them."""
         return _pick(self.states[:, :, 0], self._order()[1])
 
-    def nodes(self, made: list[Made]) -> Tensor:
+    def nodes(self, made: list[MadeParents]) -> Tensor:
         """(B, K, n−1, d) the inner nodes of each beam by step, zero where there is none."""
         beam, found = self._order()[1], list[Tensor]()
         exists = _pick(self.merges, beam) >= 0

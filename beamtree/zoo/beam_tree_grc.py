@@ -23,7 +23,7 @@ from beamtree.pytorch.registry import has_kernels
 from beamtree.pytorch.tracing import is_exporting, untraced
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
-from beamtree.zoo.beam_step import Candidates, LiveBeams, Made, Step, splice, take
+from beamtree.zoo.beam_step import Candidates, LiveBeams, MadeParents, Step, splice, take
 from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, merge_by_choice, with_zero_gradients
 
 
@@ -90,7 +90,7 @@ class BeamTreeGRC(TreeEncoder):
         if not self.plain:
             grown = self._recurse(leaves, lengths, need_nodes=True)
             return Forest(leaves, grown.nodes, grown.vectors, grown.trees())
-        made: list[Made] = []
+        made: list[MadeParents] = []
         beams = self.search(leaves, lengths, made)
         nodes, roots = beams.nodes(made), beams.roots()
         if x.shape[1] == 1:
@@ -115,7 +115,7 @@ class BeamTreeGRC(TreeEncoder):
         )
 
     @untraced
-    def search(self, leaves: Tensor, lengths: Tensor, made: list[Made] | None = None) -> LiveBeams:
+    def search(self, leaves: Tensor, lengths: Tensor, made: list[MadeParents] | None = None) -> LiveBeams:
         """From the leaves (B, n, d) to the beams that are left, every pair's parent made at every step.
 
         `made`, where given, takes what each step makes.
@@ -131,7 +131,7 @@ class BeamTreeGRC(TreeEncoder):
             chosen = candidates.best(K, noise)
             parent = take(parents, chosen.beam, chosen.position)
             if made is not None:
-                made.append(Made(parent, chosen.beam))
+                made.append(MadeParents(parent, chosen.beam))
             beams.follow(chosen, splice(beams.states, chosen, parent, step), step)
         return beams
 
@@ -185,7 +185,7 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
         return self.training
 
     @untraced
-    def search(self, leaves: Tensor, lengths: Tensor, made: list[Made] | None = None) -> LiveBeams:
+    def search(self, leaves: Tensor, lengths: Tensor, made: list[MadeParents] | None = None) -> LiveBeams:
         if made is not None:
             raise ValueError("in training the soft beam of BT-GRC OS is no tree and has no inner nodes")
         n, K = leaves.shape[1], self.beam_size

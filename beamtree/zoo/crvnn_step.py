@@ -29,7 +29,7 @@ STILL_EXISTS = 0.1
 WIDEST = 512  # tokens of a row of neighbours, which a program of our kernels has all at once
 
 
-class Weights(NamedTuple):
+class CRvNNWeights(NamedTuple):
     conv_weight: Tensor
     conv_bias: Tensor
     scorer_weight: Tensor
@@ -42,7 +42,7 @@ class Weights(NamedTuple):
     norm_bias: Tensor
 
 
-COUNT = len(Weights._fields)
+COUNT = len(CRvNNWeights._fields)
 
 
 def neighbours(exists: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ def merge_softly(
     keep: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """h (B, T, d) and existence (B, T) after one iteration, for all sequences."""
-    w = Weights(*weights)
+    w = CRvNNWeights(*weights)
     d = h.shape[-1]
     left_of, right_of = neighbours(exists)
     left, right = left_of @ h, right_of @ h
@@ -146,7 +146,7 @@ def retreat(
     if _has_kernels(h):
         with torch.cuda.device_of(h):
             merge = _by_kernels(constants, h, exists, seed, time, dropout, slopes=True)
-            sums = Weights(*constants[COUNT + 2 :])
+            sums = CRvNNWeights(*constants[COUNT + 2 :])
             return merge.differentiate(halted, d_h.contiguous(), d_exists.contiguous(), sums)
     keep = _draw_keep(seed, time, h, dropout)
     frozen = halted.unsqueeze(1)
@@ -177,10 +177,8 @@ def _by_kernels(
     from beamtree.kernels.zoo.soft_merge import SoftMerge
 
     *weights, present, absorbable = (tensor.contiguous() for tensor in constants[: COUNT + 2])
-    options = {"dropout": dropout, "eps": EPS}
-    return SoftMerge(
-        Weights(*weights), h.contiguous(), exists, present, absorbable, seed, time, slopes=slopes, **options
-    )
+    merged = CRvNNWeights(*weights), h.contiguous(), exists, present, absorbable, seed, time
+    return SoftMerge(*merged, slopes=slopes, dropout=dropout, eps=EPS)
 
 
 def _draw_keep(seed: Tensor, time: Tensor, h: Tensor, dropout: float) -> Tensor | None:

@@ -21,7 +21,7 @@ from beamtree.pytorch.loops import State, at, check_exported, traced_loop
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
 from beamtree.pytorch.tracing import is_exporting, untraced
 from beamtree.trees.beam_trees import BeamTrees
-from beamtree.zoo.ordered_memory_step import Weights, advance, retreat
+from beamtree.zoo.ordered_memory_step import COUNT, MemoryWeights, advance, retreat
 from beamtree.zoo.tree_encoder import row
 
 # Beyond this many numbers in the memory, a step's kernels are long enough to hide their launches.
@@ -140,12 +140,12 @@ class OrderedMemory(nn.Module):
         memory, p = leaves.new_zeros(slots, B, d), leaves.new_zeros(slots, B)
         return traced_loop(is_running, read, (memory, first.repeat(slots, 1, 1), p, first.clone()))[-1]
 
-    def _weights(self, wide: torch.dtype) -> Weights:
+    def _weights(self, wide: torch.dtype) -> MemoryWeights:
         w1, w2 = cast(nn.Linear, self.cell["w1"]), cast(nn.Linear, self.cell["w2"])
         modules = (self.key.linear, self.key.norm, self.beta, w1, w2, self.memory_norm)
         parts = [part.to(wide) for module in modules for part in read_part(module)]
         parts[6:7] = parts[6].chunk(2, 1)
-        return Weights(*(part.contiguous() for part in parts))  # as the kernels read them
+        return MemoryWeights(*(part.contiguous() for part in parts))  # as the kernels read them
 
     def extra_repr(self) -> str:
         return (
@@ -196,8 +196,7 @@ class _Reading(torch.autograd.Function):
     def backward(ctx: Any, d_outputs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         leaves, queries, seed, *saved = ctx.saved_tensors
-        count = len(Weights._fields)
-        weights, flat = saved[:count], saved[count:]
+        weights, flat = saved[:COUNT], saved[COUNT:]
         states = [flat[i : i + 3] for i in range(0, len(flat), 3)]
         d_leaves, d_queries = torch.empty_like(leaves), torch.zeros_like(queries)
         d_memory, d_candidates, d_p = (torch.zeros_like(part) for part in states[0])
@@ -213,7 +212,7 @@ class _Reading(torch.autograd.Function):
                     leaves[t], queries[t], *states[t - 1], states[t][1],
                     d_memory, d_candidates, d_p, seed, times[t],
                 )  # fmt: skip
-            d_weights = [total.clone() for total in step.constants[count:]]
+            d_weights = [total.clone() for total in step.constants[COUNT:]]
         d_leaves[0] = d_outputs[0] + d_candidates.sum(0)
         return d_leaves, d_queries, None, None, None, None, *d_weights
 

@@ -31,7 +31,7 @@ WIDEST = 512  # features of a row, which a program of our kernels has all at onc
 UNREACHED = 1e-5  # a slot that less of the previous attention leads to is closed
 
 
-class Weights(NamedTuple):
+class MemoryWeights(NamedTuple):
     key_weight: Tensor
     key_bias: Tensor
     key_norm_weight: Tensor
@@ -47,6 +47,7 @@ class Weights(NamedTuple):
     norm_bias: Tensor
 
 
+COUNT = len(MemoryWeights._fields)
 ATTENTION = 6  # the first weights serve the attention, the others the cell
 
 
@@ -123,7 +124,7 @@ def advance(
     memory_dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(memory, candidates, p) after reading one more token x (B, d)."""
-    w = Weights(*constants)
+    w = MemoryWeights(*constants)
     d = x.shape[-1]
     keeps = draw_masks(seed, time, memory, dropout=dropout, memory_dropout=memory_dropout)
     if _has_kernels(x):
@@ -168,7 +169,7 @@ def retreat(
 
     The constants are the weights and then the sums of their gradients, which this adds to.
     """
-    w, sums = Weights(*constants[: len(Weights._fields)]), Weights(*constants[len(Weights._fields) :])
+    w, sums = MemoryWeights(*constants[:COUNT]), MemoryWeights(*constants[COUNT:])
     keeps = draw_masks(seed, time, memory, dropout=dropout, memory_dropout=memory_dropout)
     if _has_kernels(x):
         with torch.cuda.device_of(x):
@@ -209,7 +210,7 @@ def _has_kernels(x: Tensor) -> bool:
 
 
 def _by_kernels(
-    w: Weights,
+    w: MemoryWeights,
     x: Tensor,
     query: Tensor,
     memory: Tensor,
@@ -226,8 +227,8 @@ def _by_kernels(
 
 
 def _differentiate_slots(
-    w: Weights,
-    sums: Weights,
+    w: MemoryWeights,
+    sums: MemoryWeights,
     x: Tensor,  # (B, d)
     left: Tensor,  # (m, B, d): x, then what each open slot but the last came to
     right: Tensor,  # (m, B, d): the memory

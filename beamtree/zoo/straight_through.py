@@ -114,7 +114,7 @@ def _parts(parameters: tuple[Tensor, ...], product: torch.dtype) -> tuple[GatedC
     return GatedCell(weights.cell, product), PairScores(weights, product)
 
 
-class Gradients(NamedTuple):
+class SweptGradients(NamedTuple):
     leaves: Tensor  # (B, n, d)
     merged: Tensor  # (made, d) of the nodes, for the cell's parameters
     pairs: Tensor  # (pairs, 2) node ids
@@ -131,7 +131,7 @@ def sweep(
     keep: Tensor | None,
     grad_roots: Tensor,  # (B, d)
     grad_nodes: Tensor | None = None,  # (1 + B·n + made, d) of nodes that are read beside the roots
-) -> Gradients:
+) -> SweptGradients:
     nodes, windows, first = growth.nodes, growth.windows, timetable.first_node
     d, wide, n = nodes.shape[1], grad_roots.dtype, timetable.n
     pair_keep = keep if score.makes_parents else None
@@ -206,7 +206,7 @@ def sweep(
             grads, lists = grads[:staying], lists[:, :staying]
 
     grad_leaves = torch.empty_like(grad_leaves).index_copy_(0, timetable.order, grad_leaves)
-    return Gradients(grad_leaves, merged, pairs, totals)
+    return SweptGradients(grad_leaves, merged, pairs, totals)
 
 
 def _new_pairs(windows: Tensor, first: int) -> Tensor:
