@@ -5,13 +5,13 @@ A model folder holds `config.json`, `model.safetensors` and `vocabulary.json`; n
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from beamtree.classifier.card import classifier_card
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.own import restore
 from beamtree.data.task import Example, Task, find_task
@@ -24,6 +24,7 @@ from beamtree.files.settings import from_table, setting
 from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.nn.embedding import create_embedding
 from beamtree.nn.heads import ClassifierHead, class_probabilities, pair_features
+from beamtree.printable import code
 from beamtree.saving.folder import (
     CONFIG,
     VOCABULARY,
@@ -31,7 +32,10 @@ from beamtree.saving.folder import (
     bytes_of,
     check_fit,
     check_options,
+    filled,
     read_config,
+    sizes_of,
+    write_card,
     write_config,
 )
 from beamtree.saving.hub import HubMixin
@@ -189,7 +193,25 @@ class TreeClassifier(HubMixin, nn.Module):
         return None if may_be_repository else find_model(path_or_name)
 
     def _card(self) -> str:
-        return classifier_card(self)
+        """What the classifier is and reads, and of its training what stands beside its weights."""
+        settings, task = self.settings, self.task
+        training = {"epoch": "best epoch", "dev_loss": "dev loss", "dev_accuracy": "dev accuracy"}
+        facts = {
+            "encoder": [settings.encoder],
+            "d_model": settings.d_model,
+            **settings.options,
+            "parameters": sum(weight.numel() for weight in self.parameters()),
+            "labels": task.labels,
+            **{name: self.notes[key] for key, name in training.items() if key in self.notes},
+        }
+        usage = (
+            "from beamtree import TreeClassifier\n\n"
+            'model = TreeClassifier.from_pretrained("this/repository")\n'
+            f"model.predict([{'text' if task.sentences == 1 else '(first, second)'}])"
+        )
+        says = f"A classifier for the task {code(task.name)}, trained with beamtree."
+        title, tags = f"{settings.encoder} on {task.name}", [settings.encoder, task.name]
+        return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
 
     def _sentences(self, text: Any, i: int) -> tuple[tuple[str, ...], ...]:
         parts = (text,) if self.task.sentences == 1 else text
@@ -216,9 +238,8 @@ def check_model(settings: ModelSettings, task: Task, words: Words | None = None)
     """Refuse what no model can be made of, or none for which this machine has memory."""
     if words is None and not task.tokens:
         raise BeamtreeError(f"task {task.name!r} has no words of its own: they are counted in its text")
-    words = words or Words(Vocabulary(task.tokens))
-    with torch.device("meta"):
-        needed = bytes_of(TreeClassifier(settings, task, words).state_dict())
+    make = partial(TreeClassifier, settings, task, words or Words(Vocabulary(task.tokens)))
+    needed = bytes_of(sizes_of(make))
     if needed > machine_memory():
         raise BeamtreeError(
             f"the weights would take {needed / 2**30:,.0f} GiB, more than this machine's memory: "
@@ -250,23 +271,24 @@ def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") 
     source = str(folder / CONFIG)
     settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
     vocabulary, vectors = Vocabulary.load(folder / VOCABULARY), config.get("vectors")
+
+    def make() -> TreeClassifier:  # words and all: their vectors have the size that the config says
+        return TreeClassifier(settings, task, saved_words(vocabulary, vectors))
+
     try:
         task = find_task(config["task"])
         if task.own is not None:
             task = restore(config["labels"], config.get("own"))
-        with torch.device("meta"):  # so that wrong sizes cost no memory
-            wanted = TreeClassifier(settings, task, saved_words(vocabulary, vectors)).state_dict()
+        wanted = sizes_of(make)
     except BeamtreeError as error:
         raise BeamtreeError(f"{source}: {error}") from error
     if config["labels"] != list(task.labels):
         raise BeamtreeError(f"{source} lists other labels than the task {task.name!r} has")
     tensors, notes = load_tensors(folder / WEIGHTS, largest=bytes_of(wanted))
     check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
-    with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
-        model = TreeClassifier(settings, task, saved_words(vocabulary, vectors))
-    model.load_state_dict(tensors)
+    model = filled(make, tensors, device)
     model.notes = notes
-    return model.to(device).eval()
+    return model
 
 
 def shipped_models() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 import beamtree
 from beamtree.errors import BeamtreeError, SharedError, nearest
-from beamtree.processes.ranks import Processes
+from beamtree.processes.launched import Processes
 
 # name -> module and what it holds: a function, or a Typer of several
 COMMANDS = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from beamtree.data.task import Task
-    from beamtree.training.tally import SplitResult, Tally
+    from beamtree.training.evaluate import SplitResult, Tally
 
 
 def evaluate(
@@ -210,7 +210,7 @@ def _command(
 
 
 def _tables(encoder: str, task: "Task", results: list["SplitResult"]) -> list["Table"]:
-    from beamtree.training.tally import pool
+    from beamtree.training.evaluate import pool
 
     gold = task.gold_merges is not None
     tables = [_table(f"{encoder} on {task.name}", "split", [(r.name, r.total) for r in results], gold)]

@@ -74,7 +74,7 @@ def parse(
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
     from beamtree.cli.streaming import LineJob, survey
     from beamtree.explorer.pages import view_lines, write_page
-    from beamtree.processes.ranks import Processes
+    from beamtree.processes.launched import Processes
 
     source = _choose_source(texts, file)
     format = format or _format_of(out)

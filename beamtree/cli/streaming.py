@@ -19,7 +19,7 @@ from beamtree.files.atomic import flush_folder, replace_file, replacing
 from beamtree.files.bounded import read_json
 from beamtree.files.lines import in_blocks, read_lines
 from beamtree.printable import write_json
-from beamtree.processes.ranks import Processes
+from beamtree.processes.launched import Processes
 
 Transform = Callable[[int, list[str]], list[str]]  # number of the first line (from 1), lines -> as many lines
 

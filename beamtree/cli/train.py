@@ -80,13 +80,13 @@ def train(
     from rich.console import Console
 
     from beamtree.classifier.model import check_model
-    from beamtree.processes.shared_fate import failing_together
+    from beamtree.processes.launched import failing_together
     from beamtree.training.examples import load_learning_data
     from beamtree.training.fit import create_accelerator, fit
     from beamtree.training.live import Display
     from beamtree.training.recipe import load_recipe
     from beamtree.training.run_folder import RunFolder
-    from beamtree.training.stopping import Stopping
+    from beamtree.training.schedule import Stopping
 
     stopping = Stopping(minutes=max_minutes, steps=max_steps)
     accelerator = create_accelerator()

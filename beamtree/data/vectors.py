@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beamtree.errors import BeamtreeError, first_line
-from beamtree.files.lines import read_lines, split_lines
-from beamtree.files.unpacking import COMPRESSIONS, OPENERS, refuse_if_it_swells
+from beamtree.files.lines import COMPRESSIONS, OPENERS, read_lines, refuse_if_it_swells, split_lines
 
 _KINDS = (".npy", ".zip", ".txt")
 _LARGEST_TABLE = 4 << 30  # bytes

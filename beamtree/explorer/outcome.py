@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.classifier.evaluation_mode import evaluating
-from beamtree.classifier.inference import refuse_unless_finite, run_in_batches
+from beamtree.classifier.inference import evaluating, refuse_unless_finite, run_in_batches
 from beamtree.classifier.model import TreeClassifier
 from beamtree.data.task import Example, Tokens
 from beamtree.engine.operators import search_parts

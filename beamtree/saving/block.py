@@ -7,14 +7,16 @@ import torch
 from torch import nn
 
 from beamtree.errors import BeamtreeError
-from beamtree.saving.card import write_card
 from beamtree.saving.folder import (
     CONFIG,
     WEIGHTS,
     bytes_of,
     check_fit,
     check_options,
+    filled,
     read_config,
+    sizes_of,
+    write_card,
     write_config,
 )
 from beamtree.saving.hub import HubMixin
@@ -51,17 +53,12 @@ class SavedBlock(HubMixin, nn.Module):
         dtype = next((tensor.dtype for tensor in tensors.values()), torch.float32)
         wanted = cls._sizes(config["options"], dtype, folder / CONFIG)
         check_fit(wanted, tensors, folder / WEIGHTS, CONFIG)
-        with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
-            block = cls._make(config["options"], dtype)
-        block.load_state_dict(tensors)
-        return block.to(device).eval()
+        return filled(lambda: cls._make(config["options"], dtype), tensors, device)
 
     @classmethod
     def _sizes(cls, options: dict[str, Any], dtype: torch.dtype, source: Path) -> dict[str, torch.Tensor]:
-        """The names, shapes and types of the weights, which take no memory."""
         try:
-            with torch.device("meta"):
-                return cls._make(options, dtype).state_dict()
+            return sizes_of(lambda: cls._make(options, dtype))
         except (TypeError, ValueError, RuntimeError) as error:
             reason = f"its options make no {cls.__name__}: {' '.join(str(error).split())[:300]}"
             raise BeamtreeError(f"{source}: {reason}") from error

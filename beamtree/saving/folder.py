@@ -1,22 +1,26 @@
-"""What all folders of weights have in common: a `config.json` that states its format, tensors that fit it."""
+"""What all folders of weights have: a `config.json` that states its format, tensors that fit it, a card."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 import beamtree
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import replace_file
 from beamtree.files.bounded import hash_files, read_json, shown
-from beamtree.printable import write_json
+from beamtree.printable import code, plain, write_json
+
+Model = TypeVar("Model", bound=nn.Module)
 
 FORMAT = 1
 _NOT_IN_FILES = ("cell", "scorer", "device", "dtype")
 _MOST = {"memory_slots": 4096, "test_slots": 4096} | dict.fromkeys(
     ("beam_size", "layers", "steps", "repeats", "refinements"), 1024
 )
+_LONGEST_VALUE, _MOST_VALUES = 200, 1000  # characters of one in a card, and of a list
 CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocabulary.json", "README.md"
 
 
@@ -67,6 +71,20 @@ def hash_weights(folder: Path) -> str:
     return hash_files(folder / WEIGHTS)
 
 
+def sizes_of(make: Callable[[], nn.Module]) -> dict[str, Tensor]:
+    """The names, shapes and types of a model's weights, which take no memory."""
+    with torch.device("meta"):
+        return make().state_dict()
+
+
+def filled(make: Callable[[], Model], tensors: Mapping[str, Tensor], device: torch.device | str) -> Model:
+    """A model with weights that fit it; evaluating."""
+    with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
+        model = make()
+    model.load_state_dict(tensors)
+    return model.to(device).eval()
+
+
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
@@ -86,3 +104,50 @@ def check_fit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], path: P
 
 def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+CITATION = """\
+## Citation
+```bibtex
+@inproceedings{raychowdhury2023efficient,
+  title     = {Efficient Beam Tree Recursion},
+  author    = {Ray Chowdhury, Jishnu and Caragea, Cornelia},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2023}
+}
+```
+"""
+
+
+def write_card(
+    title: str, says: str, usage: str, facts: Mapping[str, Any], *, tags: Sequence[str], pipeline: str = ""
+) -> str:
+    """The `README.md` of a folder of weights: what is in it and how to use it.
+
+    `facts` become a table, `usage` is Python. `says` is Markdown, the rest may be a stranger's.
+    """
+    head = ["library_name: beamtree", *([f"pipeline_tag: {pipeline}"] if pipeline else []), "tags:"]
+    head += [f"- {write_json(tag, ensure_ascii=False)}" for tag in ("beamtree", *tags)]
+    rows = (f"| {plain(name)} | {_cell(value)} |" for name, value in facts.items())
+    table = ["| | |", "| --- | --- |", *rows]
+    parts = [
+        "\n".join(["---", *head, "---"]),
+        f"# {plain(title)}",
+        says,
+        f"```python\n{usage.rstrip()}\n```",
+        "\n".join(table),
+        CITATION,
+    ]
+    return "\n\n".join(parts)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(code(str(name)[:_LONGEST_VALUE]) for name in value[:_MOST_VALUES])
+    return plain(str(value)[:_LONGEST_VALUE])

@@ -20,14 +20,13 @@ from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.files.atomic import replace_file
 from beamtree.nn.heads import class_losses
 from beamtree.printable import write_json
-from beamtree.processes.ranks import Processes
-from beamtree.processes.shared_fate import failing_together
+from beamtree.processes.launched import Processes, failing_together
 from beamtree.training.examples import LearningData
 from beamtree.training.live import Display
 from beamtree.training.recipe import Recipe, TrainingSettings
 from beamtree.training.run import Run, add_up
 from beamtree.training.run_folder import RunFolder
-from beamtree.training.stopping import Stopping
+from beamtree.training.schedule import Stopping
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

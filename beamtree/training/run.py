@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from beamtree.classifier.model import TreeClassifier, create_model, save_model
 from beamtree.data.batching import Batch, BucketedBatches
 from beamtree.nn.heads import class_losses, predicted_classes
-from beamtree.processes.shared_fate import failing_together
+from beamtree.processes.launched import failing_together
 from beamtree.training.checkpoint import (
     Position,
     load_checkpoint,

@@ -137,7 +137,7 @@ def test_another_format_is_refused_with_both_versions(folder: Path) -> None:
         ({"task": 5}, "config.json: task must be text, got 5"),
         ({"labels": ["0", "1"]}, "config.json lists other labels than the task 'listops' has"),
         ({"model": []}, r"config.json: model must be a table, got \[\]"),
-        ({"model": {"encodr": "x"}}, "no setting 'model.encodr'; did you mean 'encoder'"),
+        ({"model": {"encodr": "x"}}, "no setting 'model.encodr'; did you mean 'model.encoder'"),
         ({"model": {"encoder": "ebt"}}, "there is no encoder 'ebt'"),
         ({"model": {"d_model": 2.5}}, "config.json: model.d_model must be a whole number, got 2.5"),
         ({"model": {"d_model": 2**40}}, "config.json: model.d_model must be at most 65536"),

@@ -12,7 +12,7 @@ import pytest
 
 from beamtree.cli.streaming import LineJob, survey
 from beamtree.errors import BeamtreeError
-from beamtree.processes.ranks import Processes
+from beamtree.processes.launched import Processes
 
 
 def shout(first: int, lines: list[str]) -> list[str]:

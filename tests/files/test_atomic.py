@@ -13,7 +13,7 @@ from beamtree.cli.streaming import LineJob, survey
 from beamtree.data.folders import data_folder
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file, replacing
-from beamtree.processes.ranks import Processes
+from beamtree.processes.launched import Processes
 
 
 def test_text_and_bytes_replace_what_stood_there(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from beamtree.data.words import Words
 from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.paper.report.pages import build_report, to_html, to_markdown
 from beamtree.printable import code, plain, printable, without_links
-from beamtree.saving.card import write_card
+from beamtree.saving.folder import write_card
 
 INJECTIONS = [
     "\n\n# Heading",

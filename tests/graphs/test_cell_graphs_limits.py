@@ -12,7 +12,7 @@ from played_graphs import Recording
 from test_cell_graphs import agree, launched, owned
 from torch import Tensor, nn
 
-from beamtree.classifier.evaluation_mode import evaluating
+from beamtree.classifier.inference import evaluating
 from beamtree.graphs import cell_graphs
 from beamtree.graphs.cell_graphs import padded_sizes
 from beamtree.pytorch import capturing

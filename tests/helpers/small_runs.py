@@ -13,7 +13,7 @@ from beamtree.training.fit import Outcome, fit
 from beamtree.training.live import Display
 from beamtree.training.recipe import Recipe
 from beamtree.training.run_folder import RunFolder
-from beamtree.training.stopping import Stopping
+from beamtree.training.schedule import Stopping
 
 SMALL = {
     "task": {"sampled": {"train": 40, "dev": 12, "max_length": 12}},

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from beamtree.cli import app
 from beamtree.errors import BeamtreeError, SharedError
-from beamtree.processes.shared_fate import failing_together
+from beamtree.processes.launched import failing_together
 
 
 def test_a_process_alone_raises_what_it_met() -> None:
@@ -92,7 +92,7 @@ def test_a_shared_error_is_said_by_the_first_process_alone(
 SCRIPT = """
 import torch.distributed as dist
 from beamtree.errors import BeamtreeError, SharedError
-from beamtree.processes.shared_fate import failing_together
+from beamtree.processes.launched import failing_together
 dist.init_process_group("gloo")
 with failing_together():
     pass

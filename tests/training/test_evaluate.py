@@ -22,8 +22,15 @@ from beamtree.data.logic import task as logic
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import MissingFileError
-from beamtree.training.evaluate import evaluate, find_sources
-from beamtree.training.tally import SplitResult, Tally, length_range, pool, wilson_interval
+from beamtree.training.evaluate import (
+    SplitResult,
+    Tally,
+    evaluate,
+    find_sources,
+    length_range,
+    pool,
+    wilson_interval,
+)
 from beamtree.trees.agreement import Agreement
 from beamtree.trees.beam_trees import BeamTrees
 

@@ -17,7 +17,7 @@ from beamtree.training.fit import fit
 from beamtree.training.live import Display
 from beamtree.training.recipe import load_recipe, shipped_recipes
 from beamtree.training.run_folder import RunFolder
-from beamtree.training.stopping import Stopping
+from beamtree.training.schedule import Stopping
 from beamtree.zoo.by_name import encoder_names
 
 # models.md §4.5, the last column

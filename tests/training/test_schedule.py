@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from beamtree.training.stopping import Stopping
+from beamtree.training.schedule import Stopping
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -38,7 +38,7 @@ def test_after_the_block_a_signal_reaches_the_handler_that_was_there_before(numb
 
 def test_minutes_are_counted_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("beamtree.training.stopping.time.monotonic", lambda: now)
+    monkeypatch.setattr("beamtree.training.schedule.time.monotonic", lambda: now)
     stopping = Stopping(minutes=2)
     now += 119
     assert stopping.reason is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from beamtree.errors import BeamtreeError
-from beamtree.processes.ranks import Processes
+from beamtree.processes.launched import Processes
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_a_single_member_group_opens_and_closes_its_connections(monkeypatch: pyt
 SCRIPT = """
 import sys
 from pathlib import Path
-from beamtree.processes.ranks import Processes
+from beamtree.processes.launched import Processes
 from beamtree.cli.streaming import LineJob, survey
 
 folder = Path(sys.argv[1])

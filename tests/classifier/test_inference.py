@@ -8,7 +8,7 @@ import torch
 from small_models import small_model
 from torch import Tensor, nn
 
-from beamtree.classifier.evaluation_mode import evaluating
+from beamtree.classifier.inference import evaluating
 from beamtree.classifier.model import TreeClassifier
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError

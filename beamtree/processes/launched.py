@@ -1,11 +1,22 @@
-"""The processes that `torchrun` or `accelerate launch` started for one command, or this one alone."""
+"""The processes that `torchrun` or `accelerate launch` started for one command, or this one alone.
+
+They share its fate: what one cannot do ends all of them, with one message. A process that failed alone would
+leave the others waiting until a launcher kills them or a connection breaks.
+"""
 
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from beamtree.errors import BeamtreeError
+import torch
+import torch.distributed as dist
+
+from beamtree.errors import BeamtreeError, SharedError
+
+_LONGEST_MESSAGE = 4096  # bytes
 
 
 class Processes:
@@ -42,8 +53,6 @@ class Processes:
         """Return when every process has called this as often."""
         if self.count == 1:
             return
-        import torch.distributed as dist
-
         if not dist.is_initialized():
             # One process may be hours ahead of another, so the usual half hour is too short.
             self.connect("gloo", timeout=timedelta(days=30))
@@ -55,8 +64,6 @@ class Processes:
         torchrun keeps one store over its restarts, and in it the addresses of processes that are dead, which
         new ones would try to reach. So every attempt has names of its own there.
         """
-        import torch.distributed as dist
-
         # The functions of this module keep the group that stands when it is first imported, as their default
         # argument. Its threads would outlive `leave`, and abort if they let go of a tensor while Python ends.
         import torch.distributed.nn  # noqa: F401
@@ -69,8 +76,41 @@ class Processes:
 
     def leave(self) -> None:
         """Close the connections, and end their threads unless something still holds the group."""
-        import torch.distributed as dist
-
         if self.count > 1 and dist.is_initialized():
             gc.collect()
             dist.destroy_process_group()
+
+
+@contextmanager
+def failing_together(device: torch.device | str = "cpu") -> Iterator[None]:
+    """A BeamtreeError of any process within the block is raised by all of them at its end.
+
+    Every process must come to the end of the block, so nothing inside may wait for another process after a
+    point where one alone can fail. `device` is where the processes exchange tensors.
+    """
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        yield
+        return
+    mine: BeamtreeError | None = None
+    try:
+        yield
+    except SharedError:
+        raise
+    except BeamtreeError as error:
+        mine = error
+    failed = torch.tensor([mine is not None], dtype=torch.int64, device=device)
+    dist.all_reduce(failed)  # a few bytes: this is all that happens where nothing fails
+    if failed.item():
+        raise SharedError(_first_message(mine, device)) from mine
+
+
+def _first_message(mine: BeamtreeError | None, device: torch.device | str) -> str:
+    text = torch.zeros(_LONGEST_MESSAGE, dtype=torch.uint8)
+    if mine is not None:
+        encoded = str(mine).encode(errors="backslashreplace")[:_LONGEST_MESSAGE]
+        text[: len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+    text = text.to(device)
+    everyone = [torch.zeros_like(text) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, text)
+    messages = (bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in everyone)
+    return next(message for message in messages if message)
