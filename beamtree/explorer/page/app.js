@@ -1,5 +1,6 @@
 // The page: a form or a list of texts, one or two panes, and one player for both.
 
+import { setUpTheme } from "./appearance.js";
 import { Asking } from "./asking.js";
 import { announce, byId, element, flash } from "./dom.js";
 import { copyText } from "./download.js";
@@ -7,8 +8,8 @@ import { readLink, writeLink } from "./link.js";
 import { Pane } from "./pane.js";
 import { Player } from "./player.js";
 import { Records } from "./records.js";
+import { partOf } from "./search.js";
 import { askExamples, askModels, askView } from "./server.js";
-import { setUpTheme } from "./theme.js";
 import { count, percent, spanText } from "./words.js";
 
 const asked = { model: null, other: null, beams: null, texts: [], record: null, sentence: 0 };
@@ -116,11 +117,13 @@ function stepWords(step) {
   if (!pane) return "";
   const { search } = pane;
   if (step === search.steps) return `${count(step, "merge")}: the whole tree`;
-  const { n, tokens, nodes, row } = search.board(step, pane.slot());
+  const board = search.board(step, pane.slot());
   const [taken] = pane.heirs();
   if (!taken) return `Merge ${step + 1} of ${search.steps}: this beam is dropped`;
-  const words = (id) => (id < n ? tokens[id] : spanText(tokens, nodes[id - n].start, nodes[id - n].end, 18));
-  return `Merge ${step + 1} of ${search.steps}: ${words(row[taken.position])} + ${words(row[taken.position + 1])}`;
+  const [left, right] = [0, 1].map((side) =>
+    spanText(board.tokens, partOf(board, board.row[taken.position + side]), 18),
+  );
+  return `Merge ${step + 1} of ${search.steps}: ${left} + ${right}`;
 }
 
 function chooseBeamByKey(event) {

@@ -1,5 +1,7 @@
 // What can be taken away: the picture as SVG or PNG, the answer as JSON, the tree as brackets.
 
+import { element, shape } from "./dom.js";
+
 const LARGEST_SIDE = 12000; // pixels a canvas surely holds
 const DENSITY = 2;
 const LOOK = [
@@ -13,6 +15,18 @@ const LOOK = [
   "font-family",
   "font-size",
   "font-weight",
+];
+// What means something on the page only.
+const ONLY_HERE = [
+  "class",
+  "style",
+  "tabindex",
+  "role",
+  "aria-level",
+  "aria-expanded",
+  "data-id",
+  "data-start",
+  "data-end",
 ];
 
 export function downloadJson(view, name) {
@@ -30,9 +44,7 @@ export async function downloadPng(svg, name) {
   image.src = address;
   await image.decode();
   const scale = Math.min(DENSITY, LARGEST_SIDE / Math.max(width, height));
-  const canvas = document.createElement("canvas");
-  canvas.width = Math.ceil(width * scale);
-  canvas.height = Math.ceil(height * scale);
+  const canvas = element("canvas", { width: Math.ceil(width * scale), height: Math.ceil(height * scale) });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(address);
   canvas.toBlob((blob) => save(blob, `${name}.png`), "image/png");
@@ -43,34 +55,18 @@ function standalone(svg) {
   const copy = svg.cloneNode(true);
   const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
   const originals = svg.querySelectorAll("*");
-  copy.querySelectorAll("*").forEach((element, i) => {
+  copy.querySelectorAll("*").forEach((part, i) => {
     const style = getComputedStyle(originals[i]);
-    if (element.tagName !== "g") for (const name of LOOK) element.setAttribute(name, style.getPropertyValue(name));
-    else if (style.opacity !== "1") element.setAttribute("opacity", style.opacity);
-    for (const name of [
-      "class",
-      "style",
-      "tabindex",
-      "role",
-      "aria-level",
-      "aria-expanded",
-      "data-id",
-      "data-start",
-      "data-end",
-    ])
-      element.removeAttribute(name);
+    if (part.tagName !== "g") for (const name of LOOK) part.setAttribute(name, style.getPropertyValue(name));
+    else if (style.opacity !== "1") part.setAttribute("opacity", style.opacity);
+    for (const name of ONLY_HERE) part.removeAttribute(name);
   });
-  copy.querySelectorAll("[aria-label]").forEach((element) => {
-    const title = document.createElementNS(svg.namespaceURI, "title");
-    title.textContent = element.getAttribute("aria-label");
-    element.prepend(title);
-    element.removeAttribute("aria-label");
+  copy.querySelectorAll("[aria-label]").forEach((part) => {
+    part.prepend(shape("title", {}, part.getAttribute("aria-label")));
+    part.removeAttribute("aria-label");
   });
-  const paper = document.createElementNS(svg.namespaceURI, "rect");
-  paper.setAttribute("width", "100%");
-  paper.setAttribute("height", "100%");
-  paper.setAttribute("fill", getComputedStyle(svg.parentElement).backgroundColor);
-  copy.prepend(paper);
+  const fill = getComputedStyle(svg.parentElement).backgroundColor;
+  copy.prepend(shape("rect", { width: "100%", height: "100%", fill }));
   for (const name of ["class", "style"]) copy.removeAttribute(name);
   copy.setAttribute("role", "img");
   copy.setAttribute("xmlns", svg.namespaceURI);
@@ -80,9 +76,7 @@ function standalone(svg) {
 }
 
 function save(blob, name) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
+  const link = element("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
@@ -92,8 +86,7 @@ export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    const box = document.createElement("textarea");
-    box.value = text;
+    const box = element("textarea", {}, text);
     document.body.append(box);
     box.select();
     document.execCommand("copy");

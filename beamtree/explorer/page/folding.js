@@ -1,14 +1,14 @@
 // Which parts of a forest are shown: a folded node stands as one leaf in the place of all its tokens.
 
+import { keyOf, partOf } from "./search.js";
+
 const SHOWN_UNASKED = 120; // tokens; longer sequences begin partly folded
 const SHOWN_LEAVES = 36;
-
-export const keyOf = (node) => `${node.start}:${node.end}`;
 
 // Leaves in a row (tokens and folded nodes) and the open nodes above them, children first, with the height
 // that each has in the picture.
 export function visiblePart(forest, folded) {
-  const { n, nodes, row } = forest;
+  const { n, row } = forest;
   const leaves = [];
   const open = [];
   const heights = new Map();
@@ -18,8 +18,8 @@ export function visiblePart(forest, folded) {
   while (stack.length) {
     const { id, parent, done } = stack.pop();
     if (parent !== null) parents.set(id, parent);
-    const node = id < n ? null : nodes[id - n];
-    if (node && !folded.has(keyOf(node))) {
+    const node = partOf(forest, id);
+    if (id >= n && !folded.has(keyOf(node))) {
       if (done) {
         heights.set(id, 1 + Math.max(heights.get(node.left), heights.get(node.right)));
         open.push(node);
@@ -29,7 +29,7 @@ export function visiblePart(forest, folded) {
       }
     } else {
       heights.set(id, 0);
-      leaves.push(node ?? { id, start: id, end: id + 1, height: 0 });
+      leaves.push(node);
     }
   }
   return { leaves, open, heights, parents };
@@ -46,8 +46,9 @@ export function foldFinished({ n, nodes, row }) {
   return new Set(row.filter((id) => id >= n && nodes[id - n].height > 2).map((id) => keyOf(nodes[id - n])));
 }
 
-export function foldBelow({ n, nodes, row }, leaves) {
-  const size = (id) => (id < n ? 1 : nodes[id - n].end - nodes[id - n].start);
+export function foldBelow(forest, leaves) {
+  const { n, nodes, row } = forest;
+  const size = (id) => partOf(forest, id).end - partOf(forest, id).start;
   const shown = [...row];
   while (shown.length < leaves) {
     const largest = shown.reduce((best, id, i) => (size(id) > size(shown[best]) ? i : best), 0);

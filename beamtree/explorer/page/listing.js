@@ -17,11 +17,11 @@ export function mergeTable({ tokens, nodes, marks }) {
   ];
   const cells = (node) => [
     node.step + 1,
-    element("code", {}, spanText(tokens, node.start, node.end, 60)),
-    spanPlace(node.start, node.end),
+    element("code", {}, spanText(tokens, node, 60)),
+    spanPlace(node),
     node.height,
     ...(scored ? [figure(node.score), percent(node.probability)] : []),
-    ...(judged ? [node.inGold ? "yes" : "no"] : []),
+    ...(judged ? [node.inGold === false ? "no" : "yes"] : []), // every tree has the span of the whole
   ];
   return element(
     "table",

@@ -1,16 +1,15 @@
 // One model's view of one text: prediction, tree, beams and search. Two of them stand side by side.
 
-import { beamList } from "./beams.js";
-import { Candidates } from "./candidates.js";
+import { toggleProjection } from "./appearance.js";
+import { Candidates, beamList } from "./beams.js";
 import { announce, byId, flash } from "./dom.js";
 import { copyText, downloadJson, downloadPng, downloadSvg } from "./download.js";
-import { foldBelow, foldByDefault, foldFinished, keyOf } from "./folding.js";
+import { foldBelow, foldByDefault, foldFinished } from "./folding.js";
 import { mergeTable } from "./listing.js";
 import { Picture, describe } from "./picture.js";
 import { predictionPanel } from "./prediction.js";
-import { toggleProjection } from "./projecting.js";
 import { River } from "./river.js";
-import { Search, forestOf } from "./search.js";
+import { Search, forestOf, keyOf, partOf } from "./search.js";
 import { Walking } from "./walking.js";
 import { count } from "./words.js";
 import { Zoom } from "./zoom.js";
@@ -243,7 +242,7 @@ export class Pane {
     const words =
       id === null
         ? "Point at a node for its span, height and score."
-        : describe(forest, id < forest.n ? { id, start: id, end: id + 1 } : forest.nodes[id - forest.n]);
+        : describe(forest, partOf(forest, id));
     this.part("readout").textContent = words;
   }
 

@@ -145,10 +145,10 @@ export class Picture {
 }
 
 export function describe(forest, part) {
-  const words = spanText(forest.tokens, part.start, part.end, 60);
+  const words = spanText(forest.tokens, part, 60);
   if (part.id < forest.n)
-    return `${words}, ${spanPlace(part.start, part.end)}${forest.unknown.has(part.id) ? ", a token unknown to the model" : ""}`;
-  const facts = [words, spanPlace(part.start, part.end), `merge ${part.step + 1}`, `height ${part.height}`];
+    return `${words}, ${spanPlace(part)}${forest.unknown.has(part.id) ? ", a token unknown to the model" : ""}`;
+  const facts = [words, spanPlace(part), `merge ${part.step + 1}`, `height ${part.height}`];
   if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with ${percent(part.probability)}`);
   if (part.inGold !== undefined && part.inGold !== null) facts.push(part.inGold ? forest.marks.yes : forest.marks.no);
   return facts.join(", ");

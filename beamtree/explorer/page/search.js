@@ -7,6 +7,11 @@
 const IN_GOLD = { title: "In gold tree", yes: "also in the gold tree", no: "not in the gold tree" };
 const IN_MODEL = { title: "Found", yes: "found by the model", no: "not found by the model" };
 
+export const keyOf = ({ start, end }) => `${start}:${end}`;
+
+// What an id of a forest stands for: leaf i is i, the node made at step t is n + t.
+export const partOf = ({ n, nodes }, id) => (id < n ? { id, start: id, end: id + 1, height: 0 } : nodes[id - n]);
+
 export class Search {
   constructor(sentence) {
     this.tokens = sentence.tokens;
@@ -19,7 +24,7 @@ export class Search {
     this.final = this.data.final;
     this.unknown = new Set(sentence.unknown); // tokens that the model never saw in training
     this.gold = sentence.gold
-      ? new Set(sentence.gold.nodes.start.map((from, i) => `${from}:${sentence.gold.nodes.end[i]}`))
+      ? new Set(sentence.gold.nodes.start.map((start, i) => keyOf({ start, end: sentence.gold.nodes.end[i] })))
       : null;
     this.replayed = new Map();
   }
@@ -86,9 +91,7 @@ export class Search {
 
   // Without the span of the whole, which every tree has.
   bestSpans() {
-    return this.best()
-      .nodes.slice(0, -1)
-      .map(({ start, end }) => `${start}:${end}`);
+    return this.best().nodes.slice(0, -1).map(keyOf);
   }
 
   replay(slots) {
@@ -116,11 +119,11 @@ export class Search {
 
   mark(node) {
     const whole = node.end - node.start === this.tokens.length; // every tree has that span
-    node.inGold = this.gold && !whole ? this.gold.has(`${node.start}:${node.end}`) : null;
+    node.inGold = this.gold && !whole ? this.gold.has(keyOf(node)) : null;
   }
 }
 
-// The forest of a given tree, such as the gold one: children as ids, leaf i is i and node t is n + t.
+// The forest of a given tree, such as the gold one: children as ids.
 export function forestOf({ tokens, unknown }, { left, right }) {
   const nodes = [];
   left.forEach((one, t) => nodes.push(join(nodes, tokens.length, one, right[t])));
@@ -129,8 +132,7 @@ export function forestOf({ tokens, unknown }, { left, right }) {
 }
 
 function join(nodes, n, left, right) {
-  const part = (id) => (id < n ? { start: id, end: id + 1, height: 0 } : nodes[id - n]);
-  const [a, b] = [part(left), part(right)];
+  const [a, b] = [partOf({ n, nodes }, left), partOf({ n, nodes }, right)];
   const step = nodes.length;
   return { id: n + step, left, right, start: a.start, end: b.end, height: 1 + Math.max(a.height, b.height), step };
 }

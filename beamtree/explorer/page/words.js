@@ -15,11 +15,12 @@ export function clip(text, longest) {
   return letters.length <= longest ? text : letters.slice(0, longest - 1).join("") + "…";
 }
 
-export function spanText(tokens, start, end, longest = 40) {
+export function spanText(tokens, { start, end }, longest) {
   const part = end - start > longest ? [...tokens.slice(start, start + longest), "…"] : tokens.slice(start, end);
   return clip(part.join(" "), longest);
 }
 
-export const spanPlace = (start, end) => (end - start === 1 ? `token ${start + 1}` : `tokens ${start + 1}–${end}`);
+export const spanPlace = ({ start, end }) =>
+  end - start === 1 ? `token ${start + 1}` : `tokens ${start + 1}–${end}`;
 
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;

@@ -205,6 +205,18 @@ def test_the_table_lists_every_merge(explorer: Explorer) -> None:
     explorer.wait("return document.querySelectorAll('.listing tbody tr').length === 15")
 
 
+def test_the_table_of_a_gold_tree_that_was_found_says_yes_in_every_row(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION)
+    assert explorer.text(".beam-list li:first-child .fate") == "the gold tree"
+    explorer.click(".listing summary")
+    explorer.wait("return document.querySelectorAll('.listing tbody tr').length === 16")
+    assert explorer.text(".listing th:last-child") == "In gold tree"
+    assert explorer.each(".listing td:last-child", "e.textContent") == ["yes"] * 16
+    explorer.click(".beam-list li:last-child button")
+    explorer.wait("return document.querySelector('.listing th:last-child').textContent === 'Found'")
+    assert explorer.each(".listing td:last-child", "e.textContent") == ["yes"] * 16
+
+
 @pytest.mark.parametrize("width", [320, 375, 768])
 def test_nothing_is_wider_than_the_screen(explorer: Explorer, width: int) -> None:
     explorer.resize(width, 812)

@@ -1,7 +1,9 @@
 """Side by side, against the gold tree, folded, zoomed, long; and links that show the same again."""
 
+import pytest
 from browsing import EXPRESSION, Explorer
 from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 LONG = "[SM " + " ".join(["[MAX 1 [MIN 2 7 [MED 3 4 5 ] ] 6 ]"] * 38) + " 1 2 ]"
@@ -165,6 +167,23 @@ def test_the_whole_screen_holds_player_and_tree(explorer: Explorer) -> None:
     assert explorer.one(".tree .candidate.first").is_displayed()
     explorer.shot("whole-screen")
     explorer.click(".project")
+    explorer.wait("return document.fullscreenElement === null")
+    assert explorer.one("#ask").is_displayed()
+    assert explorer.one(".project").get_attribute("aria-pressed") == "false"
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_escape_leaves_the_whole_screen_even_where_the_browser_gave_none(
+    explorer: Explorer, refused: bool
+) -> None:
+    explorer.open(text=EXPRESSION)
+    if refused:
+        explorer.run("document.documentElement.requestFullscreen = undefined")
+    explorer.click(".project")
+    assert refused or explorer.wait("return document.fullscreenElement !== null")
+    assert not explorer.one("#ask").is_displayed()
+    explorer.keys(Keys.ESCAPE)
+    explorer.wait("return !document.body.classList.contains('projecting')")
     explorer.wait("return document.fullscreenElement === null")
     assert explorer.one("#ask").is_displayed()
     assert explorer.one(".project").get_attribute("aria-pressed") == "false"

@@ -1,4 +1,5 @@
-// Light, dark, or as the system has it; remembered where the browser allows.
+// How the page looks: colours light, dark or as the system has them, remembered where the browser allows; and for a
+// lecture only player, trees and beams, on the whole screen where the browser allows.
 
 import { byId } from "./dom.js";
 
@@ -30,3 +31,18 @@ function apply(theme) {
     // See above.
   }
 }
+
+export function toggleProjection() {
+  project(!document.body.classList.contains("projecting"));
+}
+
+function project(wanted) {
+  document.body.classList.toggle("projecting", wanted);
+  for (const button of document.querySelectorAll(".project")) button.setAttribute("aria-pressed", String(wanted));
+  if (wanted) document.documentElement.requestFullscreen?.().catch(() => {});
+  else if (document.fullscreenElement) document.exitFullscreen();
+}
+
+// The Escape key leaves the whole screen without asking the page; where the browser gave none, it asks the page.
+document.addEventListener("fullscreenchange", () => document.fullscreenElement || project(false));
+document.addEventListener("keydown", (event) => event.key === "Escape" && project(false));
