@@ -39,7 +39,7 @@ MOVED = {
     "data.listops_language": "data.listops.language",
     "data.listops_sampler": "data.listops.draws",
     "data.listops_tags": "data.listops.language",
-    "data.logic_language": "data.logic.language",
+    "data.logic_language": "data.logic",
     "explorer.record": "explorer.outcome",
 }
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from beamtree import HybridStack, TaggerHead
-from beamtree.data.logic.language import TOKENS
+from beamtree.data.logic import TOKENS
 from beamtree.data.vocabulary import UNK, Vocabulary
 from beamtree.nn.heads import tag_accuracy, tag_loss
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from beamtree import HybridStack
-from beamtree.data.logic.language import TOKENS, VARIABLES, worlds_of
+from beamtree.data.logic import TOKENS, VARIABLES, worlds_of
 from beamtree.data.vocabulary import Vocabulary
 
 

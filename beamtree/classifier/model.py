@@ -38,7 +38,7 @@ from beamtree.saving.folder import (
     write_card,
     write_config,
 )
-from beamtree.saving.hub import HubMixin
+from beamtree.saving.pretrained import HubMixin
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.by_name import create_encoder, pair_encoder_names
 

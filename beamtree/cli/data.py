@@ -84,7 +84,7 @@ def logic(
     from rich.progress import Progress
 
     from beamtree.data.folders import data_folder
-    from beamtree.data.logic.task import LAST_INDEX, generate_logic
+    from beamtree.data.logic import LAST_INDEX, generate_logic
 
     folder = out or data_folder("logic")
     names = [f"{kind}{index}" for kind in ("train", "test") for index in range(LAST_INDEX + 1)]

@@ -85,7 +85,7 @@ class OwnFormat:
 
 def is_table(path: Path) -> bool:
     """Whether a file's name says that it holds rows, packed or not."""
-    return any(path.name.endswith(kind + packed) for kind in _KINDS for packed in COMPRESSIONS)
+    return any(path.name.endswith(kind + packed) for kind in (*_KINDS, ".json") for packed in COMPRESSIONS)
 
 
 def _is_held_out(number: int) -> bool:

@@ -16,7 +16,7 @@ from beamtree.pytorch.checks import lengths_from, zero_at_padding
 from beamtree.pytorch.loops import check_exported
 from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import is_exporting
-from beamtree.saving.block import SavedBlock
+from beamtree.saving.pretrained import SavedBlock
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, TreeSource
 

@@ -14,7 +14,7 @@ from beamtree.parts.scorer import SlicedScorer
 from beamtree.pytorch.checks import warn_if_greedy
 from beamtree.pytorch.tracing import is_exporting
 from beamtree.recursion import beam_tree_recursion
-from beamtree.saving.block import SavedBlock
+from beamtree.saving.pretrained import SavedBlock
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.constraints import check_merges, check_pins
 from beamtree.trees.forest import Forest

@@ -1,6 +1,7 @@
 """A recipe says everything that decides a training run: task, model, training; commented TOML on disk."""
 
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -189,7 +190,8 @@ def _find(name: str, folder: Path) -> Path:
     path = folder / name
     if is_file(path):
         if is_table(path):
-            raise BeamtreeError(f"{name} is no recipe: to train on a table, beamtree train own --data {name}")
+            command = shlex.join(["beamtree", "train", "own", "--data", name])
+            raise BeamtreeError(f"{name} is no recipe: to train on a table, {command}")
         return Path(os.path.abspath(path))  # a link keeps its own name in messages
     if name.endswith(".toml"):
         raise BeamtreeError(f"there is no file {shown(name, most=400)}")  # a path is told by its end

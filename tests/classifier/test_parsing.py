@@ -13,8 +13,7 @@ import beamtree.classifier.parsing
 import beamtree.files.lines
 from beamtree.classifier.parsing import Parsed, Unparsed, parse_lines, parse_stream
 from beamtree.cli.formats import as_brackets, as_json, as_svg, print_text
-from beamtree.data import listops
-from beamtree.data.logic import task as logic
+from beamtree.data import listops, logic
 from beamtree.errors import BeamtreeError
 from beamtree.trees.agreement import spans_of
 from beamtree.trees.brackets import merges_from_brackets

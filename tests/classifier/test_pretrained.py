@@ -10,8 +10,7 @@ from beamtree import load_model
 from beamtree.classifier.model import PRETRAINED, shipped_models
 from beamtree.cli.demo import LOGIC, SHIPPED
 from beamtree.data.listops import sample_expressions
-from beamtree.data.logic import generate_logic
-from beamtree.data.logic.task import read
+from beamtree.data.logic import generate_logic, read
 from beamtree.data.task import Example
 from beamtree.files.tensors import load_tensors
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree.data.batching import EncodedExamples
-from beamtree.data.logic.language import RELATIONS, gold_merges, relation_between, tokenize, worlds_of
-from beamtree.data.logic.task import TASK, read
+from beamtree.data.logic import RELATIONS, TASK, gold_merges, read, relation_between, tokenize, worlds_of
 from beamtree.data.task import Example, Tokens
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.errors import BeamtreeError, UnreadableTextError

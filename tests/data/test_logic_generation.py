@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.data.logic.language import worlds_of
-from beamtree.data.logic.task import TASK, generate_logic, read, read_file
+from beamtree.data.logic import TASK, generate_logic, read, read_file, worlds_of
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import read_lines
 
@@ -34,7 +33,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A set of full size, made by another process: with its own hash seed, and untraced, so in seconds."""
     folder = tmp_path_factory.mktemp("logic")
     program = (
-        "import sys; from pathlib import Path; from beamtree.data.logic.task import generate_logic\n"
+        "import sys; from pathlib import Path; from beamtree.data.logic import generate_logic\n"
         "generate_logic(Path(sys.argv[1]), seed=11)"
     )
     subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=REPOSITORY)

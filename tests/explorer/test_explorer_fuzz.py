@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 from served import connect, served
 
 from beamtree.data.listops.language import TOKENS
-from beamtree.data.logic.language import TOKENS as LOGIC_TOKENS
+from beamtree.data.logic import TOKENS as LOGIC_TOKENS
 from beamtree.explorer.app import create_app
 from beamtree.explorer.work import Limits
 

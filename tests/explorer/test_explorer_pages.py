@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from beamtree.classifier.model import save_model
 from beamtree.classifier.parsing import Unparsed
 from beamtree.cli import app
-from beamtree.data.logic import task as logic
+from beamtree.data import logic
 from beamtree.explorer.pages import PAGE, Viewed, bundle_modules, view_lines, write_page
 from beamtree.explorer.view import make_view
 

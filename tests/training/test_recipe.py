@@ -152,7 +152,7 @@ def test_an_unknown_recipe_is_answered_with_the_nearest_name() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["reviews.tsv", "reviews.csv.gz"])
+@pytest.mark.parametrize("name", ["reviews.tsv", "reviews.csv.gz", "reviews.json"])
 def test_a_table_in_place_of_a_recipe_is_answered_with_the_command_that_trains_on_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
