@@ -1,0 +1,253 @@
+"""Logical inference (Bowman et al. 2015): which of seven relations holds between two propositional formulas.
+
+A formula is a variable, `( not X )` or `( X ( and Y ) )`; the round brackets are tokens of the model's input.
+Files train0 … train12, test0 … test12 are published or generated: the number in a file's name is that of the
+operators in the longer formula, 12 standing for 12 and more. A line is `relation⇥formula⇥formula`.
+"""
+
+import itertools
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+from beamtree.data.bracketed import known_tokens, merges_by_brackets
+from beamtree.data.task import REFUSE, BadRows, Example, Task, Tokens, require_split
+from beamtree.errors import BeamtreeError, UnreadableTextError
+from beamtree.files.bounded import shown
+from beamtree.files.lines import find_file, read_rows, write_lines
+
+VARIABLES = ("a", "b", "c", "d", "e", "f")
+TOKENS = ("(", ")", *VARIABLES, "and", "or", "not")
+_SAME = {token: token for token in TOKENS}
+_LANGUAGE = f"the tokens are {' '.join(TOKENS)}"
+RELATIONS = ("=", "<", ">", "^", "|", "v", "#")
+
+# A formula's meaning is the set of worlds where it holds: bit w of an integer, and variable i holds in
+# world w if bit i of w is set.
+ALL_WORLDS = 2**64 - 1
+WORLDS_OF = {name: sum(1 << w for w in range(64) if w >> i & 1) for i, name in enumerate(VARIABLES)}
+
+
+def relation_between(left: int, right: int) -> str:
+    """The first of RELATIONS that holds between two sets of worlds."""
+    if left == right:
+        return "="
+    if left & right == left:
+        return "<"
+    if left & right == right:
+        return ">"
+    disjoint, exhaustive = left & right == 0, left | right == ALL_WORLDS
+    if disjoint:
+        return "^" if exhaustive else "|"
+    return "v" if exhaustive else "#"
+
+
+def tokenize(formula: str) -> Tokens:
+    """Split at blanks; a token that is unknown or out of place is refused with its number, from 1."""
+    tokens = known_tokens(formula, _SAME, _LANGUAGE)
+    worlds_of(tokens)
+    return tokens
+
+
+def worlds_of(tokens: Tokens) -> int:
+    """The set of worlds in which a formula holds."""
+    stack: list[str | int | tuple[str, int]] = []
+    for place, token in enumerate(tokens, start=1):
+        if token in WORLDS_OF:
+            stack.append(WORLDS_OF[token])
+        elif token != ")":
+            if token not in TOKENS:
+                raise UnreadableTextError(
+                    f"unknown token {shown(token)} at position {place}; {_LANGUAGE}", place - 1
+                )
+            stack.append(token)
+        else:
+            match stack[-3:]:
+                case ["(", "not", int(inner)]:
+                    closed: int | tuple[str, int] = ALL_WORLDS ^ inner
+                case ["(", "and" | "or" as operator, int(inner)]:
+                    closed = (operator, inner)
+                case ["(", int(left), ("and", int(right))]:
+                    closed = left & right
+                case ["(", int(left), ("or", int(right))]:
+                    closed = left | right
+                case _:
+                    raise UnreadableTextError(_why_not_closed(stack, place), place - 1)
+            stack[-3:] = [closed]
+    match stack:
+        case [int(worlds)]:
+            return worlds
+    if "(" in stack:
+        raise UnreadableTextError(
+            f"unbalanced brackets: {stack.count('(')} '(' never closed", _first_unclosed(tokens)
+        )
+    raise UnreadableTextError("not a formula: wanted is a variable, ( not X ) or ( X ( and Y ) )")
+
+
+def _why_not_closed(stack: list[str | int | tuple[str, int]], place: int) -> str:
+    if "(" not in stack:
+        return f"unbalanced brackets: ')' at position {place} closes nothing"
+    return f"')' at position {place} closes neither ( not X ) nor ( X ( and Y ) ) nor ( X ( or Y ) )"
+
+
+def _first_unclosed(tokens: Tokens) -> int:
+    opened = array("q")
+    for place, token in enumerate(tokens):
+        if token == "(":
+            opened.append(place)
+        elif token == ")":
+            opened.pop()
+    return opened[0]
+
+
+def gold_merges(tokens: Tokens) -> list[int]:
+    """The tree of the brackets: an open bracket takes in what follows, item by item, until it is closed.
+
+    The position merged at each of the n−1 steps, the leftmost possible pair first.
+    """
+    _check_brackets(tokens)
+    return merges_by_brackets(tokens, "(", ")")
+
+
+def _check_brackets(tokens: Tokens) -> None:
+    open_brackets = 0
+    for place, token in enumerate(tokens, start=1):
+        if not open_brackets and (place > 1 or token == ")"):
+            raise BeamtreeError(f"unbalanced brackets: no '(' is open for {shown(token)} at position {place}")
+        open_brackets += (token == "(") - (token == ")")
+    if open_brackets:
+        raise BeamtreeError(f"unbalanced brackets: {open_brackets} '(' never closed")
+
+
+LAST_INDEX = 12  # of a file's name: 12 operators and more in the longer formula
+_TRAINED_INDICES = range(7)
+_DEV_EVERY = 10
+
+SPLITS = {
+    "train": "train0 … train6 without every tenth pair",
+    "dev": "every tenth pair of train0 … train6",
+    **{f"test{index}": f"{index} operators in the longer formula" for index in range(LAST_INDEX)},
+    f"test{LAST_INDEX}": f"{LAST_INDEX} operators or more in the longer formula",
+}
+
+
+def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
+    """The pairs of one file; every relation is checked against the truth tables."""
+    return bad_rows.sort_out(path, read_rows(path), _read_pair)
+
+
+def read(folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
+    """`train` and `dev` are train0 … train6, every tenth line to dev; `test0` … `test12` are files."""
+    require_split("logic", split, SPLITS)
+    if split.startswith("test"):
+        yield from read_file(_find(folder, split), bad_rows)
+        return
+    count = itertools.count(1)  # of the lines of all files
+    for path in [_find(folder, f"train{index}") for index in _TRAINED_INDICES]:
+        rows = (row for row in read_rows(path) if (next(count) % _DEV_EVERY == 0) == (split == "dev"))
+        yield from bad_rows.sort_out(path, rows, _read_pair)
+
+
+def _find(folder: Path, name: str) -> Path:
+    return find_file(folder, (name, f"{name}.txt"))
+
+
+def _read_pair(line: str) -> Example:
+    columns = line.count("\t") + 1
+    if columns != 3:
+        raise BeamtreeError(f"wanted relation, formula, formula between tabs, found {columns} column(s)")
+    relation, *formulas = line.split("\t")
+    if relation not in RELATIONS:
+        raise BeamtreeError(f"unknown relation {shown(relation)}; the relations are {' '.join(RELATIONS)}")
+    left, right = map(tokenize, formulas)
+    true_relation = relation_between(worlds_of(left), worlds_of(right))
+    if relation != true_relation:
+        raise BeamtreeError(f"wrong relation {relation!r}: between these formulas it is {true_relation!r}")
+    return Example((left, right), relation)
+
+
+TASK = Task(
+    name="logic",
+    tokens=TOKENS,
+    labels=RELATIONS,
+    sentences=2,
+    splits=SPLITS,
+    tokenize=tokenize,
+    read=read,
+    read_file=read_file,
+    gold_merges=gold_merges,
+    answer=lambda sentences: relation_between(*map(worlds_of, sentences)),
+)
+
+
+def generate_logic(
+    out: Path, *, seed: int, pairs: int = 500_000, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Path]:
+    """Draw `pairs` pairs, drop repetitions, write train0 … test12; returns the files by name.
+
+    The random process is the published one; the same seed gives the same bytes everywhere. `progress` is
+    called with (pairs drawn, pairs wanted).
+    """
+    by_index: list[dict[str, None]] = [{} for _ in range(LAST_INDEX + 1)]
+    draw = _draw_pairs(seed)
+    for done in range(1, pairs + 1):
+        index, line = next(draw)
+        by_index[index][line] = None
+        if progress is not None and (done % 1000 == 0 or done == pairs):
+            progress(done, pairs)
+
+    contents: dict[str, list[str]] = {}
+    for index, distinct in enumerate(by_index):
+        lines = list(distinct)
+        cut = len(lines) * 85 // 100
+        contents[f"train{index}"], contents[f"test{index}"] = lines[:cut], lines[cut:]
+    empty = [name for name, lines in contents.items() if not lines]
+    if empty:
+        raise BeamtreeError(
+            f"{pairs} pairs leave {', '.join(empty)} empty: draw more (the published set: 500000)"
+        )
+    for name, lines in contents.items():
+        write_lines(out / name, lines)
+    return {name: out / name for name in contents}
+
+
+def _draw_pairs(seed: int) -> Iterator[tuple[int, str]]:
+    """An endless stream of (file index, line)."""
+    getrandbits = Random(seed).getrandbits
+
+    # Python promises the bit stream of a seed, not what randrange makes of it.
+    def below(n: int) -> int:
+        bits = (n - 1).bit_length()
+        while (drawn := getrandbits(bits)) >= n:
+            pass
+        return drawn
+
+    def formula(budget: int, variables: Tokens) -> tuple[str, int, int]:
+        """(text, worlds, number of operators); `budget` halves at every level, so this nests four deep."""
+        kind = below(9)
+        if kind >= 4 or budget < 2:
+            text = variables[below(4)]
+            worlds, operators = WORLDS_OF[text], 0
+        else:
+            left, left_worlds, left_operators = formula(budget // 2, variables)
+            right, right_worlds, right_operators = formula(budget // 2, variables)
+            operators = left_operators + right_operators + 1
+            if kind < 2:
+                text, worlds = f"( {left} ( and {right} ) )", left_worlds & right_worlds
+            else:
+                text, worlds = f"( {left} ( or {right} ) )", left_worlds | right_worlds
+        if below(3) == 0:
+            return f"( not {text} )", ALL_WORLDS ^ worlds, operators + 1
+        return text, worlds, operators
+
+    choices = list(itertools.combinations(VARIABLES, 4))
+    trivial = (0, ALL_WORLDS)
+    while True:
+        variables = choices[below(15)]
+        left, left_worlds, left_operators = formula(12, variables)
+        right, right_worlds, right_operators = formula(12, variables)
+        if left_worlds in trivial or right_worlds in trivial:
+            continue
+        relation = relation_between(left_worlds, right_worlds)
+        yield min(LAST_INDEX, max(left_operators, right_operators)), f"{relation}\t{left}\t{right}"

@@ -1,0 +1,191 @@
+"""`from_pretrained`, `save_pretrained`, `push_to_hub` by Hugging Face's conventions, in beamtree's folders.
+
+A block is a folder: `config.json` with the options that make it, `model.safetensors` and a model card. It
+needs nothing but this package; `huggingface_hub` is imported only where the hub itself is asked.
+"""
+
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from beamtree.errors import BeamtreeError, MissingExtraError, first_line
+from beamtree.files.atomic import make_folder, replace_file
+from beamtree.files.bounded import is_folder, shown
+from beamtree.saving.folder import (
+    CARD,
+    CONFIG,
+    WEIGHTS,
+    bytes_of,
+    check_fit,
+    check_options,
+    filled,
+    read_config,
+    sizes_of,
+    write_card,
+    write_config,
+)
+
+_FILES = ["*.json", "*.safetensors", CARD]  # nothing in a folder is code
+_KINDS = {"block": (str, "text"), "options": (dict, "a table")}
+
+
+class HubMixin:
+    """For a class of models that says how one is written to a folder, read from it and described."""
+
+    def _save_folder(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def _load_folder(cls, folder: Path, device: torch.device | str) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    def _find_folder(cls, path_or_name: str | Path) -> Path | None:
+        """The folder on this machine that is meant, if any."""
+        path = Path(path_or_name)
+        return path if is_folder(path) else None
+
+    def _card(self) -> str:
+        """The model card, Markdown with a YAML head."""
+        raise NotImplementedError
+
+    def save_pretrained(
+        self,
+        save_directory: str | Path,
+        *,
+        push_to_hub: bool = False,
+        repo_id: str | None = None,
+        **push_options: Any,
+    ) -> str | None:
+        """Write the folder, and a model card where there is none yet; with `push_to_hub` upload it too."""
+        folder = Path(save_directory)
+        make_folder(folder)
+        self._save_folder(folder)
+        if not (folder / CARD).exists():
+            replace_file(folder / CARD, self._card())
+        return self.push_to_hub(repo_id or folder.name, **push_options) if push_to_hub else None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        device: torch.device | str = "cpu",
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        force_download: bool = False,
+    ) -> Self:
+        """The model of a folder, or of a repository `owner/name` of the hub; evaluating."""
+        folder = cls._find_folder(pretrained_model_name_or_path)
+        if folder is None:
+            folder = _download(
+                str(pretrained_model_name_or_path),
+                revision=revision,
+                token=token,
+                cache_dir=cache_dir,
+                local_files_only=local_files_only,
+                force_download=force_download,
+            )
+        return cls._load_folder(folder, device)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        commit_message: str = "Upload a model by beamtree",
+        private: bool | None = None,
+        token: str | None = None,
+        branch: str | None = None,
+        create_pr: bool | None = None,
+    ) -> str:
+        """Upload the folder as one commit, in a repository that is made if need be; returns its address."""
+        save = self.save_pretrained
+        try:
+            from huggingface_hub import ModelHubMixin
+        except ImportError as error:
+            raise MissingExtraError("push_to_hub", "hub") from error
+
+        class Upload(ModelHubMixin):
+            def _save_pretrained(self, save_directory: Path) -> None:
+                save(save_directory)
+
+        options: dict[str, Any] = {
+            "private": private,
+            "token": token,
+            "branch": branch,
+            "create_pr": create_pr,
+        }
+        try:
+            return str(Upload().push_to_hub(repo_id, commit_message=commit_message, **options))
+        except BeamtreeError:
+            raise
+        except Exception as error:  # those of the HTTP library come through as they are
+            raise BeamtreeError(f"cannot push to {repo_id!r}: {first_line(error)}") from error
+
+
+def _download(repo_id: str, **options: Any) -> Path:
+    if repo_id.count("/") != 1 or not all(repo_id.split("/")):
+        raise BeamtreeError(f"there is no folder {shown(repo_id)}, and a repository of the hub is owner/name")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        purpose = f"there is no folder {shown(repo_id)}, and asking the hub for it"
+        raise MissingExtraError(purpose, "hub") from error
+    try:
+        return Path(snapshot_download(repo_id, allow_patterns=_FILES, **options))
+    except Exception as error:  # those of the HTTP library come through as they are
+        raise BeamtreeError(
+            f"there is no folder {shown(repo_id)}, and the hub did not give it: {first_line(error)}"
+        ) from error
+
+
+class SavedBlock(HubMixin, nn.Module):
+    """A layer whose constructor's options can be read off it, as plain numbers."""
+
+    def _options(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @classmethod
+    def _make(cls, options: dict[str, Any], dtype: torch.dtype) -> Self:
+        return cls(**options, dtype=dtype)
+
+    def _save_folder(self, folder: Path) -> None:
+        from beamtree.files.tensors import save_tensors
+
+        write_config(folder, {"block": type(self).__name__, "options": self._options()})
+        save_tensors(folder / WEIGHTS, self.state_dict(), {})
+
+    @classmethod
+    def _load_folder(cls, folder: Path, device: torch.device | str) -> Self:
+        from beamtree.files.tensors import load_tensors
+
+        config = read_config(folder, _KINDS)
+        if config["block"] != cls.__name__:
+            raise BeamtreeError(f"{folder} holds a {config['block'][:80]}, not a {cls.__name__}")
+        check_options(config["options"], f"{folder / CONFIG}: options")
+        widest = cls._sizes(config["options"], torch.float64, folder / CONFIG)
+        tensors, _ = load_tensors(folder / WEIGHTS, largest=bytes_of(widest))
+        dtype = next((tensor.dtype for tensor in tensors.values()), torch.float32)
+        wanted = cls._sizes(config["options"], dtype, folder / CONFIG)
+        check_fit(wanted, tensors, folder / WEIGHTS, CONFIG)
+        return filled(lambda: cls._make(config["options"], dtype), tensors, device)
+
+    @classmethod
+    def _sizes(cls, options: dict[str, Any], dtype: torch.dtype, source: Path) -> dict[str, torch.Tensor]:
+        try:
+            return sizes_of(lambda: cls._make(options, dtype))
+        except (TypeError, ValueError, RuntimeError) as error:
+            reason = f"its options make no {cls.__name__}: {' '.join(str(error).split())[:300]}"
+            raise BeamtreeError(f"{source}: {reason}") from error
+
+    def _card(self) -> str:
+        name, options = type(self).__name__, self._options()
+        plain = {key: value for key, value in options.items() if not isinstance(value, dict)}
+        usage = f'from beamtree import {name}\n\nblock = {name}.from_pretrained("this/repository")'
+        says = f"The weights of a `{name}` of beamtree, a PyTorch layer that finds trees in sequences."
+        facts = plain | {"parameters": sum(weight.numel() for weight in self.parameters())}
+        return write_card(name, says, usage, facts, tags=["tree-induction"])
