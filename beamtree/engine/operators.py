@@ -34,8 +34,8 @@ def registered_recursion(
     refuse_forward_mode(leaves, *weights.flat())
     products = product_dtype(leaves)
     if leaves.is_cuda and options.pins is None:
+        from beamtree.kernels import given
         from beamtree.kernels.fused_recursion import fused_recursion, supports
-        from beamtree.kernels.given import given_search
 
         beam_size, seed, noisy, dropout, merges, _, need_nodes = options
         has_kernels = supports(leaves, weights.flat(), beam_size)
@@ -44,9 +44,7 @@ def registered_recursion(
                 leaves, lengths, weights, beam_size, seed, noisy, dropout, products, need_nodes
             )
         if has_kernels and merges is not None and isinstance(scorer, SlicedScorer):
-            return given_search.follow_merges(
-                leaves, lengths, weights, seed, dropout, merges, products, need_nodes
-            )
+            return given.follow_merges(leaves, lengths, weights, seed, dropout, merges, products, need_nodes)
     call = SearchCall(leaves, lengths, weights.flat(), *options, products)
     vectors, relative, nodes, offset, lineages, links, *_ = torch.ops.beamtree.search(*call)
     return vectors, relative, nodes, offset, merge_positions(links, lineages)

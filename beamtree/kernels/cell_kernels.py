@@ -10,8 +10,8 @@ it passes pointers and factors.
 import triton
 import triton.language as tl
 
-from beamtree.kernels.runtime.draw_kernels import DROPOUT, kept, row_key
 from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope, normalised, product
+from beamtree.kernels.runtime.random_kernels import DROPOUT, kept, row_key
 
 
 @triton.jit
@@ -160,3 +160,28 @@ def to_children_tile(
     total = rows_times(rows, inside, w1 + column, wanted, total, UNITS, 2 * D, BLOCK_K, PRECISION, ".cg")
     share = child_grads + row[:, None] * (2 * D) + column[None, :]
     return tl.load(share, mask=inside[:, None] & wanted[None, :], other=0.0, cache_modifier=".cg") + total
+
+
+@triton.jit(do_not_specialize=["rows"])
+def activate_kernel(
+    before, keep, hidden, slope, rows,
+    UNITS: tl.constexpr, SLOPES: tl.constexpr,
+    DROPS: tl.constexpr, KEEP_STRIDE: tl.constexpr, KEEP_START: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h, a tile; either may take h's place."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = (row < rows)[:, None] & (unit < UNITS)[None, :]
+    place = row[:, None] * UNITS + unit[None, :]
+    bits = 1.0
+    if DROPS:
+        bits = tl.load(keep + row[:, None] * KEEP_STRIDE + KEEP_START + unit[None, :], mask=mask, other=0.0)
+    activate_tile(before, bits, hidden, slope, place, mask, SLOPES, DROPS)
+
+
+@triton.jit
+def gated_mix(gates, pairs, row, feature, mask, D: tl.constexpr, STRIDE: tl.constexpr, EPS: tl.constexpr):
+    """`open_gates` of some rows of pairs, STRIDE apart."""
+    child = pairs + row[:, None] * STRIDE + feature[None, :]
+    return open_gates(gates + row[:, None] * (4 * D) + feature[None, :], child, child + D, mask, D, EPS)

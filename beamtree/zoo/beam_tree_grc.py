@@ -151,7 +151,7 @@ class BeamTreeGRC(TreeEncoder):
             or not has_kernels(leaves.device)
         ):
             return self.propose
-        from beamtree.kernels.zoo.parents import flatten, propose
+        from beamtree.kernels.zoo.parent_kernels import flatten, propose
 
         weights = flatten(weights_of(cell, scorer).flat())
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from beamtree.engine.gated_cell import GatedCell
 from beamtree.kernels.fused_recursion import supports
-from beamtree.kernels.given.compose import compose_levels
+from beamtree.kernels.given import compose_levels
 from beamtree.kernels.weights import CellWeights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode

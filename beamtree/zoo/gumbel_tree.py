@@ -15,7 +15,7 @@ from beamtree.engine.operators import weights_of
 from beamtree.engine.ties import up_to_rounding
 from beamtree.graphs.whole_graphs import Outputs, WholeGraphs, lengthen
 from beamtree.kernels.runtime.random_bits import draw_seed
-from beamtree.kernels.straight.straight_recursion import straight_through, supports
+from beamtree.kernels.straight import straight_through, supports
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.derivatives import refuse_forward_mode
 from beamtree.pytorch.precision import product_dtype

@@ -9,7 +9,7 @@ from torch import Tensor
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
 from beamtree.kernels.replay import entangled_pair_kernels
-from beamtree.kernels.runtime import addresses as board
+from beamtree.kernels.runtime import address_kernels as board
 from beamtree.kernels.search import plan
 from beamtree.parts.scorer import EntangledScorer
 

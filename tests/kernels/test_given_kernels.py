@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from beamtree import create_encoder
-from beamtree.kernels.given import compose as operators
+from beamtree.kernels import given as operators
 from beamtree.kernels.weights import CellWeights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.trees.structure import Levels

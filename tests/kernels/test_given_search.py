@@ -11,7 +11,7 @@ from torch import Tensor
 from beamtree import BeamTreeEncoder
 from beamtree.engine.operators import registered_recursion, weights_of
 from beamtree.engine.record import Options
-from beamtree.kernels.given import given_search
+from beamtree.kernels import given
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import SlicedScorer
 
@@ -33,7 +33,7 @@ def compare(lengths: list[int], merges: Tensor, *, d: int = 16, dropout: float =
     exact_leaves = leaves.detach().double().cpu().requires_grad_()
     L, seed = torch.tensor(lengths), torch.tensor(SEED)
 
-    found = given_search.follow_merges(
+    found = given.follow_merges(
         leaves, L.to(DEVICE), weights, seed.to(DEVICE), dropout, merges.to(DEVICE), torch.float32, True
     )
     options = Options(5, seed, False, dropout, merges, None, need_nodes=True)
@@ -66,7 +66,7 @@ def test_the_shortest_sequences_are_followed(lengths: list[int], n: int) -> None
 
 
 def test_lists_longer_than_a_block_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given_search, "WIDEST", 4)
+    monkeypatch.setattr(given, "WIDEST", 4)
     compare([11, 6], random_merges(torch.tensor([11, 6]), 12, seed=5))
 
 

@@ -13,8 +13,8 @@ from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
 from beamtree.kernels.replay import beam_replay
-from beamtree.kernels.runtime import addresses as board
-from beamtree.kernels.search import fused_search, lineage_kernels, plan
+from beamtree.kernels.runtime import address_kernels as board
+from beamtree.kernels.search import finish_kernels, fused_search, plan
 from beamtree.parts.scorer import SlicedScorer
 
 pytestmark = [
@@ -128,7 +128,7 @@ def test_repeated_tokens_tie_as_on_the_cpu() -> None:
 def test_long_lineages_are_read_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.language import constexpr
 
-    for module in (lineage_kernels, fused_search):
+    for module in (finish_kernels, fused_search):
         monkeypatch.setattr(module, "STRETCH", constexpr(2))
     compare(make([5, 4]), 2, noisy=False, dropout=0.0)
 

@@ -217,9 +217,9 @@ def test_streams_and_threads_do_not_disturb_each_other() -> None:
 
 def test_two_hundred_lengths_compile_nothing_new_and_hold_little_memory() -> None:
     from beamtree.kernels.replay import level_kernels, sum_kernels, survivor_kernels
-    from beamtree.kernels.search import fused_search, step_kernels
+    from beamtree.kernels.search import finish_kernels, fused_search, step_kernels
 
-    modules = (level_kernels, step_kernels, sum_kernels, survivor_kernels)
+    modules = (finish_kernels, level_kernels, step_kernels, sum_kernels, survivor_kernels)
     kernels = [k for m in modules for name, k in vars(m).items() if name.endswith("_kernel")]
 
     def compiled() -> int:

@@ -7,7 +7,7 @@ from on_gpu import needs_gpu
 from torch import Tensor, nn
 
 from beamtree.kernels.runtime import products
-from beamtree.kernels.runtime.product_kernels import matrix_product
+from beamtree.kernels.runtime.math_kernels import matrix_product
 from beamtree.pytorch.registry import has_kernels
 
 

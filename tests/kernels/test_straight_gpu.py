@@ -11,7 +11,7 @@ from test_straight_kernels import exact, make
 from torch import nn
 
 from beamtree import create_encoder
-from beamtree.kernels.straight.straight_recursion import straight_through
+from beamtree.kernels.straight import straight_through
 from beamtree.kernels.weights import Weights
 from beamtree.nn.contextualizer import BeamTreeContextualizer
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.utils import parametrizations
 
 from beamtree import create_encoder
+from beamtree.kernels import straight as operator
+from beamtree.kernels import straight_replay
 from beamtree.kernels.replay import entangled_pair_kernels
 from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, draw_keep, gumbel
-from beamtree.kernels.straight import straight_recursion as operator
-from beamtree.kernels.straight import straight_replay
-from beamtree.kernels.straight.straight_recursion import straight_through, supports
+from beamtree.kernels.straight import straight_through, supports
 from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer

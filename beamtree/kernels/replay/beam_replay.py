@@ -11,7 +11,6 @@ from beamtree.kernels.replay import level_kernels, survivor_kernels
 from beamtree.kernels.replay.cell_replay import Descent, by_levels, by_row, through_cell
 from beamtree.kernels.replay.survivors import Survivors, find_survivors, pieces
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.search import inner_kernels
 from beamtree.kernels.search.fused_search import Tape
 from beamtree.kernels.weights import EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
@@ -81,7 +80,7 @@ def replay(
         D=d, K=K, BLOCK_D=block_d, num_warps=1,
     )  # fmt: skip
     if N and grad_inner.shape[2]:
-        launch(inner_kernels.inner_gradients_kernel, (blocks(N, 16),),
+        launch(survivor_kernels.inner_gradients_kernel, (blocks(N, 16),),
             some.order, slots, grad_inner, gradients, B * n, N, n - 1,
             D=d, K=K, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
         )  # fmt: skip

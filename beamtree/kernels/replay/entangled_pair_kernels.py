@@ -14,7 +14,7 @@ from beamtree.kernels import cell_kernels as cell
 from beamtree.kernels.replay.cell_replay import Recalled, by_row, recall
 from beamtree.kernels.replay.survivor_kernels import gradient_row, locate, slope_of_score
 from beamtree.kernels.runtime.products import product
-from beamtree.kernels.search.entangled_kernels import name_of
+from beamtree.kernels.runtime.random_kernels import name_of
 from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, Weights
 from beamtree.pytorch.launch import blocks, launch
 

@@ -218,3 +218,26 @@ def pair_kernel(
                 tl.store(pair_rows + pair * 2 + 1, right_row)
     tl.store(activity + row.to(tl.int64) * H + unit, active, mask=real)
     tl.store(grad_energies + row, sum_of_grads)
+
+
+@triton.jit(do_not_specialize=["first_row", "N", "T"])
+def inner_gradients_kernel(
+    order, slots, grad_inner, gradients, first_row, N, T,
+    D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Add to each survivor's row what all beams that own its node send to it."""
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = row < N
+    _, sequence, _, t, record = locate(order, slots, row, inside, T, K)
+    mine = record - (sequence * T + t) * K
+    for first in range(0, D, BLOCK_D):
+        feature = first + tl.arange(0, BLOCK_D)
+        mask = inside[:, None] & (feature < D)[None, :]
+        target = gradients + (first_row + row)[:, None].to(tl.int64) * D + feature[None, :]
+        total = tl.load(target, mask=mask, other=0.0)
+        for beam in range(K):
+            entry = (sequence * K + beam).to(tl.int64) * T + t
+            owns = tl.load(slots + entry, mask=inside, other=-1) == mine
+            sent = grad_inner + entry[:, None] * D + feature[None, :]
+            total += tl.load(sent, mask=mask & owns[:, None], other=0.0)
+        tl.store(target, total, mask=mask)

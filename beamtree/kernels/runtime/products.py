@@ -35,7 +35,7 @@ def product(
 ) -> Tensor:
     """x (M, R) · y (R, N) + bias (N,), in float32; `precision` rounds the factors."""
     if is_small(x, y):
-        from beamtree.kernels.runtime.product_kernels import matrix_product
+        from beamtree.kernels.runtime.math_kernels import matrix_product
 
         return matrix_product(_dense(x), _dense(y), precision, bias=bias, out=out)
     if precision in HALF:

@@ -64,9 +64,9 @@ def draw_keep(
         and dtype == torch.float32
         and max(map(Tensor.dim, (step, sequence, slot))) <= 3
     ):
-        from beamtree.kernels.runtime import draw
+        from beamtree.kernels.runtime import random_kernels
 
-        return draw.draw_keep(seed, step, sequence, slot, width, dropout)
+        return random_kernels.draw_keep(seed, step, sequence, slot, width, dropout)
     words = _words(_row_keys(seed, DROPOUT, step, sequence, slot), (width + 3) // 4)
     dropped = round(dropout * 65536)
     keep = words.view(torch.int16)[..., :width] >= dropped - 32768

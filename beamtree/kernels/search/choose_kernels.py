@@ -9,7 +9,7 @@ them with the best old ones, which `rank` has prepared, and chooses at both leve
 import triton
 import triton.language as tl
 
-from beamtree.kernels.runtime import addresses as at
+from beamtree.kernels.runtime import address_kernels as at
 from beamtree.kernels.runtime.math_kernels import (
     WORST,
     gelu,

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.kernels.runtime import addresses as boards
-from beamtree.kernels.search.entangled_leaves import score_leaves
-from beamtree.kernels.search.inner_kernels import inner_nodes_kernel
-from beamtree.kernels.search.lineage_kernels import STRETCH
+from beamtree.kernels.runtime import address_kernels as boards
+from beamtree.kernels.search.entangled_kernels import score_leaves
+from beamtree.kernels.search.finish_kernels import STRETCH, inner_nodes_kernel
 from beamtree.kernels.search.plan import Plan, can_chain, chunks_of
 from beamtree.kernels.weights import Weights
 from beamtree.pytorch import capturing
@@ -136,7 +135,7 @@ def search(
     scratch = new(words)  # held until the last launch, after which the stream's order protects it
     if plan.entangled:
         parts = {name: scratch[start:] for name, start in starts.items()}
-        score_leaves(leaves, weights, seed, dropout, plan, tape.nodes, parts)
+        score_leaves(leaves, weights, seed, dropout, K, precision, tape.nodes, parts)
     base, history, energies = scratch.data_ptr(), tape.integers.data_ptr(), tape.floats.data_ptr()
     addresses = {name: base + 4 * start for name, start in starts.items()}
     addresses |= {

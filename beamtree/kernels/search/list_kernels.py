@@ -9,9 +9,9 @@ of it.
 import triton
 import triton.language as tl
 
-from beamtree.kernels.runtime import addresses as at
-from beamtree.kernels.runtime.draw_kernels import DROPOUT, FIRST_LEVEL, SECOND_LEVEL, gumbel, kept, row_key
+from beamtree.kernels.runtime import address_kernels as at
 from beamtree.kernels.runtime.math_kernels import WORST, index_of, key_of, up_to_rounding, value_of
+from beamtree.kernels.runtime.random_kernels import DROPOUT, FIRST_LEVEL, SECOND_LEVEL, gumbel, kept, row_key
 from beamtree.kernels.search.choose_kernels import NONE
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from triton.language.extra import cuda
 
 from beamtree.kernels.search import step_kernels as kernels
-from beamtree.kernels.search.lineage_kernels import lineages_kernel
+from beamtree.kernels.search.finish_kernels import finish_kernel, lineages_kernel
 from beamtree.pytorch.launch import power_of_two
 
 SHORT_CHUNK, CHUNK, LONG_CHUNK = 128, 1024, 2048  # how much of a list one program ranks
@@ -168,7 +168,7 @@ class Plan:
 
     def finish(self, board: Tensor) -> None:
         """Sort the final beams and read their lineages."""
-        kernels.finish_kernel[(self.B + PROGRAMS,)](
+        finish_kernel[(self.B + PROGRAMS,)](
             board, D=self.d, H=self.H, K=self.K, BEAMS=self.beams, BLOCK_D=self.block_d, num_warps=4
         )
         lineages_kernel[(PROGRAMS,)](board, K=self.K, BEAMS=self.beams, num_warps=1)

@@ -1,6 +1,5 @@
 # mypy: allow-untyped-defs
-"""The kernels that are launched: those of a search step, and what comes before the first and after the
-last.
+"""The kernels of a search step, and what comes before the first.
 
 A step is three kernels: hidden beside splice; gates beside add_up and rank; then, for the next step,
 project and choose beside draw. What varies from call to call is read from the board, so that one graph
@@ -12,20 +11,17 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from beamtree.kernels.cell_kernels import drawn_mask, hidden_tile, mixed_tile
-from beamtree.kernels.runtime import addresses as at
-from beamtree.kernels.runtime.math_kernels import key_of, up_to_rounding
+from beamtree.kernels.runtime import address_kernels as at
+from beamtree.kernels.runtime.random_kernels import name_of
 from beamtree.kernels.search.choose_kernels import (
     NONE,
     children_of,
     choose,
-    moments,
     node_row,
-    node_vectors,
     pair_score,
     project,
 )
-from beamtree.kernels.search.entangled_kernels import name_of, score_parents, settle
-from beamtree.kernels.search.lineage_kernels import map_parents
+from beamtree.kernels.search.entangled_kernels import score_parents, settle
 from beamtree.kernels.search.list_kernels import add_up, draw, rank, splice
 
 
@@ -218,65 +214,3 @@ def leaf_lists_kernel(
             tl.store(fresh, n, mask=beam < K)  # no newest node: nowhere, and without neighbours
             tl.store(fresh + 1, -1, mask=beam < K)
             tl.store(fresh + 2, -1, mask=beam < K)
-
-
-@triton.jit
-def finish_kernel(
-    board, D: tl.constexpr, H: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """The first programs each finish a sequence, the others prepare the lineages."""
-    B = at.number(board, at.BATCH)
-    if tl.program_id(0) < B:
-        finish(board, tl.program_id(0), D, H, K, BEAMS, BLOCK_D)
-    else:
-        map_parents(board, tl.program_id(0) - B, tl.num_programs(0) - B, K, BEAMS)
-
-
-@triton.jit
-def finish(
-    board, sequence,
-    D: tl.constexpr, H: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """A sequence's final beams, best first: their roots and scores."""
-    B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
-    length = at.length_of(board, sequence, True)
-    beam = tl.arange(0, BEAMS)
-    scores = at.floats(board, at.SCORES) + (((length - 1) & 1) * B + sequence) * K
-    score = tl.load(scores + beam, mask=beam < K, other=NONE)
-    alive = score != NONE
-    key = key_of(up_to_rounding(score), beam)
-    ahead = key[:, None] > key[None, :]
-    target = sequence * K + tl.sum(ahead.to(tl.int32), 0)
-    lowest = tl.min(tl.where(ahead, score[:, None], float("inf")), 0)  # in order to the last bit
-    best = tl.max(tl.where(target == sequence * K, score, NONE), 0)
-    best = tl.where(best == NONE, 0.0, best)
-    tl.store(at.floats(board, at.RELATIVE) + target, tl.minimum(score, lowest) - best, mask=beam < K)
-    last_slots = at.integers(board, at.LAST_SLOTS)
-    tl.store(last_slots + target, tl.where(alive, beam, -1), mask=beam < K)
-
-    total = tl.zeros([1024], tl.float64)
-    for first in range(0, length - 1, 1024):
-        step = first + tl.arange(0, 1024)
-        shifts = at.floats(board, at.SHIFTS) + sequence * (n - 1) + step
-        total += tl.load(shifts, mask=step < length - 1, other=0.0).to(tl.float64)
-    offset = tl.load(board + at.OFFSET).to(tl.pointer_type(tl.float64))
-    tl.store(offset + sequence, tl.sum(total, 0) + best.to(tl.float64))
-
-    nodes = at.floats(board, at.NODES)
-    row = node_row(board, sequence, K)
-    made = alive & (beam < tl.where(length > 1, K, 0))
-    source = at.floats(board, at.SUMS) + (sequence * K + beam).to(tl.int64) * D
-    node = nodes + (row + n + (length - 2) * K + beam) * D
-    mean, scale = moments(source, made, D, BEAMS, BLOCK_D)
-    for first in range(0, D, BLOCK_D):
-        feature = first + tl.arange(0, BLOCK_D)
-        real = (feature < D)[None, :]
-        if H == 0:  # an entangled scorer: the node was there before it was chosen
-            x = tl.load(node[:, None] + feature[None, :], mask=made[:, None] & real, other=0.0)
-        else:
-            x = node_vectors(board, source, mean, scale, made, feature, D, False)
-            tl.store(node[:, None] + feature[None, :], x, mask=made[:, None] & real)
-        is_leaf = (beam < tl.where(length == 1, 1, 0))[:, None] & real
-        leaf = tl.load(nodes + row * D + feature[None, :] + beam[:, None] * 0, mask=is_leaf, other=0.0)
-        roots = at.floats(board, at.ROOTS) + target[:, None].to(tl.int64) * D + feature[None, :]
-        tl.store(roots, tl.where(made[:, None], x, leaf), mask=(beam < K)[:, None] & real)

@@ -4,9 +4,14 @@
 import triton
 import triton.language as tl
 
-from beamtree.kernels.cell_kernels import activate_tile, drawn_mask, store_gate_slopes, through_norm
+from beamtree.kernels.cell_kernels import (
+    activate_tile,
+    drawn_mask,
+    gated_mix,
+    store_gate_slopes,
+    through_norm,
+)
 from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
-from beamtree.kernels.zoo.cell_row_kernels import gated_mix
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -59,7 +59,7 @@ class _StraightThrough(torch.autograd.Function):
     def backward(ctx: Any, grad_roots: Tensor, _: Tensor, grad_nodes: Tensor) -> tuple[Any, ...]:
         refuse_double_backward()
         from beamtree.kernels.search import fused_search
-        from beamtree.kernels.straight.straight_replay import replay
+        from beamtree.kernels.straight_replay import replay
 
         lengths, seed, merges, *saved = ctx.saved_tensors
         tape, weights = saved[: fused.TAPE], saved[fused.TAPE :]

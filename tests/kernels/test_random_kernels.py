@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernel_cases import DEVICE
 
-from beamtree.kernels.runtime import draw
+from beamtree.kernels.runtime import random_kernels
 from beamtree.kernels.runtime.random_bits import draw_keep
 
 
@@ -22,5 +22,5 @@ def test_the_kernels_masks_are_those_of_every_other_device(
 ) -> None:
     seed = torch.tensor(2**61 + 7)
     expected = draw_keep(seed, step, sequence, slot, width, 0.3, torch.float32)
-    found = draw.draw_keep(*(x.to(DEVICE) for x in (seed, step, sequence, slot)), width, 0.3)
+    found = random_kernels.draw_keep(*(x.to(DEVICE) for x in (seed, step, sequence, slot)), width, 0.3)
     assert torch.equal(found.cpu(), expected)

@@ -1,1 +1,0 @@
-"""Trees that are given, composed level by level."""

@@ -1,1 +1,0 @@
-"""Straight-through trees (EGT-GRC, GT-GRC)."""
