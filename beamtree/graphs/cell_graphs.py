@@ -21,6 +21,7 @@ from beamtree.graphs.cache_key import module_key
 from beamtree.graphs.static_search import StaticSearch
 from beamtree.pytorch import capturing
 from beamtree.pytorch.graph_cache import GraphCache, SharedMemory
+from beamtree.pytorch.launch import power_of_two
 
 CAPACITY = 16  # graphs of one cell, at most
 BYTES_AT_MOST = 1 << 30  # of buffers, for the graphs of one cell together
@@ -76,12 +77,8 @@ def find_graphs(
 def padded_sizes(B: int, n: int, pins: int | None) -> tuple[int, int, int | None]:
     """Sizes that few graphs serve: lengths up to a power of two, batches to the next eighth of one."""
     eighth = max(1, (1 << B.bit_length() - 1) // 8)
-    wider = pins if pins is None else _power_of_two(pins)
-    return -(-B // eighth) * eighth, max(SHORTEST, _power_of_two(n)), wider
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, number - 1).bit_length()
+    wider = pins if pins is None else power_of_two(pins)
+    return -(-B // eighth) * eighth, max(SHORTEST, power_of_two(n)), wider
 
 
 class CellGraphs(GraphCache["SearchGraph | PullGraph"]):
