@@ -101,22 +101,12 @@ class _ReplayedStep:
             yield
 
     def load(self, constants: Sequence[Tensor]) -> None:
-        _copy(self.constants, constants)
+        capturing.copy_all(self.constants, constants)
 
     def __call__(self, *inputs: Tensor) -> Outputs:
-        _copy(self._inputs, inputs)
+        capturing.copy_all(self._inputs, inputs)
         self._replay()
-        fresh = [torch.empty_like(output) for output in self._outputs]
-        _copy(fresh, self._outputs)
-        return tuple(fresh)
-
-
-def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """One kernel a type; together, different types would be copied one by one."""
-    pairs = list(zip(targets, sources, strict=True))
-    for dtype in {target.dtype: None for target in targets}:
-        alike = [pair for pair in pairs if pair[0].dtype == dtype]
-        torch._foreach_copy_([target for target, _ in alike], [source for _, source in alike])
+        return tuple(capturing.copies_of(self._outputs))
 
 
 def _buffer_like(tensor: Tensor) -> Tensor:

@@ -184,13 +184,12 @@ class _Replay(torch.autograd.Function):
         ctx: Any, graphs: WholeGraphs, captured: _Captured, this: _Pass, count: int, *given: Tensor
     ) -> Outputs:
         inputs, weights = given[:count], given[count:]
-        torch._foreach_copy_([buffer.detach() for buffer in captured.inputs], list(inputs))
+        capturing.copy_all([buffer.detach() for buffer in captured.inputs], inputs)
         captured.go_forward()
         ctx.graphs, ctx.captured, ctx.this = graphs, captured, this
         ctx.wanted = [buffer.requires_grad for buffer in captured.inputs] + [w.requires_grad for w in weights]
         ctx.save_for_backward(*weights)  # so that PyTorch sees whether they were changed in between
-        fresh = [torch.empty_like(output) for output in captured.outputs]
-        torch._foreach_copy_(fresh, list(captured.outputs))
+        fresh = capturing.copies_of(captured.outputs)
         pairs = zip(fresh, captured.differentiable, strict=True)
         ctx.mark_non_differentiable(*(output for output, differentiable in pairs if not differentiable))
         return tuple(fresh)
@@ -206,10 +205,9 @@ class _Replay(torch.autograd.Function):
         _ = ctx.saved_tensors
         captured = ctx.captured
         pairs = zip(grad_outputs, captured.differentiable, strict=True)
-        torch._foreach_copy_(captured.grad_outputs, [grad for grad, carries in pairs if carries])
+        capturing.copy_all(captured.grad_outputs, [grad for grad, carries in pairs if carries])
         captured.go_back()
-        fresh = [torch.empty_like(gradient) for gradient in captured.gradients]
-        torch._foreach_copy_(fresh, list(captured.gradients))
+        fresh = capturing.copies_of(captured.gradients)
         ctx.this.waits = False  # only now: another thread's forward would write where the gradients are
         found = iter(fresh)
         return None, None, None, None, *(next(found) if wanted else None for wanted in ctx.wanted)

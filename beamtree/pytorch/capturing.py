@@ -110,6 +110,21 @@ def warm_up_and_capture(
     return captured
 
 
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """One kernel a type; together, different types would be copied one by one."""
+    pairs = list(zip(targets, sources, strict=True))
+    for dtype in {target.dtype: None for target in targets}:
+        alike = [pair for pair in pairs if pair[0].dtype == dtype]
+        torch._foreach_copy_([target for target, _ in alike], [source for _, source in alike])
+
+
+def copies_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What a graph leaves in its buffers, for the caller to keep."""
+    fresh = [torch.empty_like(tensor) for tensor in tensors]
+    copy_all(fresh, tensors)
+    return fresh
+
+
 def capture(
     call: Callable[[], Result], stream: torch.cuda.Stream, pool: Any = None
 ) -> tuple[torch.cuda.CUDAGraph, Result]:
