@@ -32,7 +32,7 @@ def bench(
     ] = Suite.quick,
     device: Device = "auto",
     models: Annotated[
-        str | None, typer.Option(help="Names with commas between.", show_default="the suite's")
+        str | None, typer.Option(help="Names, separated by commas.", show_default="the suite's")
     ] = None,
     lengths: Annotated[
         str | None,
@@ -50,10 +50,10 @@ def bench(
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Expressions a range, for paper.", show_default="100, on a CPU 3"),
+        typer.Option(min=1, help="Expressions per range, for paper.", show_default="100, on a CPU 3"),
     ] = None,
     max_seconds_per_cell: Annotated[
-        float, typer.Option(min=0, help="No further step of a model at a size that took so long.")
+        float, typer.Option(min=0, help="Stop stepping a model at a size after so many seconds.")
     ] = 60.0,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure the peak memory too.")] = True,
     matmul_precision: Annotated[
@@ -153,5 +153,5 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
     words = _words(option, text)
     for word in words:
         if not word.isdecimal() or int(word) < 1:
-            raise BeamtreeError(f"{option} wants whole numbers from 1 on with commas between, got {word!r}")
+            raise BeamtreeError(f"{option} takes whole numbers from 1 on, separated by commas, got {word!r}")
     return tuple(map(int, words))

@@ -35,7 +35,7 @@ def report(
     ] = None,
     skip: Annotated[
         bool,
-        typer.Option("--skip", help="Leave runs that cannot be read or counted out, with a note."),
+        typer.Option("--skip", help="Leave out runs that cannot be read or counted, with a note."),
     ] = False,
 ) -> None:
     """Build the paper's tables from run folders, the published figures beside ours.

@@ -121,7 +121,7 @@ def test_interrupting_at_once_leaves_an_empty_report(monkeypatch, tmp_path):
 def test_what_a_user_can_mend_is_one_sentence(tmp_path):
     assert "bench measures on cpu and cuda, got --device meta" in refusal("--device", "meta")
     assert "did you mean 'ebt-grc'" in refusal(*SMALL, "--models", "ebt-grcc")
-    assert "wants whole numbers from 1 on with commas between, got 'ten'" in refusal("--lengths", "5,ten")
+    assert "takes whole numbers from 1 on, separated by commas, got 'ten'" in refusal("--lengths", "5,ten")
     assert "got '0'" in refusal("--batch", "0")
     assert "--models has nothing between two commas" in refusal("--models", "om,,gt-grc")
     assert "--samples: leave it out" in refusal("--samples", "3")

@@ -103,10 +103,10 @@ def test_an_empty_row_says_what_a_run_would_cost_and_the_page_too(tmp_path: Path
     make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
     folder_with(REMARKS, tmp_path)
     make_run(tmp_path / "om", "listops-om")  # not evaluated: still empty
-    said = "No figures, for the time that a run would take (see 'Rows without figures'): OM."
+    said = "Not run because of the time it would take (see 'Rows without figures'): OM."
     remarks = table_of([tmp_path], "listops").remarks
     assert said in remarks
-    assert any(one.startswith("Not run to an evaluation: GoldTreeGRC, Transformer") for one in remarks)
+    assert any(one.startswith("Not evaluated: GoldTreeGRC, Transformer") for one in remarks)
     assert not any("EBT-GRC," in sentence for sentence in remarks)  # it has a run
     om = ["ListOps: OM", "one GPU", "50", "600", "30", "15"]
     gau = ["QQP: GAU", "one GPU", "20.5", "1,000", "12", "4"]

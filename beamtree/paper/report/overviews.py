@@ -30,10 +30,10 @@ from beamtree.saving.folder import WEIGHTS, hash_weights
 
 def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
     """Each target beside what was reached by the recipe as shipped, and by how much."""
-    found: dict[bool, list[Line]] = {False: [], True: []}  # of the paper's settings, of options
-    for target in targets:
-        table = TABLES[target.task]
-        key = RowKey(target.task, target.row)
+    lines = []
+    met: dict[bool, list[bool]] = {False: [], True: []}  # with the paper's settings, with options
+    for target in sorted(targets, key=lambda target: target.row in OPTIONAL):
+        table, key = TABLES[target.task], RowKey(target.task, target.row)
         row = rows.get(key, Row(key))
         for split, least in target.accuracy.items():
             ours = row.summary(split)
@@ -41,24 +41,15 @@ def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
             verdict = "not measured"
             if ours is not None:
                 verdict = "met" if ours.rounded >= least else f"short by {least - ours.rounded:.2f}"
-            found[target.row in OPTIONAL].append(
-                Line(
-                    [
-                        Cell(f"{table.title}: {LABELS[target.row]}"),
-                        Cell(table.columns.get(split, split)),
-                        Cell(verdict, best=verdict == "met"),
-                        Cell(f"{least:g}"),
-                        Cell() if ours is None else Cell(ours.text, hint=ours.hint),
-                        Cell(str(published) if published else NOTHING),
-                    ]
-                )
-            )
-    met = {of_options: [line.cells[2].best for line in some] for of_options, some in found.items()}
+            met[target.row in OPTIONAL].append(verdict == "met")
+            words = [Cell(f"{table.title}: {LABELS[target.row]}"), Cell(table.columns.get(split, split))]
+            words.append(Cell(verdict, best=verdict == "met"))
+            figures = [Cell(f"{least:g}"), *row.cells([split])]
+            lines.append(Line([*words, *figures, Cell(str(published) if published else NOTHING)]))
     caption = f"{sum(met[False])} of {len(met[False])} met with the paper's settings"
     if met[True]:
         caption += f"; {sum(met[True])} of {len(met[True])} with options, chosen by looking at these splits"
     caption += ". Accuracy in %, median (ListOps) or mean of the seeds."
-    lines = [*found[False], *found[True]]
     headers = ["row", "split", "target", "at least", "ours", "paper"]
     return Table("targets", "Targets", caption, headers, lines, words=range(3))
 
@@ -243,7 +234,7 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
         lines.append(Line([Cell(str(number)), *words, *figures], run=number))
     headers = ["run", "row", "folder", "commands", "seed", "epochs", "end"]
     headers += ["best epoch", "dev loss", "dev accuracy", "minutes"]
-    caption = "Every run named to the report. Dev figures are those of the best epoch, whose weights count."
+    caption = "Every run given to the report. Dev figures are those of the best epoch, whose weights count."
     return Table("runs", "Runs", caption, headers, lines, words=range(4))
 
 
@@ -271,7 +262,7 @@ def costs_table(costs: Sequence[Cost], rows: Rows) -> Table:
         figures = [f"{cost.milliseconds:g}", f"{cost.steps:,}", str(cost.epochs), f"{cost.minutes:,.0f}"]
         words = [f"{TABLES[cost.task].title}: {LABELS[cost.row]}", cost.measured]
         lines.append(Line([*map(Cell, words), *map(Cell, figures)]))
-    caption = "Published rows without a figure of ours: the time of one seed, by the time of a step."
+    caption = "Published rows that we have no figure for: what one seed would take, from the time of a step."
     headers = ["row", "how it is known", "ms a step", "steps an epoch", "epochs", "minutes"]
     return Table("costs", COSTS, caption, headers, lines, words=range(2))
 
@@ -282,8 +273,6 @@ def cut_off_table(runs: Sequence[CutOff]) -> Table:
     for run in runs:
         words = [Cell(f"{run.task}: {LABELS[run.row]}"), Cell(run.why)]
         lines.append(Line([*words, Cell(run.seeds), Cell(run.epochs)]))
-    caption = (
-        "Started as well, and ended from outside before their time: none of them counts in a table above."
-    )
+    caption = "Also started, but stopped from outside before their end; none of them counts in a table above."
     headers = ["row", "why", "seeds", "epochs"]
     return Table("cut-off", "Runs that were cut off", caption, headers, lines, words=range(2))

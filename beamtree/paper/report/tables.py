@@ -84,8 +84,8 @@ def _on_empty_rows(table: PaperTable, filled: Collection[RowKey], remarks: Remar
     empty = [name for name in table.rows if RowKey(table.task, name) not in filled]
     priced = [cost.row for cost in remarks.costs if cost.task == table.task and cost.row in empty]
     sentences = {
-        f"No figures, for the time that a run would take (see '{COSTS}')": priced,
-        "Not run to an evaluation": [name for name in empty if name not in priced],
+        f"Not run because of the time it would take (see '{COSTS}')": priced,
+        "Not evaluated": [name for name in empty if name not in priced],
     }
     return [
         f"{why}: {', '.join(LABELS[name] for name in names)}." for why, names in sentences.items() if names
