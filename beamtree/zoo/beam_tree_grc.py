@@ -18,6 +18,7 @@ from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer
 from beamtree.pytorch.checks import warn_if_greedy
+from beamtree.pytorch.derivatives import is_transformed
 from beamtree.pytorch.precision import autocasts
 from beamtree.pytorch.registry import has_kernels
 from beamtree.pytorch.tracing import is_exporting, untraced
@@ -148,6 +149,7 @@ class BeamTreeGRC(TreeEncoder):
             or type(scorer) is not EntangledScorer
             or any(x.dtype != torch.float32 for x in (leaves, *cell.parameters(), *scorer.parameters()))
             or autocasts(leaves)
+            or is_transformed()
             or not has_kernels(leaves.device)
         ):
             return self.propose
