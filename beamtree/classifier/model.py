@@ -3,6 +3,7 @@
 A model folder holds `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -312,4 +313,6 @@ def find_model(path_or_name: str | Path) -> Path:
     if is_folder(path):
         raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
     known = nearest(str(path_or_name), shipped) if shipped else ""
+    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path_or_name)):  # as the hub names its repositories
+        known = f"; TreeClassifier.from_pretrained({shown(str(path_or_name))}) asks the Hugging Face hub"
     raise BeamtreeError(f"there is no model {shown(str(path_or_name))}, neither a folder nor shipped{known}")

@@ -51,7 +51,7 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             shared = isinstance(error, SharedError)
-            said = error if isinstance(error, BeamtreeError) else "this takes more memory than there is"
+            said = error if isinstance(error, BeamtreeError) else "there is not enough memory for this"
             if not shared or os.environ.get("RANK", "0") == "0":
                 typer.echo(f"beamtree: {said}", err=True)
         if shared:  # the error's frames are gone here, and with them what they held of the process group
@@ -70,12 +70,10 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the whole trace of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Neural networks that find a tree in a sequence by themselves."""

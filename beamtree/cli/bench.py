@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from beamtree.cli.options import Device
+from beamtree.cli.conventions import Device
 from beamtree.errors import BeamtreeError
 
 
@@ -80,7 +80,7 @@ def bench(
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
     from beamtree.classifier.inference import choose_device
-    from beamtree.cli.progress import show_progress
+    from beamtree.cli.conventions import show_progress
     from beamtree.files.atomic import make_folder, replace_file
     from beamtree.paper.plots import check_plot, curves_of, draw_speed
     from beamtree.paper.speed.measure import Plan

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beamtree.cli.saying import name, say
+from beamtree.cli.conventions import name, new_table, say, show_progress
 from beamtree.errors import BeamtreeError
 from beamtree.printable import printable
 
@@ -25,7 +25,7 @@ Out = Annotated[
     Path | None, typer.Option(help="Folder to write to.", show_default="$BEAMTREE_DATA/TASK or data/TASK")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes on every machine.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that stand there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]
 
 
 @app.command()
@@ -47,8 +47,6 @@ def listops(
     lra-test, depth-train, depth-dev, depth-test. Lengths are drawn exactly, not by rejection, and every label
     is evaluated.
     """
-    from rich.progress import Progress
-
     from beamtree.data.folders import data_folder
     from beamtree.data.listops import TASK, generate_listops
 
@@ -57,7 +55,7 @@ def listops(
         splits = [name for name in TASK.splits if name != "lra-train"]
     else:
         splits = list(TASK.splits) if "all" in split else split
-    with Progress(transient=True) as bar:
+    with show_progress() as bar:
         tasks = {name: bar.add_task(name, total=None, visible=False) for name in splits}
 
         def show(name: str, done: int, total: int) -> None:
@@ -72,17 +70,15 @@ def logic(
     out: Out = None,
     seed: Seed = 0,
     pairs: Annotated[
-        int, typer.Option(min=1, help="Pairs to draw before repetitions are dropped.")
+        int, typer.Option(min=1, help="Pairs to draw, before duplicates are dropped.")
     ] = 500_000,
     overwrite: Overwrite = False,
 ) -> None:
     """Logical inference: pairs of propositional formulas and the relation between them.
 
-    Writes train0 … train12 and test0 … test12, as published: the number is that of the operators in the
-    longer formula, and 12 stands for 12 and more.
+    Writes train0 … train12 and test0 … test12, as published: the number counts the operators in the
+    longer formula, and 12 means 12 or more.
     """
-    from rich.progress import Progress
-
     from beamtree.data.folders import data_folder
     from beamtree.data.logic import LAST_INDEX, generate_logic
 
@@ -91,9 +87,9 @@ def logic(
     existing = [name for name in names if (folder / name).exists()]
     if existing and not overwrite:
         raise BeamtreeError(
-            f"{folder} already has {existing[0]}: name another folder with --out, or --overwrite"
+            f"{folder} already has {existing[0]}: name another with --out, or replace it with --overwrite"
         )
-    with Progress(transient=True) as bar:
+    with show_progress() as bar:
         task = bar.add_task("drawing pairs", total=pairs)
         files = generate_logic(
             folder, seed=seed, pairs=pairs, progress=lambda done, total: bar.update(task, completed=done)
@@ -105,20 +101,22 @@ def logic(
 def check(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="Folder with a folder for each task.", show_default="$BEAMTREE_DATA or data"),
+        typer.Argument(
+            help="Folder that holds a folder for each task.", show_default="$BEAMTREE_DATA or data"
+        ),
     ] = None,
     bad_rows: Annotated[
-        str, typer.Option(help="Rows that cannot be read: skip and count them, or refuse their file.")
+        str,
+        typer.Option(help="What to do with unreadable rows: skip (and count them) or refuse (their file)."),
     ] = "skip",
 ) -> None:
-    """Say for each task which splits are there, how large they are, and which corpus has those that are not.
+    """List the splits of each task: which are there, how large they are, and where to get the others.
 
-    Every file is read to its end. Rows that cannot be read are counted, the first of each file are shown.
+    Every file is read to its end. Unreadable rows are counted, and the first of each file are shown.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
 
-    from beamtree.cli.progress import show_progress
     from beamtree.data.folders import data_folder, survey
     from beamtree.data.task import BadRows
 
@@ -139,10 +137,7 @@ def check(
 def _survey_table(root: Path, found: "list[Found]") -> "Table":
     from itertools import groupby
 
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=name(str(root)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = new_table(str(root))
     for head in ("task", "split", "examples", "", "where to get it"):
         table.add_column(head, justify="right" if head == "examples" else "left", overflow="fold")
     before = None

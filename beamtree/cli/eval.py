@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beamtree.cli.options import BatchTokens, Beam, Device, Model
-from beamtree.cli.saying import name, say
+from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, count_up, name, new_table, say
 from beamtree.errors import BeamtreeError
 from beamtree.printable import printable, write_json
 
@@ -24,7 +23,7 @@ def evaluate(
     model: Model,
     more: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="DATA", help="Further folders and files, as for --data."),
+        typer.Argument(metavar="DATA", help="More folders and files, as for --data."),
     ] = None,
     data: Annotated[
         list[Path] | None,
@@ -35,9 +34,7 @@ def evaluate(
     ] = None,
     split: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Split of a folder; may be repeated.", show_default="all that are not for training"
-        ),
+        typer.Option(help="Split to evaluate; may be repeated.", show_default="all but those for training"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     save: Annotated[
@@ -49,20 +46,20 @@ def evaluate(
         ),
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Folder for accuracy by length and by depth, as PNG and SVG.")
+        Path | None, typer.Option(help="Folder for plots of accuracy by length and by depth, as PNG and SVG.")
     ] = None,
     batch_tokens: BatchTokens = 16384,
     beam: Beam = None,
     bad_rows: Annotated[
         str | None,
         typer.Option(
-            help="Rows that cannot be read: refuse them, or skip and count them.",
-            show_default="as in training, else refuse",
+            help="What to do with unreadable rows: refuse, or skip (and count them).",
+            show_default="as in training, or refuse",
         ),
     ] = None,
     merged: Annotated[
         bool,
-        typer.Option("--merge-equal-trees", help="Unite beams that reach the same tree by different orders."),
+        typer.Option("--merge-equal-trees", help="Merge beams that reach the same tree in different orders."),
     ] = False,
     device: Device = "auto",
 ) -> None:
@@ -71,13 +68,12 @@ def evaluate(
     Accuracy comes with Wilson's 95 % interval. F1 is the unlabelled bracketing F1 of the best trees against
     the gold trees over the whole split; spans of two tokens or more count, that of the whole sentence does
     not. Exact is the share of sentences whose tree is the gold tree. Sentences of one or two tokens have only
-    one tree and count for neither. A dash: the encoder has no tree of its own.
+    one tree and count for neither. A dash means that the encoder builds no tree.
     """
     from rich.console import Console
 
     from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
     from beamtree.classifier.model import find_model, load_model
-    from beamtree.cli.progress import count_up
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows
     from beamtree.files.atomic import replace_file
@@ -128,7 +124,7 @@ def evaluate(
             )
             bar.remove_task(row)
     for path in _learnt_from(Path(model), paths):
-        say(f"beamtree: the model learnt from rows of {path}: these figures are no test of it")
+        say(f"beamtree: the model was trained on {path}: these figures do not test it")
     for sentence in rows.report():
         say(f"beamtree: {sentence}")
 
@@ -229,10 +225,7 @@ def _tables(encoder: str, task: "Task", results: list["SplitResult"]) -> list["T
 def _table(
     title: str, first: str, rows: list[tuple[str, "Tally"]], gold: bool, align: Any = "left"
 ) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = new_table(title)
     table.add_column(first, justify=align, no_wrap=True)
     for head, style in (
         ("examples", ""),

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from beamtree.cli.options import Beam, Model, refuse_to_replace
-from beamtree.cli.saying import say
+from beamtree.cli.conventions import Beam, Model, refuse_to_replace, say
 from beamtree.errors import BeamtreeError
 
 
@@ -17,7 +16,7 @@ def export(
         Path | None, typer.Option(help="Write a file for torch.export.load (.pt2).")
     ] = None,
     beam: Beam = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a trained model as a file that runs without beamtree: token ids in, probabilities out.
 
@@ -26,7 +25,7 @@ def export(
     the rows are the first sentences. An ONNX file names its labels and tokens in its metadata; the first
     token has id 3, and 1 stands for an unknown one.
 
-    Models with any sentence encoder can be exported but gold-grc, which follows trees it is given.
+    Every sentence encoder can be exported except gold-grc, which follows given trees.
     """
     from beamtree.classifier.exports import compare_with_onnx, export_program, save_onnx, save_program
     from beamtree.classifier.inference import set_beam_size
@@ -51,5 +50,5 @@ def export(
     if onnx is not None:
         save_onnx(program, classifier, onnx)
         difference = compare_with_onnx(classifier, onnx)
-        agrees = f"in onnxruntime it differs from the model by {difference:.1e} at the most"
+        agrees = f"in onnxruntime it differs from the model by {difference:.1e} at most"
         say(f"wrote {onnx}; {agrees}", err=False)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from beamtree.cli.options import BatchTokens, Beam, Device, Model, refuse_to_replace
-from beamtree.cli.saying import say
+from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, count_up, refuse_to_replace, say
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import hash_files, shown
 
@@ -39,19 +38,19 @@ def parse(
         typer.Argument(metavar="TEXT", help="What to parse; - reads lines from standard input."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="A file (plain, .gz or .xz) with a text in every line.")
+        Path | None, typer.Option(help="A file (plain, .gz or .xz) with one text per line.")
     ] = None,
     beams: Annotated[
-        bool, typer.Option("--beams", help="All trees with their scores; html always has them.")
+        bool, typer.Option("--beams", help="Show all trees with their scores; html always does.")
     ] = False,
     format: Annotated[
-        Format | None, typer.Option(help="How to write it.", show_default="from the name of --out, or text")
+        Format | None, typer.Option(help="Output format.", show_default="from the name of --out, or text")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write to this file, not to the terminal.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on after the last whole line of an unfinished --out.")
+        bool, typer.Option("--resume", help="Continue an unfinished --out after its last whole line.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite --out.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first line that cannot be read.")
     ] = False,
@@ -64,10 +63,10 @@ def parse(
 ) -> None:
     """Predict the label of a text and draw its tree.
 
-    For a task on pairs, give two texts, or in a file two sentences with a tab between. In a file or on
-    standard input a line that cannot be read gives an error record with its number, and the rest goes on.
-    With --file, --out and the format brackets or json an interrupted run can be resumed, and torchrun or
-    accelerate launch share the lines out over processes and machines that see the same folder.
+    For a task on pairs, give two texts, or in a file two sentences separated by a tab. An unreadable line of
+    a file or of standard input becomes an error record with its number, and the rest goes on. With --file,
+    --out and the format brackets or json, an interrupted run can be resumed, and torchrun or accelerate
+    launch divides the lines among processes and machines that see the same folder.
     """
     from beamtree.classifier.inference import choose_device, set_beam_size
     from beamtree.classifier.model import find_model, load_model
@@ -83,7 +82,7 @@ def parse(
     files = (source, out) if isinstance(source, Path) and out is not None and by_line else None
     if files is None:
         if resume or processes.count > 1:
-            what = "--resume" if resume else "sharing a file out over processes"
+            what = "--resume" if resume else "dividing a file among processes"
             raise BeamtreeError(f"{what} needs --file, --out and --format json or brackets")
         if out is not None:
             refuse_to_replace(out, overwrite)
@@ -121,7 +120,9 @@ def parse(
 
 def _format_of(out: Path | None) -> Format:
     if out is not None and out.suffix.lower() in _NEVER_TEXT:
-        raise BeamtreeError(f"cannot write {out.suffix}: pictures are .svg, or .html to play with")
+        raise BeamtreeError(
+            f"cannot write {out.suffix}: choose .svg for a picture, or .html for an interactive page"
+        )
     return _BY_SUFFIX.get(out.suffix.lower(), Format.text) if out is not None else Format.text
 
 
@@ -136,8 +137,6 @@ def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Pa
 
 
 def _run(job: "LineJob", transform: "Transform", *, resume: bool, overwrite: bool) -> None:
-    from beamtree.cli.progress import count_up
-
     first = job.processes.first
     try:
         with count_up("lines", wanted=first) as bar:
@@ -146,12 +145,12 @@ def _run(job: "LineJob", transform: "Transform", *, resume: bool, overwrite: boo
                 transform, resume=resume, overwrite=overwrite, advance=lambda lines: bar.advance(row, lines)
             )
     except KeyboardInterrupt:
-        say(f"stopped; what is done is kept: --resume goes on with {job.out}")
+        say(f"stopped; finished lines are kept: --resume continues {job.out}")
         raise typer.Exit(130) from None
     finally:
         job.processes.leave()
     if first:
-        said = f"wrote {job.out}" if done else f"{job.out} was complete already"
+        said = f"wrote {job.out}" if done else f"{job.out} was already complete"
         say(f"{said}: {job.source.lines:,} lines")
 
 
@@ -249,7 +248,7 @@ def _pieces(records: Iterator["Record"], format: Format, beams: bool) -> Iterato
     elif format is Format.svg:
         record = next(records)
         if next(records, None) is not None:
-            raise BeamtreeError("svg is the picture of one text: use --format html for several")
+            raise BeamtreeError("svg shows one text: use --format html for several")
         yield as_svg(record, beams=beams)
     else:
         yield from map(_line_writer(format, beams), records)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from beamtree.cli.saying import say
+from beamtree.cli.conventions import say
 
 
 def report(

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from beamtree.cli.options import Device
-from beamtree.cli.saying import say
+from beamtree.cli.conventions import Device, say
 from beamtree.errors import BeamtreeError
 
 _DEFAULT_PORT = 8765
@@ -23,24 +22,28 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0 is the whole network.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the whole network.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = _DEFAULT_PORT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")
+    ] = _DEFAULT_PORT,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A host name under which browsers may come; may be repeated."),
+        typer.Option(help="A host name that browsers may use; may be repeated."),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one sentence.")] = 1000,
-    max_beam_size: Annotated[int, typer.Option(min=1, help="Beams that may be asked for.")] = 20,
-    max_request_bytes: Annotated[int, typer.Option(min=1, help="Bytes of one request.")] = 65536,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Time of one computation.")] = 20.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens in a sentence.")] = 1000,
+    max_beam_size: Annotated[int, typer.Option(min=1, help="Largest beam size that may be asked for.")] = 20,
+    max_request_bytes: Annotated[int, typer.Option(min=1, help="Most bytes in a request.")] = 65536,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Time limit of a computation.")] = 20.0,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1, help="Computations at once.", show_default="as many as there are cores, at most 4"
         ),
     ] = None,
-    waiting: Annotated[int, typer.Option(min=0, help="Requests that may wait for one; more get 429.")] = 16,
+    waiting: Annotated[
+        int, typer.Option(min=0, help="Requests that may wait for their turn; more get 429.")
+    ] = 16,
     device: Device = "cpu",
 ) -> None:
     """Show trees in a browser.
@@ -60,7 +63,7 @@ def serve(
         served = load_models(models or (), device)
         app = create_app(served, limits, {*LOCAL_HOSTS, host, *(allow_host or ())})
         if host not in ("127.0.0.1", "::1", "localhost"):
-            say("anybody who can reach this machine can use the explorer")
+            say("anyone who can reach this machine can use the explorer")
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         say(f"beamtree explorer: {address}  (Ctrl-C stops it)", err=False)
@@ -78,5 +81,5 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = error.strerror or str(error)
         raise BeamtreeError(
-            f"cannot listen at {host}, port {port}: {reason.lower()}; --port 0 takes any port that is free"
+            f"cannot listen on {host}, port {port}: {reason.lower()}; --port 0 picks a free one"
         ) from error

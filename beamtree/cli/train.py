@@ -29,20 +29,20 @@ def train(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder to make.", show_default="runs/RECIPE-seedN")
+        Path | None, typer.Option(help="Run folder to create.", show_default="runs/RECIPE-seedN")
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the task's files; for the recipe own a file will do.",
-            show_default="$BEAMTREE_DATA/TASK or data/TASK; with --resume, what the run was begun with",
+            help="Folder with the task's files; the recipe own also takes a single file.",
+            show_default="$BEAMTREE_DATA/TASK or data/TASK; with --resume, as before",
         ),
     ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Continue the run in this folder from its last checkpoint; with a RECIPE, begin it if it "
-            "is not there yet, so that the same command can be restarted."
+            help="Continue the run in this folder from its last checkpoint; with a RECIPE, start it if it "
+            "does not exist yet, so that the same command can be restarted."
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing run.")] = False,
@@ -50,21 +50,22 @@ def train(
         bool,
         typer.Option(
             "--show",
-            help="Print the RECIPE in full, every setting with its meaning, and train nothing; "
-            "without RECIPE, the names of all that are shipped.",
+            help="Print the RECIPE in full, every setting with its meaning, and do not train; "
+            "without a RECIPE, list the shipped ones.",
         ),
     ] = False,
     max_minutes: Annotated[
-        float | None, typer.Option(min=0, help="Stop after so long, with a checkpoint to resume from.")
+        float | None,
+        typer.Option(min=0, help="Stop after this many minutes, with a checkpoint to resume from."),
     ] = None,
     max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many steps, with a checkpoint to resume from.")
+        int | None, typer.Option(min=1, help="Stop after this many steps, with a checkpoint to resume from.")
     ] = None,
 ) -> None:
-    """Train a model by a recipe.
+    """Train a model from a recipe.
 
     The run folder gets recipe.toml, metrics.jsonl (one record an epoch), TensorBoard events, the models best/
-    and last/, and checkpoint/. Ctrl-C stops after the present step and leaves a checkpoint. The same command
+    and last/, and checkpoint/. Ctrl-C stops after the current step and leaves a checkpoint. The same command
     runs on several GPUs: accelerate launch -m beamtree train RECIPE.
     """
     if show:
@@ -73,7 +74,7 @@ def train(
     if resume is not None and (out is not None or overwrite):
         raise BeamtreeError("--resume continues a run in its own folder: leave out --out and --overwrite")
     if recipe is None and resume is None:
-        raise BeamtreeError("name a RECIPE to train by (--show lists them), or a run folder with --resume")
+        raise BeamtreeError("name a RECIPE (--show lists them), or a run folder with --resume")
 
     import signal
 
@@ -150,7 +151,7 @@ def _begun_with(folder: "RunFolder", say: Callable[[str], None]) -> Path | None:
     if place is None:
         return None
     there = is_file(place) or is_folder(place)
-    say(f"data: {place}, as before" if there else f"{place} is gone, where the data of this run were")
+    say(f"data: {place}, as before" if there else f"the data of this run were in {place}, which is gone")
     return place if there else None
 
 

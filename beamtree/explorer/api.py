@@ -200,13 +200,11 @@ class Documented(NamedTuple):
 
 
 DOCUMENTED = (
-    Documented(
-        400, "bad_request", "The request is not HTTP as it should be, or names a host that is not served."
-    ),
+    Documented(400, "bad_request", "The request is not valid HTTP, or names a host that is not served."),
     Documented(404, "not_found", "There is nothing at this address."),
     Documented(404, "no_such_model", "The model is not one of those served."),
-    Documented(405, "method_not_allowed", "The address knows other methods."),
-    Documented(408, "too_late", "The body of the request did not come in time."),
+    Documented(405, "method_not_allowed", "The address does not support this method."),
+    Documented(408, "too_late", "The body of the request did not arrive in time."),
     Documented(413, "too_large", "The request has more bytes than allowed."),
     Documented(413, "too_long", "A text has more tokens than allowed; `where` is the first too many."),
     Documented(415, "not_json", "The body is not declared as application/json."),
@@ -214,7 +212,7 @@ DOCUMENTED = (
     Documented(422, "unreadable", "A text is not in the task's language; `where` says which token."),
     Documented(429, "busy", "Too many requests at once; the header Retry-After says when to come back."),
     Documented(431, "too_large", "The address and the headers have more bytes than allowed."),
-    Documented(500, "internal", "A mistake of the server's own."),
+    Documented(500, "internal", "An error in the explorer itself."),
     Documented(
         503, "too_slow", "The computation took longer than allowed and was stopped; Retry-After as for 429."
     ),
@@ -241,6 +239,4 @@ def too_slow(seconds: float) -> Problem:
 
 
 def internal() -> Problem:
-    return Problem(
-        500, "internal", "The explorer failed at this request. It is a mistake of its own, not yours."
-    )
+    return Problem(500, "internal", "The explorer failed on this request. The fault is its own, not yours.")

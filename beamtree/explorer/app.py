@@ -170,7 +170,7 @@ def _handle_errors(app: FastAPI) -> None:
     async def explain(_: Request, error: HTTPException) -> Response:
         messages = {
             404: ("not_found", "There is nothing at this address."),
-            405: ("method_not_allowed", "This address knows other methods."),
+            405: ("method_not_allowed", "This address does not support this method."),
         }
         code, message = messages.get(error.status_code, ("bad_request", "The request could not be read."))
         return Problem(error.status_code, code, message, headers=dict(error.headers or {})).answer()

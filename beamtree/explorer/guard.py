@@ -100,7 +100,7 @@ class Guard:
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            raise Problem(408, "too_late", "The body of the request did not come in time.") from None
+            raise Problem(408, "too_late", "The body of the request did not arrive in time.") from None
 
 
 def _check_head(scope: Scope) -> None:

@@ -42,7 +42,7 @@ def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) 
     """The sentences of one input, as many as the task wants."""
     if len(texts) != task.sentences:
         wanted = "one text" if task.sentences == 1 else f"{task.sentences} texts, one for each sentence"
-        raise UnreadableInputError(f"the task {task.name!r} wants {wanted}, {len(texts)} came")
+        raise UnreadableInputError(f"the task {task.name!r} takes {wanted}, got {len(texts)}")
     for number, text in enumerate(texts):
         if not text.strip():
             raise UnreadableInputError(
@@ -80,7 +80,7 @@ def _check_marks(number: int, text: str) -> None:
 def _check_count(number: int, ranges: list[Range], max_tokens: int | None) -> None:
     if max_tokens is not None and len(ranges) > max_tokens:
         raise TooLongError(
-            f"{len(ranges):,} tokens are more than the {max_tokens:,} that are read here",
+            f"{len(ranges):,} tokens exceed the limit of {max_tokens:,}",
             Where(number, max_tokens, *ranges[max_tokens]),
         )
 

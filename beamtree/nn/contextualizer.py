@@ -85,16 +85,15 @@ class BeamTreeContextualizer(SavedBlock):
             )
         elif (input_size, beam_size, slice_size, stochastic) != (None, 5, 64, True):
             raise ValueError(
-                "input_size, beam_size, slice_size and stochastic are the default source's: set them on yours"
+                "input_size, beam_size, slice_size and stochastic belong to the default source: set them on "
+                "your own"
             )
         if not hasattr(source, "forest"):
             raise ValueError(f"source must be an encoder with inner nodes, {type(source).__name__} has none")
         if source.d_model != d_model:
             raise ValueError(f"source.d_model is {source.d_model}, expected {d_model}")
         if residual and source.input_size != d_model:
-            raise ValueError(
-                f"residual needs tokens of d_model = {d_model}, they are {source.input_size} wide"
-            )
+            raise ValueError(f"residual needs tokens of width d_model = {d_model}, got {source.input_size}")
         if refinements < 1:
             raise ValueError(f"refinements must be at least 1, got {refinements}")
         self.d_model, self.refinements, self.residual = d_model, refinements, residual
@@ -173,8 +172,8 @@ class BeamTreeContextualizer(SavedBlock):
     def _options(self) -> dict[str, Any]:
         if not isinstance(self.source, BeamTreeEncoder):
             raise BeamtreeError(
-                f"a contextualizer over a {type(self.source).__name__} has no folder, only one over a "
-                "BeamTreeEncoder: save its state_dict() instead"
+                f"a contextualizer over a {type(self.source).__name__} cannot be saved as a folder, only one "
+                "over a BeamTreeEncoder: save its state_dict() instead"
             )
         return {
             "d_model": self.d_model,

@@ -71,10 +71,10 @@ class BeamTreeEncoder(SavedBlock):
             if isinstance(width, int) and width != d_model:
                 raise ValueError(f"{name}.d_model is {width}, expected {d_model}")
         if cell is not None and dropout != 0.0:
-            raise ValueError("dropout is the built-in cell's: a cell of your own brings its own rate")
+            raise ValueError("dropout belongs to the built-in cell: set it in your own cell")
         for name, changed in (("scorer_hidden", scorer_hidden is not None), ("slice_size", slice_size != 64)):
             if scorer is not None and changed:
-                raise ValueError(f"{name} is the built-in scorer's: leave it out beside a scorer of your own")
+                raise ValueError(f"{name} belongs to the built-in scorer: leave it out beside your own")
         self.d_model = d_model
         self.input_size = input_size
         self.beam_size = beam_size
@@ -188,7 +188,8 @@ class BeamTreeEncoder(SavedBlock):
             or cell.hidden_size != 4 * self.d_model
         ):
             raise BeamtreeError(
-                "an encoder with a cell or scorer of your own has no folder: save its state_dict() instead"
+                "an encoder with a cell or scorer of your own cannot be saved as a folder: save its "
+                "state_dict() instead"
             )
         return {
             "d_model": self.d_model,

@@ -115,6 +115,14 @@ def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
         load_model("../model")
 
 
+def test_a_name_like_those_of_the_hub_is_answered_with_how_to_ask_the_hub() -> None:
+    wanted = (
+        r"no model 'you/name', .*; TreeClassifier.from_pretrained\('you/name'\) asks the Hugging Face hub"
+    )
+    with pytest.raises(BeamtreeError, match=wanted):
+        load_model("you/name")
+
+
 def edit_config(folder: Path, **changes: Any) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))

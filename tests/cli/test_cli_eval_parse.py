@@ -207,7 +207,7 @@ def test_parse_resumes_to_the_same_bytes_and_notices_another_model(
     assert "is half done" in call(*command, rc=2).stderr
     call(*command, "--resume")
     assert out.read_bytes() == whole
-    assert "was complete already" in call(*command, "--resume").stderr
+    assert "was already complete" in call(*command, "--resume").stderr
     other = ["parse", models / "flat", *command[2:], "--resume"]
     assert "it was made with another model" in call(*other, rc=2).stderr
     assert "it was made with another beams" in call(*command, "--resume", "--beams", rc=2).stderr
@@ -240,7 +240,7 @@ def test_parse_stopped_by_the_user_says_how_to_go_on(
     monkeypatch.setattr(beamtree.classifier.parsing, "parse_lines", interrupt)
     out = tmp_path / "out.jsonl"
     result = call("parse", models / "trees", "--file", lines, "--out", out, rc=130)
-    assert f"--resume goes on with {out}" in result.stderr
+    assert f"--resume continues {out}" in result.stderr
 
 
 def test_parse_strictly_stops_at_the_first_bad_line(models: Path, lines: Path, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_parse_needs_a_file_to_resume_or_share_out(
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     shared = call("parse", models / "trees", EXPRESSION, rc=2).stderr
-    assert "sharing a file out over processes needs --file, --out" in shared
+    assert "dividing a file among processes needs --file, --out" in shared
 
 
 @pytest.mark.parametrize("suffix", [".html", ".SVG", ".txt", ".JSON"])
@@ -284,14 +284,14 @@ def test_parse_takes_the_format_from_the_name_and_keeps_what_is_there(
 
 def test_parse_writes_no_text_into_a_file_named_as_a_picture(models: Path, tmp_path: Path) -> None:
     message = call("parse", models / "trees", EXPRESSION, "--out", tmp_path / "tree.PNG", rc=2).stderr
-    assert "cannot write .PNG: pictures are .svg, or .html to play with" in message
+    assert "cannot write .PNG: choose .svg for a picture, or .html for an interactive page" in message
     assert not list(tmp_path.iterdir())
 
 
 def test_parse_draws_one_svg_for_one_text_only(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "tree.svg"
     message = call("parse", models / "trees", EXPRESSION, "[SM 1 2 ]", "--out", out, rc=2).stderr
-    assert "svg is the picture of one text: use --format html for several" in message
+    assert "svg shows one text: use --format html for several" in message
     assert list(tmp_path.iterdir()) == []
 
 

@@ -84,4 +84,4 @@ def test_too_little_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) 
         raise MemoryError
 
     monkeypatch.setattr(model, "load_model", fail)
-    assert answer("parse", "listops-ebt-grc", "5") == "beamtree: this takes more memory than there is"
+    assert answer("parse", "listops-ebt-grc", "5") == "beamtree: there is not enough memory for this"

@@ -113,7 +113,7 @@ def test_the_same_command_begins_and_continues(recipe: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a RECIPE to train by (--show lists them), or a run folder with --resume"),
+        ([], "name a RECIPE (--show lists them), or a run folder with --resume"),
         (["--resume", "x", "--out", "y"], "--resume continues a run in its own folder: leave out --out"),
         (["--resume", "x", "--overwrite"], "--resume continues a run in its own folder"),
         (["--resume", "x"], "there is no run to resume in x: it has no recipe.toml"),

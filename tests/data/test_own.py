@@ -55,7 +55,7 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     shown = attempt("eval", folder, path, "--json")
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["splits"][0]["examples"] == 20
-    assert f"the model learnt from rows of {path}" in shown.stderr
+    assert f"the model was trained on {path}" in shown.stderr
     other = path.rename(tmp_path / "other.tsv")
     assert "learnt from" not in attempt("eval", folder, other).stderr
     other.rename(path)
@@ -97,7 +97,7 @@ def test_figures_of_several_files_are_kept_side_by_side_and_told_from_those_lear
     assert "| model | seed | hard.tsv | test.tsv | run |" in page
     assert "paper" not in page
     for name in ("mine/train.tsv", "mine/dev.tsv"):
-        assert f"the model learnt from rows of {name}: these figures are no test" in told("test.tsv", name)
+        assert f"the model was trained on {name}: these figures do not test it" in told("test.tsv", name)
     saved = Path("run/eval.json")
     for spoilt in ("{", saved.read_text().replace('"weights": "', '"weights": "of others ')):
         saved.write_text(spoilt)

@@ -159,7 +159,7 @@ def test_options_reach_the_server_and_its_end_is_told(
     words = f"serve --host {host} --port 0 --allow-host explorer.test --max-tokens 7 --workers 3"
     result = CliRunner().invoke(app, [*(["--debug"] if debug else []), *shlex.split(words)])
     assert result.exit_code == 0, result.output
-    warned = "anybody who can reach this machine can use the explorer\n" if host == "0.0.0.0" else ""
+    warned = "anyone who can reach this machine can use the explorer\n" if host == "0.0.0.0" else ""
     assert result.stderr == f"{warned}stopped\n"
     log = logging.getLogger("beamtree.explorer")
     assert log.isEnabledFor(logging.DEBUG) == debug
@@ -170,14 +170,14 @@ def test_a_port_in_use_is_told_at_once() -> None:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(app, ["serve", "--port", str(port)])
     assert result.exit_code == 2
-    assert f"cannot listen at 127.0.0.1, port {port}: address already in use" in result.stderr
+    assert f"cannot listen on 127.0.0.1, port {port}: address already in use" in result.stderr
     assert "--port 0" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--host", "no-such-host.invalid"], "cannot listen at no-such-host.invalid"),
+        (["--host", "no-such-host.invalid"], "cannot listen on no-such-host.invalid"),
         (["--host", ""], "--host is empty"),
         (["no-such-model"], "there is no model 'no-such-model'"),
         (["--seconds", "0"], "0.001"),

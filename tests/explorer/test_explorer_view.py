@@ -250,8 +250,8 @@ def test_words_behind_a_letter_whose_lower_case_is_longer_are_found_in_the_text(
         ("listops", ["( 2"], "unbalanced round brackets", (0, None, 0, 3)),
         ("listops", ["()"], "one expression is wanted, 0 found", (0, None, 0, 2)),
         ("listops", [" \n"], "nothing to read", (0, None, 0, 2)),
-        ("listops", ["2", "3"], "wants one text, 2 came", None),
-        ("logic", ["a"], "wants 2 texts", None),
+        ("listops", ["2", "3"], "takes one text, got 2", None),
+        ("logic", ["a"], "takes 2 texts", None),
         ("logic", ["a", "( a ( nor b ) )"], "unknown token 'nor'", (1, 3, 6, 9)),
         ("logic", ["a )", "a"], "closes nothing", (0, 1, 2, 3)),
         ("logic", ["( a ( and b )", "a"], "1 '(' never closed", (0, 0, 0, 1)),
@@ -269,10 +269,10 @@ def test_what_cannot_be_read_is_explained_at_its_token(
 
 
 def test_a_text_with_too_many_tokens_is_refused_at_the_first_too_many() -> None:
-    with pytest.raises(TooLongError, match="4 tokens are more than the 3 that are read here") as caught:
+    with pytest.raises(TooLongError, match="4 tokens exceed the limit of 3") as caught:
         make_view(small_model(), ["[MAX 2 9 ]"], name="it", max_tokens=3)
     assert caught.value.where == (0, 3, 9, 10)
-    with pytest.raises(TooLongError, match="6 tokens are more than the 3") as caught:
+    with pytest.raises(TooLongError, match="6 tokens exceed the limit of 3") as caught:
         make_view(small_model(task="snli"), ["a,b;c!", "a"], name="it", max_tokens=3)
     assert caught.value.where == (0, 3, 3, 4)
 

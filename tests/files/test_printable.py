@@ -179,13 +179,10 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     from rich.console import Console
     from rich.progress import Progress
 
-    from beamtree.cli import progress
-
     drawn = io.StringIO()
+    terminal = Console(file=drawn, force_terminal=True, width=200, color_system=None)
     monkeypatch.setattr(
-        progress,
-        "Console",
-        lambda **_: Console(file=drawn, force_terminal=True, width=200, color_system=None),
+        "rich.console.Console", lambda stderr=False, **how: terminal if stderr else Console(**how)
     )
     update = Progress.update
     monkeypatch.setattr(Progress, "update", lambda self, *_, **how: update(self, *_, **how, refresh=True))
@@ -193,7 +190,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def test_a_bar_shows_a_name_as_it_is(screen: io.StringIO) -> None:
-    from beamtree.cli.progress import count_up
+    from beamtree.cli.conventions import count_up
 
     with count_up("examples") as bar:
         bar.update(bar.add_task("[red]name[/]", total=None))

@@ -218,9 +218,9 @@ def test_wrong_options_are_named():
         BeamTreeContextualizer(D, source=create_encoder("crvnn", D))
     with pytest.raises(ValueError, match=r"source\.d_model is 4, expected 8"):
         BeamTreeContextualizer(D, source=create_encoder("egt-grc", 4))
-    with pytest.raises(ValueError, match="residual needs tokens of d_model = 8, they are 5 wide"):
+    with pytest.raises(ValueError, match="residual needs tokens of width d_model = 8, got 5"):
         BeamTreeContextualizer(D, input_size=5, residual=True)
-    with pytest.raises(ValueError, match="beam_size, slice_size and stochastic are the default source"):
+    with pytest.raises(ValueError, match="beam_size, slice_size and stochastic belong to the default source"):
         BeamTreeContextualizer(D, beam_size=3, source=create_encoder("egt-grc", D))
     with pytest.raises(ValueError, match="refinements must be at least 1"):
         BeamTreeContextualizer(D, refinements=0)

@@ -148,9 +148,9 @@ def test_a_given_tree_must_end_where_its_sequence_ends(encoder: BeamTreeEncoder)
         ({"slice_size": 0}, "slice_size must be at least 1, got 0"),
         ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
         ({"dropout": -0.1}, r"dropout must lie in \[0, 1\), got -0.1"),
-        ({"dropout": 0.1, "cell": torch.nn.Identity()}, "dropout is the built-in cell's"),
-        ({"scorer_hidden": 8, "scorer": torch.nn.Identity()}, "scorer_hidden is the built-in scorer's"),
-        ({"slice_size": 8, "scorer": torch.nn.Identity()}, "slice_size is the built-in scorer's"),
+        ({"dropout": 0.1, "cell": torch.nn.Identity()}, "dropout belongs to the built-in cell"),
+        ({"scorer_hidden": 8, "scorer": torch.nn.Identity()}, "scorer_hidden belongs to the built-in scorer"),
+        ({"slice_size": 8, "scorer": torch.nn.Identity()}, "slice_size belongs to the built-in scorer"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, object], message: str) -> None:

@@ -118,7 +118,7 @@ def test_a_card_says_what_is_in_the_folder_and_is_never_overwritten(tmp_path: Pa
         (lambda: BeamTreeEncoder(D, cell=GatedRecursiveCell(D, hidden_size=5)), "of your own"),
         (
             lambda: BeamTreeContextualizer(D, source=create_encoder("balanced-grc", D)),
-            "over a BalancedTreeGRC has no folder",
+            "over a BalancedTreeGRC cannot be saved as a folder",
         ),
     ],
 )

@@ -1,0 +1,79 @@
+"""What all commands share: options that mean the same everywhere, and how a command speaks.
+
+Sentences and names may quote anything and are printed without harm; a bar is shown in a terminal only, and
+leaves nothing behind.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from beamtree.errors import BeamtreeError
+from beamtree.printable import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+    from rich.table import Table
+    from rich.text import Text
+
+Model = Annotated[str, typer.Argument(help="A model folder, a run folder or the name of a shipped model.")]
+Beam = Annotated[
+    int | None, typer.Option(min=1, help="Beam size of the search.", show_default="as in training")
+]
+BatchTokens = Annotated[
+    int,
+    typer.Option(min=1, help="Tokens in a batch, padding included; lower it to save memory."),
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")]
+
+
+def refuse_to_replace(path: Path, overwrite: bool) -> None:
+    """Raise before the work where a file to write would take the place of something."""
+    if path.is_dir():
+        raise BeamtreeError(f"{path} is a folder, name a file to write")
+    if path.exists() and not overwrite:
+        raise BeamtreeError(f"{path} exists: --overwrite replaces it")
+
+
+def say(sentence: str, *, err: bool = True) -> None:
+    """A line on standard error, or on standard output."""
+    typer.echo(printable(sentence), err=err)
+
+
+def name(text: str, style: str = "") -> "Text":
+    """A name in a table or beside a bar, where rich would take brackets for its markup."""
+    from rich.text import Text
+
+    return Text(printable(text), style)
+
+
+def new_table(title: str) -> "Table":
+    """To be filled with columns and rows."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(title=name(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def count_up(unit: str, *, wanted: bool = True) -> "Progress":
+    """A bar that counts examples, lines or whatever `unit` says."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+    return show_progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+        wanted=wanted,
+    )
+
+
+def show_progress(*columns: "ProgressColumn", wanted: bool = True) -> "Progress":
+    """A bar on standard error with these columns, or rich's own."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, disable=not (wanted and console.is_terminal), transient=True)
