@@ -1,6 +1,7 @@
 """The demonstration: it evaluates the shipped models, shows tables and draws trees."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,5 +29,6 @@ def test_both_shipped_models_are_evaluated_and_their_trees_drawn(
     assert "F1 and exact" in said
 
 
-def test_python_m_beamtree_demo_runs_it_too() -> None:
+def test_python_m_beamtree_demo_runs_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "beamtree.demo", raising=False)  # as in a fresh process
     assert runpy.run_module("beamtree.demo")["run_demo"].__doc__ == demo.run_demo.__doc__
