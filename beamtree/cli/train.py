@@ -82,9 +82,9 @@ def train(
 
     from beamtree.classifier.model import check_model
     from beamtree.processes.launched import failing_together
+    from beamtree.training.display import Display
     from beamtree.training.examples import load_learning_data
     from beamtree.training.fit import create_accelerator, fit
-    from beamtree.training.live import Display
     from beamtree.training.recipe import load_recipe
     from beamtree.training.run_folder import RunFolder
     from beamtree.training.schedule import Stopping

@@ -13,8 +13,8 @@ from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import shown
 
 Tokens = tuple[str, ...]
-Row = TypeVar("Row")
-Found = TypeVar("Found")
+Line = TypeVar("Line")
+Value = TypeVar("Value")
 
 BAD_ROWS = ("refuse", "skip")
 _SHOWN = 5  # of each file
@@ -46,8 +46,8 @@ class BadRows:
         lines.setdefault(line, reason if len(lines) < _SHOWN else "")
 
     def sort_out(
-        self, path: Path, rows: Iterable[tuple[int, Row]], read: Callable[[Row], Found]
-    ) -> Iterator[Found]:
+        self, path: Path, rows: Iterable[tuple[int, Line]], read: Callable[[Line], Value]
+    ) -> Iterator[Value]:
         """What `read` makes of numbered rows; one of which it raises a BeamtreeError is bad."""
         for line, row in rows:
             try:
@@ -145,7 +145,7 @@ def find_task(name: str) -> Task:
     return task
 
 
-def require_split(task: str, split: str, splits: Mapping[str, Found]) -> Found:
+def require_split(task: str, split: str, splits: Mapping[str, Value]) -> Value:
     """What a task has under the name of a split."""
     if split not in splits:
         raise BeamtreeError(f"{task} has no split {split!r}{nearest(split, splits)}")

@@ -57,11 +57,11 @@ def from_table(kind: type[Settings], table: Mapping[str, Any], *, source: str, p
 
 
 def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, key: str) -> Any:
-    if dataclasses.is_dataclass(wanted):
+    if wanted not in _KINDS:
         if not isinstance(value, Mapping):
             raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {shown(value)}")
-        return from_table(wanted, value, source=source, prefix=key + ".")  # type: ignore[arg-type]
-    if wanted not in _KINDS:
+        if dataclasses.is_dataclass(wanted):
+            return from_table(wanted, value, source=source, prefix=key + ".")  # type: ignore[arg-type]
         return _free_options(value, source, key)
     if type(value) is int and abs(value) > _LARGEST_INTEGER:
         raise BeamtreeError(
@@ -83,9 +83,7 @@ def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, 
     return value
 
 
-def _free_options(value: Any, source: str, key: str) -> Table:
-    if not isinstance(value, Mapping):
-        raise BeamtreeError(f"{source}: {key} must be a section [{key}], got {shown(value)}")
+def _free_options(value: Mapping[str, Any], source: str, key: str) -> Table:
     for name, option in value.items():
         place = f"{source}: {key}.{printable(name[:80])}"
         if type(option) not in _KINDS or (type(option) is float and not math.isfinite(option)):

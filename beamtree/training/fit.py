@@ -21,8 +21,8 @@ from beamtree.files.atomic import replace_file
 from beamtree.nn.heads import class_losses
 from beamtree.printable import write_json
 from beamtree.processes.launched import Processes, failing_together
+from beamtree.training.display import Display
 from beamtree.training.examples import LearningData
-from beamtree.training.live import Display
 from beamtree.training.recipe import Recipe, TrainingSettings
 from beamtree.training.run import Run, add_up
 from beamtree.training.run_folder import RunFolder

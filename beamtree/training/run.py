@@ -19,8 +19,8 @@ from beamtree.training.checkpoint import (
     save_checkpoint,
     set_random_state,
 )
+from beamtree.training.display import Display
 from beamtree.training.examples import LearningData
-from beamtree.training.live import Display
 from beamtree.training.ranger import Ranger
 from beamtree.training.recipe import Recipe
 from beamtree.training.run_folder import RunFolder

@@ -8,9 +8,9 @@ from rich.console import Console
 from beamtree.data.listops import sample_expressions
 from beamtree.data.task import Example, find_task
 from beamtree.files.settings import from_table, merge_tables
+from beamtree.training.display import Display
 from beamtree.training.examples import LearningData
 from beamtree.training.fit import Outcome, fit
-from beamtree.training.live import Display
 from beamtree.training.recipe import Recipe
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.schedule import Stopping

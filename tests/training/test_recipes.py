@@ -12,9 +12,9 @@ from beamtree.classifier.model import create_model, load_model
 from beamtree.data.listops import sample_expressions
 from beamtree.data.task import Example, find_task
 from beamtree.data.words import Words
+from beamtree.training.display import Display
 from beamtree.training.examples import LearningData
 from beamtree.training.fit import fit
-from beamtree.training.live import Display
 from beamtree.training.recipe import load_recipe, shipped_recipes
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.schedule import Stopping

@@ -108,7 +108,7 @@ def test_the_loss_shown_within_an_epoch_is_the_mean_over_its_examples_so_far(
 ) -> None:
     shown: list[tuple[int, float, float]] = []
     monkeypatch.setattr(
-        "beamtree.training.live.Display.show",
+        "beamtree.training.display.Display.show",
         lambda self, step, loss, accuracy, speed: shown.append((step, loss, accuracy)),
     )
     recipe = small_recipe(task={"sampled": {"train": 24}}, training={"max_epochs": 1})

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from beamtree.training.live import Display
+from beamtree.training.display import Display
 
 RECORD: dict[str, Any] = {
     "epoch": 2,
