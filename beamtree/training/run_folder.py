@@ -119,6 +119,19 @@ class RunFolder:
     def write_data_facts(self, facts: Mapping[str, Any]) -> None:
         replace_file(self.data_file, write_json(facts, indent=2) + "\n")
 
+    def read_data_facts(self) -> dict[str, Any] | None:
+        """What `data.json` says, if it is there."""
+        if not self.data_file.is_file():
+            return None
+        facts = read_json(self.data_file)
+        match facts:
+            case {
+                "train": {"examples": int()},
+                "words": None | {"vectors": None | str(), "width": None | int()},
+            } if isinstance(facts.get("path", ""), str):
+                return facts
+        raise BeamtreeError(f"{self.data_file} does not say what was learnt from")
+
     def write_data_place(self, place: Path | None) -> None:
         if place is not None:
             make_folder(self.data_place_file.parent)

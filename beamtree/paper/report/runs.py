@@ -131,21 +131,8 @@ def read_run(path: Path) -> TrainedRun:
     # A check on the CPU does not replace the first figure.
     evaluations.sort(key=lambda one: one.device == "cpu")
     _refuse_contradictions(evaluations)
-    diverged, data = folder.failure_file.exists(), _read_data_facts(folder.data_file)
-    return TrainedRun(path, recipe, history, evaluations, diverged, data)
-
-
-def _read_data_facts(file: Path) -> dict[str, Any] | None:
-    if not file.is_file():
-        return None
-    facts = read_json(file)
-    match facts:
-        case {
-            "train": {"examples": int()},
-            "words": None | {"vectors": None | str(), "width": None | int()},
-        } if isinstance(facts.get("path", ""), str):
-            return facts
-    raise BeamtreeError(f"{file} does not say what was learnt from")
+    diverged = folder.failure_file.exists()
+    return TrainedRun(path, recipe, history, evaluations, diverged, folder.read_data_facts())
 
 
 def _check_record(file: Path, number: int, record: Any) -> None:
