@@ -22,9 +22,9 @@ from beamtree.kernels.runtime.random_bits import mix
 class _Step(NamedTuple):
     """What the gradient needs of a step at which A sequences choose among C candidates."""
 
-    ids: Tensor  # (A, K, pairs + 1) the nodes that lived
-    energy: Tensor  # (A, K, pairs)
-    position: Tensor  # (A, C) the pair that a candidate merges
+    ids: Tensor  # (A, K, width) the nodes that lived
+    pair_scores: Tensor  # (A, K, width − 1) of neighbours, −inf where there is no pair
+    column: Tensor  # (A, C) the pair that a candidate merges
     heir: Tensor  # (A, C) the slot that its forest got, K for none
     share: Tensor  # (A, C) its part of the forest's weight
 
@@ -42,14 +42,15 @@ class EqualTrees(NodeSpans):
         self.record = record
         self.steps: list[_Step] = []
 
-    def unite(self, candidates: Tensor, position: Tensor, ids: Tensor) -> Tensor:
+    def unite(self, candidates: Tensor, column: Tensor, ids: Tensor) -> Tensor:
         """The candidates' scores (A, C): of each forest at its best candidate, −inf at the others.
 
-        `position` (A, C) are the pairs they merge, C/K for each beam, `ids` (A·K, …) the nodes that live.
+        `column` (A, C) are the pairs they merge, C/K for each beam, `ids` (A·K, width) the nodes that live.
         """
         A, C = candidates.shape
         K = self.forests.shape[1]
-        left = position.view(A * K, -1) + 1
+        column = column.clamp(max=ids.shape[1] - 2)  # a candidate that does not exist may be anywhere
+        left = column.view(A * K, -1)
         start, end = self.spans[ids.gather(1, left), 0], self.spans[ids.gather(1, left + 1), 1]
         number = mix(mix(start) + end).view(A, K, -1)
         self.names = (self.forests[:A].unsqueeze(-1) + number).view(A, C)
@@ -68,10 +69,10 @@ class EqualTrees(NodeSpans):
         mass = torch.zeros_like(best).scatter_add_(1, self.family, parts)
         self.together = (best + mass.log()).gather(1, self.family)  # (A, C)
         is_heir = torch.zeros_like(opens).scatter_(1, order, opens)
-        self.candidates, self.position = candidates, position
+        self.candidates, self.column = candidates, column
         return self.together.masked_fill(~is_heir, -torch.inf)
 
-    def keep(self, chosen: Tensor, scores: Tensor, ids: Tensor, energy: Tensor) -> None:
+    def keep(self, chosen: Tensor, scores: Tensor, ids: Tensor, pair_scores: Tensor) -> None:
         """Go on with the candidates chosen (A, K), dead where the score is −inf."""
         self.forests = self.names.gather(1, chosen)
         if not self.record:
@@ -83,7 +84,8 @@ class EqualTrees(NodeSpans):
         slot = chosen.new_full((A, C + 1), K).scatter_(1, family, slots)
         heir = slot.gather(1, self.family)
         share = torch.where(heir < K, (self.candidates - self.together).exp(), 0)
-        self.steps.append(_Step(ids.view(A, K, -1)[..., 1:-1], energy, self.position, heir, share))
+        lists = ids.view(A, K, -1), pair_scores[..., :-1]
+        self.steps.append(_Step(*lists, self.column, heir, share))
 
     def differentiate(
         self, roots: Tensor, grad_scores: Tensor, links: Tensor, timeline: Timeline
@@ -103,14 +105,14 @@ class EqualTrees(NodeSpans):
         grad_pairs = grad_scores.new_zeros(first + 2 * made)
         for t in range(len(self.steps) - 1, -1, -1):
             step = self.steps[t]
-            A = step.energy.shape[0]
+            A = step.ids.shape[0]
             rows = slice(begins[t], begins[t] + A * K)
             passed = _of_heirs(flow[rows].view(A, K), step.heir) * step.share
             counts = _of_heirs(matters[rows].view(A, K), step.heir) & (step.share > 0)
             passed = passed.view(A, K, -1)
             state = passed.sum(-1, keepdim=True)  # (A, K, 1)
-            grad = -state * step.energy.softmax(-1).nan_to_num_(0)
-            grad.scatter_add_(2, step.position.view(A, K, -1), passed)
+            grad = -state * step.pair_scores.softmax(-1).nan_to_num_(0)
+            grad.scatter_add_(2, step.column.view(A, K, -1), passed)
             index = _number_pairs(step.ids[..., :-1], step.ids[..., 1:], first)
             grad_pairs.index_add_(0, index.reshape(-1), grad.view(-1))
             if t > 0:

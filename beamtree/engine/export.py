@@ -1,18 +1,19 @@
 """The recursion for `torch.export`: inference only, one `while_loop` over plain tensor operations.
 
-Every beam keeps its own copy of its live nodes, in a row of n of which fewer count with every merge. That is
-O(n²·K·d) work; search.py copies nothing, but is an operator that only this package can run.
+A step is that of search.py. A loop's state has one size from the first step to the last, and is made anew by
+each: the table of nodes is copied, which eager code, an operator that only this package can run, does not.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.engine.record import Beams
-from beamtree.engine.ties import stable_topk
+from beamtree.engine.record import NONE, Beams
+from beamtree.engine.search import Lists, Places, start, step
 from beamtree.parts.scorer import EntangledScorer
 from beamtree.pytorch.loops import State, check_exported, traced_loop
 from beamtree.trees.forest import Forest
@@ -81,76 +82,68 @@ def search_in_a_loop(
 ) -> Beams:
     """The beams that the search finds in evaluation; their merges and nodes only if asked for."""
     B, n, d = leaves.shape
-    K = beam_size
-    device = leaves.device
-    column = torch.arange(n, device=device)
-    slot = torch.arange(K, device=device)
-    sequence = torch.arange(B, device=device).unsqueeze(1)  # (B, 1)
-    length = lengths.unsqueeze(1)  # (B, 1)
+    K, rows, first = beam_size, B * beam_size, 1 + B * n
+    wide = torch.promote_types(leaves.dtype, torch.float32)
+    at = Places(B, K, n + 2 + K, leaves.device, roomy=True)  # K columns more, if there are fewer pairs
+    column, last = at.column, n + 1 + K
+    moving = column.clamp(max=last - 1)  # the last column is empty: it moves up behind the others
+    row = torch.arange(rows, device=leaves.device).unsqueeze(1)
+    length, sequence = lengths.unsqueeze(1), at.row // K  # (B, 1)
 
-    # An index, not a slice: slices would be specialised to n > 2.
-    energy = scorer(leaves, leaves[:, (column + 1).clamp(max=n - 1)])  # (B, n): of the pair at a column
-    energy = energy.to(torch.promote_types(leaves.dtype, torch.float32))
-    energy = energy.masked_fill(column + 1 >= length, -torch.inf)
-    state: State = (
-        leaves.unsqueeze(1).repeat(1, K, 1, 1),  # (B, K, n, d)
-        energy.unsqueeze(1).repeat(1, K, 1),  # (B, K, n)
-        energy.new_zeros(B, K).masked_fill(slot > 0, -torch.inf),
-    )
-    if need_nodes:  # what has been done, one column a step: n of them, as n − 1 would be specialised to n > 2
-        merges = torch.full((B, K, n), -1, dtype=torch.int64, device=device)
-        state += (energy.new_zeros(B, dtype=torch.float64), merges, leaves.new_zeros(B, K, n, d))
+    def compose(children: Tensor, keep: Tensor | None) -> Tensor:
+        parents: Tensor = cell(*children.unbind(1))
+        return parents
+
+    def score(pairs: Tensor) -> Tensor:
+        return scorer(*pairs.unbind(1))
+
+    # Room for n steps, one more than there are: a size of n − 1 would be specialised to n > 2.
+    nodes = F.pad(leaves.reshape(B * n, d), (0, 0, 1, rows * n))
+    ids = torch.where((column >= 1) & (column <= length), sequence * n + column, NONE)  # (B, width)
+    right = ids[:, (column + 1).clamp(max=last)]
+    pair_scores = scorer(torch.embedding(nodes, ids), torch.embedding(nodes, right)).to(wide)
+    lists = start(ids, pair_scores.masked_fill((ids == NONE) | (right == NONE), -torch.inf), K)
+    state: State = (nodes, *lists)
+    if need_nodes:  # of every step: the position merged, and the node made
+        positions, made_ids = lengths.new_full((rows, n), -1), lengths.new_full((rows, n), NONE)
+        state += (leaves.new_zeros(B, 1, dtype=torch.float64), positions, made_ids)
 
     def is_running(t: Tensor, *_: Tensor) -> Tensor:
         return t < length.max() - 1
 
-    def merge(t: Tensor, nodes: Tensor, energy: Tensor, scores: Tensor, *done: Tensor) -> State:
-        # There may be fewer than K pairs; those that do not exist are never chosen before one that does.
-        top, position = stable_topk(F.pad(energy, (0, K), value=-torch.inf), K)  # (B, K, K)
-        candidates = (top + (scores - energy.logsumexp(-1)).unsqueeze(-1)).flatten(1)
-        candidates = candidates.masked_fill(candidates.isnan(), -torch.inf)  # a finished sequence's
-        new_scores, chosen = stable_topk(candidates, K)  # (B, K)
-        chosen = torch.where(new_scores > -torch.inf, chosen, chosen[:, :1])  # a dead beam follows the best
-        beam = chosen // K
-        here = position.flatten(1).gather(1, chosen).clamp(max=n - 2)  # (B, K): the left child's column
-
-        parents = cell(nodes[sequence, beam, here], nodes[sequence, beam, here + 1])  # (B, K, d)
-        here = here.unsqueeze(-1)
-        stays = (column + (column > here)).clamp(max=n - 1)  # (B, K, n): the right child's place closed
-        kept = (sequence.unsqueeze(-1), beam.unsqueeze(-1), stays)
-        new_nodes = torch.where((column == here).unsqueeze(-1), parents.unsqueeze(2), nodes[kept])
-        starts = torch.cat(((here - 1).clamp(min=0), here), -1)  # (B, K, 2): where the new pairs start
-        pairs = (sequence.unsqueeze(-1), slot.view(1, K, 1), starts)
-        new_pairs = scorer(new_nodes[pairs], new_nodes[(*pairs[:2], starts + 1)]).to(energy.dtype)
-        new_pairs = new_pairs.masked_fill(starts + 2 >= (length - t).unsqueeze(-1), -torch.inf)
-        new_energy = torch.where(column == here - 1, new_pairs[..., :1], energy[kept])
-        new_energy = torch.where(column == here, new_pairs[..., 1:], new_energy)
-
-        runs = (length - t > 1).unsqueeze(-1)  # (B, 1, 1)
-        best = new_scores[:, 0]
+    def merge(t: Tensor, nodes: Tensor, *rest: Tensor) -> State:
+        old, done = Lists(*rest[:3]), rest[3:]
+        new_ids = first + t * rows + row
+        after, made = step(old, new_ids, moving, partial(torch.embedding, nodes), compose, score, at)
+        runs = length - t > 1  # (B, 1)
         now = (
-            torch.where(runs.unsqueeze(-1), new_nodes, nodes),
-            torch.where(runs, new_energy, energy),
-            torch.where(runs.squeeze(-1), new_scores - best.unsqueeze(1), scores),
+            nodes.index_copy(0, new_ids.squeeze(1), made.parents),
+            after.ids,
+            after.pair_scores,
+            torch.where(runs, after.scores, old.scores),
         )
         if not done:
             return now
-        offset, merges, made = done
-        new_merges = torch.where(column == t, here, merges[sequence, beam])
-        new_made = torch.where((column == t).unsqueeze(-1), parents.unsqueeze(2), made[sequence, beam])
+        offset, positions, made_ids = done
+        is_now = (column[:n] == t) & runs.repeat_interleave(K, 0)  # (rows, n)
+        source = torch.where(runs.repeat_interleave(K, 0), made.source, row).squeeze(1)
         return (
             *now,
-            torch.where(runs.flatten(), offset + best, offset),
-            torch.where(runs, new_merges, merges),
-            torch.where(runs.unsqueeze(-1), new_made, made),
+            torch.where(runs, offset + made.best, offset),
+            torch.where(is_now, made.column - 1, positions[source]),
+            torch.where(is_now, new_ids, made_ids[source]),
         )
 
-    nodes, _, scores, *done = traced_loop(is_running, merge, state)
+    nodes, _, _, scores, *done = traced_loop(is_running, merge, state)
+    made_last = first + (length - 2) * rows + at.row + at.slot  # (B, K)
+    leaf = torch.where(at.slot == 0, sequence * n + 1, NONE)
+    vectors = torch.embedding(nodes, torch.where(length == 1, leaf, made_last))
     if not done:
         no_nodes, no_merges = leaves.new_empty(B, K, 0, d), lengths.new_empty(B, K, 0)
-        return Beams(nodes[:, :, 0], scores, no_nodes, scores.new_zeros(B), no_merges, lengths)
-    offset, merges, made = done
+        return Beams(vectors, scores, no_nodes, scores.new_zeros(B), no_merges, lengths)
+    offset, positions, made_ids = done
     is_dead = (scores == -torch.inf).unsqueeze(-1)
-    merges = merges.masked_fill(is_dead, -1)[..., : n - 1].contiguous()
-    made = made.masked_fill(is_dead.unsqueeze(-1), 0.0)[:, :, : n - 1].contiguous()
-    return Beams(nodes[:, :, 0].masked_fill(is_dead, 0.0), scores, made, offset, merges, lengths)
+    merges = positions.view(B, K, n).masked_fill(is_dead, -1)[..., : n - 1].contiguous()
+    inner = torch.embedding(nodes, made_ids.view(B, K, n).masked_fill(is_dead, NONE))[:, :, : n - 1]
+    roots = vectors.masked_fill(is_dead, 0.0)
+    return Beams(roots, scores, inner.contiguous(), offset.squeeze(1), merges, lengths)

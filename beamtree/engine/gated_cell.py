@@ -17,14 +17,15 @@ class GatedCell:
     """`GatedRecursiveCell` as a function of its six parameters; products in `product_dtype` (autocast)."""
 
     def __init__(self, weights: CellWeights, product_dtype: torch.dtype, eps: float = 1e-5) -> None:
-        w1, b1, w2, b2, self.norm_weight, self.norm_bias = weights
+        w1, b1, w2, b2, gamma, beta = weights
         self.dtype = w1.dtype
         self.wide = torch.promote_types(w1.dtype, torch.float32)
+        self.gamma, self.beta = gamma.to(self.wide), beta.to(self.wide)
         self.product_dtype = product_dtype
         self.w1, self.w2 = w1.to(product_dtype), w2.to(product_dtype)
         self.b1, self.b2 = b1.to(product_dtype), b2.to(product_dtype)
         self.eps = eps
-        self.d = self.norm_weight.shape[0]
+        self.d = gamma.shape[0]
 
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:  # (rows, 2, d) -> (rows, d)
         d, rows = self.d, children.shape[0]
@@ -35,10 +36,9 @@ class GatedCell:
         if keep is not None:
             hidden *= keep
         gates = self._linear(hidden, self.w2, self.b2)
-        opened = gates[:, : 3 * d].sigmoid()
-        mixed = opened[:, :d] * pair[:, :d]
-        mixed.addcmul_(opened[:, d : 2 * d], pair[:, d:])
-        mixed.addcmul_(opened[:, 2 * d :], gates[:, 3 * d :])
+        (left, right), content = pair.split(d, 1), gates[:, 3 * d :]
+        to_left, to_right, to_content = gates[:, : 3 * d].sigmoid().split(d, 1)
+        mixed = (to_left * left).addcmul_(to_right, right).addcmul_(to_content, content)
         return self._norm(mixed)[:rows]
 
     def recall(self, children: Tensor, keep: Tensor | None, keep_read: Tensor | None = None) -> None:
@@ -76,8 +76,8 @@ class GatedCell:
             (self.d,),
             self.mean[rows],
             self.scale[rows],
-            self.norm_weight.to(self.wide),
-            self.norm_bias.to(self.wide),
+            self.gamma,
+            self.beta,
             (True, False, False),
         )[0].unsqueeze(1)  # (rows, 1, d)
         to_gates = self.to_gates[rows].mul_(through_norm)
@@ -108,5 +108,4 @@ class GatedCell:
         return (x.to(self.product_dtype) @ y.to(self.product_dtype)).to(self.wide)
 
     def _norm(self, mixed: Tensor) -> Tensor:
-        weight, bias = self.norm_weight.to(self.wide), self.norm_bias.to(self.wide)
-        return F.layer_norm(mixed, (self.d,), weight, bias, self.eps).to(self.dtype)
+        return F.layer_norm(mixed, (self.d,), self.gamma, self.beta, self.eps).to(self.dtype)

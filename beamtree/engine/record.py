@@ -131,6 +131,16 @@ class Timeline:
         return torch.where(merges < 0, (ids - 1) // self.n, self.sequence(merges.clamp(min=0)))
 
 
+def before_merges(source: Tensor, begins: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """Of merges (m, 1), in order, that went on from these rows of their steps: where their steps begin, and
+    the nodes that their beams made before, NONE for none."""
+    step = torch.searchsorted(begins, torch.arange(source.shape[0], device=source.device), right=True) - 1
+    step = step.unsqueeze(1)
+    before = first + begins[(step - 1).clamp(min=0)] + source
+    is_merge_before = (step > 0) & (step < begins.shape[0] - 1)  # beyond the last one nothing is read
+    return begins[step], torch.where(is_merge_before, before, NONE)
+
+
 def _running_counts(lengths: list[int], n: int) -> list[int]:
     ends = [0] * n
     for length in lengths:

@@ -21,11 +21,12 @@ class SlicedScore:
         wide = torch.promote_types(self.dtype, torch.float32)
         self.w1, self.b1, self.w2, self.b2 = (w.to(wide) for w in weights)
         self.slice_size = self.w1.shape[1] // 2
+        self.last = self.w2[0]
         self.gradients = [torch.zeros_like(p) for p in (self.w1, self.b1, self.w2, self.b2)]
 
     def __call__(self, pairs: Tensor) -> Tensor:  # (rows, 2, d) -> (rows,)
         hidden = self._hidden(in_blocks(self._slices(pairs)))
-        return torch.addmv(self.b2, F.gelu(hidden), self.w2[0])[: pairs.shape[0]]
+        return torch.addmv(self.b2, F.gelu(hidden), self.last)[: pairs.shape[0]]
 
     def pull(self, pairs: Tensor, grad: Tensor) -> Tensor:
         """Gradients of scores → gradients of the pairs, (rows, 2, d); the parameters' are summed up."""

@@ -5,36 +5,175 @@ is a row of node ids with the scores of the pairs between them. A pair's score n
 pairs a merge makes are scored. Choosing has no gradient, so no graph is built; replay.py differentiates the
 survivors.
 
-Sequences are handled longest first: those still running at a step are then a prefix, and a finished one is
-simply left behind.
+`step` is the idea, and stores nothing. `search` calls it with its sequences longest first: those still
+running are then a prefix, and a finished one is simply left behind. With lists of a fixed width, as CUDA
+graphs (graphs/static_search.py) and `torch.export` (export.py) need them, finished sequences run on unread.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from beamtree.engine.pinned import Fence
 from beamtree.engine.randomness import Draws, Randomness, pair_masks
-from beamtree.engine.record import (
-    BEFORE,
-    LEFT,
-    LEFT_NEIGHBOUR,
-    NONE,
-    POSITION,
-    RIGHT,
-    ROWS_AT_ONCE,
-    Compose,
-    Score,
-    Tape,
-    Timeline,
-)
+from beamtree.engine.record import NONE, ROWS_AT_ONCE, Compose, Score, Tape, Timeline, before_merges
 from beamtree.engine.ties import stable_topk
 
 if TYPE_CHECKING:
     from beamtree.engine.equal_trees import EqualTrees
+
+
+class Lists(NamedTuple):
+    """The beams of A sequences between two steps, K rows a sequence, with an empty column on either side."""
+
+    ids: Tensor  # (A·K, width) of the nodes still there, NONE around them
+    pair_scores: Tensor  # (A·K, width) of (ids[c], ids[c+1]), −inf where that is no pair
+    scores: Tensor  # (A, K) of the beams, less the best one's; −inf for dead beams
+
+
+class Made(NamedTuple):
+    """What a step leaves to be stored, a row a beam; most of it is columns of the tape."""
+
+    parents: Tensor  # (A·K, d)
+    source: Tensor  # (A·K, 1) the row of the beam that went on
+    near: Tensor  # (A·K, 4) ids: left neighbour, left, right, right neighbour
+    column: Tensor  # (A·K, 1) of the left child: its position, and one more
+    ended: Tensor  # (A·K, 3) scores of the pairs between those
+    log_z: Tensor  # (A, K) of the beams before the step, by their own rows
+    best: Tensor  # (A, 1) what the best beam's score has become, before it is taken off all
+
+
+class Places:
+    """Numbers that the steps of a search index with."""
+
+    def __init__(
+        self, sequences: int, K: int, width: int, device: torch.device, *, roomy: bool = False
+    ) -> None:
+        self.K, self.roomy = K, roomy  # roomy: no list is narrower than K, which a traced size cannot tell
+        self.column = torch.arange(width, device=device)
+        self.slot = torch.arange(K, device=device)
+        self.row = torch.arange(sequences, device=device).unsqueeze(1) * K  # (sequences, 1) of the first slot
+        self.around = torch.arange(-1, 3, device=device)  # columns near a left child's
+        self.is_child = (self.around.clamp(0, 1) == self.around).unsqueeze(1)  # (4, 1)
+
+    def kept(self, width: int) -> int:
+        """How many pairs of a beam may be kept."""
+        return self.K if self.roomy else min(width, self.K)
+
+
+def step(
+    lists: Lists,
+    new_ids: Tensor,  # (A·K, 1) of the nodes that are made
+    columns: Tensor,  # (new width,) the columns of the new lists, counted before a node goes
+    gather: Callable[[Tensor], Tensor],  # ids (A·K, 4) -> vectors (A·K, 4, d)
+    compose: Compose,
+    score: Score,
+    at: Places,
+    *,
+    noise: tuple[Tensor, Tensor] | None = None,  # (A, K, pairs), (A, K, K)
+    followed: Tensor | None = None,  # (A, 1) positions of a given tree, instead of a choice
+    keep: Tensor | None = None,  # (A·K, hidden) dropout masks of the nodes
+    mask_pairs: Callable[[Tensor], Tensor] | None = None,  # pairs of ids (rows, 2) -> their dropout masks
+    fence: Fence | None = None,
+    equal_trees: "EqualTrees | None" = None,
+    may_die: bool = True,  # whether some beam may be dead, or some sequence finished
+) -> tuple[Lists, Made]:
+    """One merge in every beam: the lists after it, and what it leaves to be stored."""
+    ids, pair_scores, scores = lists
+    A, K, (rows, width) = scores.shape[0], at.K, ids.shape
+    by_beam = pair_scores.view(A, K, width)
+    log_z = by_beam.double().logsumexp(-1).to(scores.dtype)  # (A, K); in float64: padding must not change it
+    if may_die:
+        log_z = log_z.clamp(min=torch.finfo(log_z.dtype).min)  # −inf without pairs, which would make NaN
+    base = scores - log_z
+    if followed is None:
+        scores, source, column = choose(by_beam, base, at.kept(width), noise, may_die, ids, equal_trees)
+    else:
+        source, column = torch.zeros_like(followed), followed + 1
+        scores = base + by_beam.gather(-1, column.unsqueeze(-1)).squeeze(-1)
+    best = scores[:, :1]
+
+    source = (source + at.row[:A]).view(rows, 1)  # the row of the beam that each new one goes on from
+    here = column.view(rows, 1)  # of the left child
+    window = torch.add(here, source, alpha=width) + at.around  # (rows, 4)
+    near = ids.take(window)
+    vectors = gather(near)
+    if mask_pairs is not None:
+        keep = mask_pairs(near[:, 1:3])
+    parents = compose(vectors[:, 1:3], keep).to(vectors.dtype)  # (rows, d)
+
+    new_pairs = torch.where(at.is_child, parents.unsqueeze(1), vectors).view(2 * rows, 2, -1)
+    is_none = near[:, ::3] == NONE  # (rows, 2)
+    if mask_pairs is None and fence is None:
+        new_scores = score(new_pairs)
+    else:
+        pairs = torch.where(at.is_child.view(4), new_ids, near).view(2 * rows, 2)
+        new_scores = score(new_pairs) if mask_pairs is None else score(new_pairs, mask_pairs(pairs))
+        if fence is not None:
+            fence.enclose(new_ids.squeeze(1), *near[:, 1:3].unbind(1))
+            is_none |= fence.crosses(pairs.view(A, 2 * K, 2)).view(rows, 2)
+    new_scores = new_scores.to(scores.dtype).view(rows, 2).masked_fill(is_none, -torch.inf)
+    if equal_trees is not None:
+        equal_trees.enclose(new_ids.squeeze(1), *near[:, 1:3].unbind(1))
+
+    # What stays, with the right child's place closed.
+    shift = torch.add(columns, source, alpha=width).add_(columns > here)
+    after = Lists(
+        ids.take(shift).scatter_(1, here, new_ids),
+        pair_scores.take(shift).scatter_(1, here + at.around[:2], new_scores),
+        scores - best,
+    )
+    ended = pair_scores.take(window[:, :3])
+    return after, Made(parents, source, near, here, ended, log_z, best)
+
+
+def choose(
+    pair_scores: Tensor,  # (A, K, width)
+    base: Tensor,  # (A, K)
+    k: int,  # how many pairs of a beam may be kept
+    noise: tuple[Tensor, Tensor] | None,
+    may_die: bool,
+    ids: Tensor,
+    equal_trees: "EqualTrees | None" = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Keep K of the candidates: accumulated scores, source slots and columns of the pairs, (A, K) each.
+
+    `base` is a beam's accumulated score less its log Z. Ties go to the lower (beam, position). A dead slot
+    takes the best candidate's place with score −inf, so that every list stays a list of real nodes.
+    """
+    A, K, width = pair_scores.shape
+    if noise is None:
+        top, column = stable_topk(pair_scores, k)  # (A, K, k)
+    else:  # equal perturbed scores mean nothing: any of them is as likely as the other
+        k = min(width - 3, k)
+        column = (pair_scores[..., 1:-2] + noise[0]).topk(k)[1] + 1
+        top = pair_scores.gather(-1, column)
+    candidates = (top + base.unsqueeze(-1)).view(A, K * k)
+    column = column.reshape(A, K * k)
+    if equal_trees is not None:
+        candidates = equal_trees.unite(candidates, column, ids)
+    if noise is None:
+        scores, chosen = stable_topk(candidates, K)  # (A, K)
+    else:
+        chosen = (candidates + noise[1][..., :k].reshape(A, K * k)).topk(K)[1]
+        scores = candidates.gather(1, chosen)
+    if may_die:
+        chosen = torch.where(scores > -torch.inf, chosen, chosen[:, :1])
+        column = column.clamp(1, width - 3)  # where a sequence is finished it may be anywhere
+    if equal_trees is not None:
+        equal_trees.keep(chosen, scores, ids, pair_scores)
+    return scores, chosen // k, column.gather(1, chosen)
+
+
+def start(ids: Tensor, pair_scores: Tensor, K: int) -> Lists:
+    """The lists before the first step, of leaves (B, width): the first beam of each sequence is alive."""
+    B, width = ids.shape
+    scores = pair_scores.new_full((B, K), -torch.inf)
+    scores[:, 0] = 0
+    return Lists(ids.repeat(1, K).view(-1, width), pair_scores.repeat(1, K).view(-1, width), scores)
 
 
 @torch.no_grad()
@@ -52,7 +191,6 @@ def search(
 ) -> Tape:
     B, n, d = leaves.shape
     K = 1 if merges is not None else beam_size
-    device = leaves.device
     wide = torch.promote_types(leaves.dtype, torch.float32)
     timeline = Timeline(lengths, n, K)
     order, running, first = timeline.order, timeline.running, timeline.first
@@ -61,14 +199,8 @@ def search(
     nodes = leaves.new_empty(first + capacity, d)
     nodes[NONE] = 0
     nodes[1:first] = leaves.reshape(B * n, d)
-    links = lengths.new_zeros(capacity, 6)
-    energies = leaves.new_zeros(capacity, 4, dtype=wide)
     fence = Fence(pins, order, n, first + capacity) if pins is not None else None
     draws = Draws(randomness, order, K, n, leaves.dtype) if randomness is not None else None
-
-    column = torch.arange(n + 2, device=device)
-    is_token = (column >= 1) & (column <= lengths[order, None])  # (B, n+2)
-    ids = torch.where(is_token, order[:, None] * n + column, NONE)  # (B, n+2): none, leaves, none
     mask_pairs = None
     if randomness is not None and randomness.per_pair and randomness.dropout > 0.0:
         mask_pairs = partial(pair_masks, randomness, timeline, dtype=leaves.dtype)
@@ -77,87 +209,62 @@ def search(
         vectors = torch.embedding(nodes, pairs)
         return (score(vectors) if mask_pairs is None else score(vectors, mask_pairs(pairs))).to(wide)
 
-    pair_scores = _score_leaves(ids, score_pairs, fence, wide)  # (B, n+2): of (ids[c], ids[c+1])
-    ids = ids.repeat_interleave(K, 0)
-    pair_scores = pair_scores.repeat_interleave(K, 0)
-    made_ids = torch.arange(first, first + capacity, device=device)
-    around = torch.arange(-1, 3, device=device)
-    beam_row = torch.arange(B, device=device).unsqueeze(1) * K  # (B, 1)
+    at = Places(B, K, n + 2, leaves.device)
+    is_token = (at.column >= 1) & (at.column <= lengths[order, None])  # (B, n+2)
+    ids = torch.where(is_token, order[:, None] * n + at.column, NONE)  # (B, n+2): none, leaves, none
+    lists = start(ids, _score_leaves(ids, score_pairs, fence, wide), K)
+    new_ids = torch.arange(first, first + capacity, device=leaves.device).unsqueeze(1)
+    gather = partial(torch.embedding, nodes)
 
-    scores = torch.full((B, K), -torch.inf, dtype=wide, device=device)
-    scores[:, 0] = 0
-    offset = torch.zeros(B, 1, dtype=torch.float64, device=device)
-    before = ids.new_zeros(B, K)  # each beam's last merge
-    roots = before.clone()
+    offset = torch.zeros(B, 1, dtype=torch.float64, device=leaves.device)
+    roots = lengths.new_full((B, K), NONE)
     roots[:, 0] = order * n + 1  # where there is no merge the root is the leaf
-    final_scores, final_offset = scores.clone(), offset.clone()
+    final_scores, final_offset = lists.scores.clone(), offset.clone()
     # A sequence of at most K tokens has fewer than K first merges, so some of its beams are dead.
     may_die = fence is not None or min(lengths.tolist(), default=0) <= K
-    chains, positions, log_zs = [], [], []
-    made, A = 0, B
-
+    history = []  # the columns of the tape
+    begin, A = 0, B
     for t, still_running in enumerate(running):
         if still_running == 0:
             break
         if still_running < A:
             A = still_running
-            ids, pair_scores = ids[: A * K], pair_scores[: A * K]
-            scores, offset, before, beam_row = scores[:A], offset[:A], before[:A], beam_row[:A]
-        rows, width = A * K, n - t + 2
-        energy = pair_scores.view(A, K, width)[..., 1 : width - 2]  # (A, K, pairs)
-        log_z = energy.double().logsumexp(-1).to(wide)  # (A, K); in float64: padding must not change it
-        if merges is not None:
-            source, position = torch.zeros_like(before), merges[order[:A], t].unsqueeze(1)
-            scores = scores + energy.gather(-1, position.unsqueeze(-1)).squeeze(-1) - log_z
-        else:
-            noise = draws.gumbel(t, A, energy.shape[2]) if draws is not None and draws.noisy else None
-            scores, source, position = choose(energy, scores - log_z, noise, may_die, ids, equal_trees)
-        best = scores[:, :1]
-        offset, scores = offset + best, scores - best
-
-        source = (source + beam_row).view(rows, 1)  # the beam that each new one goes on from
-        here = position.view(rows, 1) + 1  # the left child's column
-        line = source * width
-        window = line + here + around  # (rows, 4)
-        near = ids.take(window)  # left neighbour, left, right, right neighbour
-        new_ids = made_ids[made : made + rows].unsqueeze(1)
-        links[made : made + rows, LEFT_NEIGHBOUR:POSITION] = near
-        energies[made : made + rows, :3] = pair_scores.take(window[:, :3])
-        chains.append(before.take(source))
-        positions.append(here)
-        log_zs.append(log_z.take(source))
-
-        children = near[:, 1:3]
-        keep = draws.keep(t, A) if draws is not None else None
-        if mask_pairs is not None:
-            keep = mask_pairs(children)
-        parents = compose(torch.embedding(nodes, children), keep)  # (rows, d)
-        nodes[first + made : first + made + rows] = parents
-        border = near[:, ::3] == NONE  # (rows, 2)
-        near[:, 1:3] = new_ids
-        new_pairs = near.view(2 * rows, 2)
-        new_scores = score_pairs(new_pairs).view(rows, 2).masked_fill(border, -torch.inf)
-        for spans in (fence, equal_trees):
-            if spans is not None:
-                spans.enclose(new_ids.squeeze(1), *links[made : made + rows, LEFT : RIGHT + 1].unbind(1))
-        if fence is not None:
-            new_scores.masked_fill_(fence.crosses(new_pairs.view(A, 2 * K, 2)).view(rows, 2), -torch.inf)
-
-        columns = column[: width - 1]
-        shift = (columns > here) + columns + line  # what stays, with the right child's place closed
-        ids = ids.take(shift).scatter_(1, here, new_ids)
-        pair_scores = pair_scores.take(shift).scatter_(1, here + around[:2], new_scores)
-        before = new_ids.view(A, K)
-        made += rows
+            offset = offset[:A]
+            lists = Lists(lists.ids[: A * K], lists.pair_scores[: A * K], lists.scores[:A])
+        end, pairs = begin + A * K, n - 1 - t
+        lists, made = step(
+            lists,
+            new_ids[begin:end],
+            at.column[: pairs + 2],
+            gather,
+            compose,
+            score,
+            at,
+            noise=draws.gumbel(t, A, pairs) if draws is not None and draws.noisy and merges is None else None,
+            followed=None if merges is None else merges[order[:A], t].unsqueeze(1),
+            keep=None if draws is None else draws.keep(t, A),
+            mask_pairs=mask_pairs,
+            fence=fence,
+            equal_trees=equal_trees,
+            may_die=may_die,
+        )
+        nodes[first + begin : first + end] = made.parents
+        offset = offset + made.best
+        history.append(made[1:6])
+        begin = end
         go_on = running[t + 1] if t + 1 < len(running) else 0
         if go_on < A:
             done = slice(go_on, A)
-            roots[done], final_scores[done], final_offset[done] = before[done], scores[done], offset[done]
+            roots[done] = new_ids[end - A * K : end].view(A, K)[done]
+            final_scores[done], final_offset[done] = lists.scores[done], offset[done]
 
-    if made:
-        links[:made, BEFORE] = torch.cat(chains).squeeze(1)
-        links[:made, POSITION] = torch.cat(positions).squeeze(1) - 1
-        energies[:made, 3] = torch.cat(log_zs).squeeze(1)
+    links = lengths.new_zeros(capacity, 6)
+    energies = leaves.new_zeros(capacity, 4, dtype=wide)
+    if history:
+        source, near, column, ended, log_z = (torch.cat(part) for part in zip(*history, strict=True))
+        begins, before = before_merges(source, timeline.begins, first)
+        torch.cat((before, near, column - 1), 1, out=links[:begin])
+        torch.cat((ended, log_z.take(begins + source)), 1, out=energies[:begin])
     return Tape(nodes, links, energies, *rank_beams(roots, final_scores, final_offset, order))
 
 
@@ -183,39 +290,3 @@ def rank_beams(roots: Tensor, scores: Tensor, offset: Tensor, order: Tensor) -> 
     roots = roots.gather(1, rank).masked_fill_(scores == -torch.inf, NONE)
     restore = order.argsort()
     return roots[restore], scores[restore], offset[restore, 0]
-
-
-def choose(
-    energy: Tensor,
-    base: Tensor,
-    noise: tuple[Tensor, Tensor] | None,
-    may_die: bool,
-    ids: Tensor,
-    equal_trees: "EqualTrees | None" = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep K of the candidates: accumulated scores, source slots and merge positions, (A, K) each.
-
-    `base` is a beam's accumulated score less its log Z. Ties go to the lower (beam, position). A dead slot
-    takes the best candidate's place with score −inf, so that every list stays a list of real nodes.
-    """
-    A, K, pairs = energy.shape
-    k = min(pairs, K)
-    if noise is None:
-        top, position = stable_topk(energy, k)  # (A, K, k)
-    else:  # equal perturbed scores mean nothing: any of them is as likely as the other
-        position = (energy + noise[0]).topk(k)[1]
-        top = energy.gather(-1, position)
-    candidates = (top + base.unsqueeze(-1)).view(A, K * k)
-    position = position.reshape(A, K * k)
-    if equal_trees is not None:
-        candidates = equal_trees.unite(candidates, position, ids)
-    if noise is None:
-        chosen = stable_topk(candidates, K)[1]  # (A, K)
-    else:
-        chosen = (candidates + noise[1][..., :k].reshape(A, K * k)).topk(K)[1]
-    scores = candidates.gather(1, chosen)
-    if may_die:
-        chosen = torch.where(scores > -torch.inf, chosen, chosen[:, :1])
-    if equal_trees is not None:
-        equal_trees.keep(chosen, scores, ids, energy)
-    return scores, chosen // k, position.gather(1, chosen)

@@ -12,8 +12,17 @@ from torch import Tensor
 
 from beamtree.engine.pinned import Fence
 from beamtree.engine.randomness import Randomness
-from beamtree.engine.record import BEFORE, NONE, ROWS_AT_ONCE, Compose, Score, Tape
-from beamtree.engine.search import choose, rank_beams
+from beamtree.engine.record import (
+    BEFORE,
+    LEFT_NEIGHBOUR,
+    NONE,
+    ROWS_AT_ONCE,
+    Compose,
+    Score,
+    Tape,
+    before_merges,
+)
+from beamtree.engine.search import Lists, Places, rank_beams, start, step
 from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, SECOND_LEVEL, draw_keep, gumbel
 
 DRAWS_AT_ONCE = 1 << 22
@@ -53,15 +62,12 @@ class StaticSearch:
         self.nodes = torch.zeros(self.first + capacity, d, dtype=leaves.dtype, device=device)
         self.heights = integers(self.first + capacity)
         self.links, self.energies = integers(capacity, 6), numbers(capacity, 4)
-        self.ids, self.pair_scores = integers(rows, n + 2), numbers(rows, n + 2)
-        self.scores, self.offset = numbers(B, K), torch.zeros(B, 1, dtype=torch.float64, device=device)
-        self.before = integers(B, K)  # each beam's last merge
+        self.lists = Lists(integers(rows, n + 2), numbers(rows, n + 2), numbers(B, K))
+        self.offset = torch.zeros(B, 1, dtype=torch.float64, device=device)
 
-        self.column = torch.arange(n + 2, device=device)
-        self.moving = self.column.clamp(max=n)  # the last column is empty: it moves up behind the others
-        self.around = torch.arange(-1, 3, device=device)
+        self.at = Places(B, K, n + 2, device)
+        self.moving = self.at.column.clamp(max=n)  # the last column is empty: it moves up behind the others
         self.row = torch.arange(rows, device=device)
-        self.slot = torch.arange(K, device=device)
         self.fence: Fence | None = None
         if pins is not None:
             nowhere = torch.full((B, pins, 2), -1, device=device)
@@ -76,7 +82,12 @@ class StaticSearch:
 
     @property
     def nbytes(self) -> int:
-        held = [*vars(self).values(), *(self.noise or ()), *([self.fence.spans] if self.fence else ())]
+        held = [
+            *vars(self).values(),
+            *self.lists,
+            *(self.noise or ()),
+            *([self.fence.spans] if self.fence else ()),
+        ]
         return sum(tensor.nbytes for tensor in held if isinstance(tensor, Tensor))
 
     def load(
@@ -94,23 +105,20 @@ class StaticSearch:
         self.t.zero_()
         self.order.copy_(order)
         self.lengths.copy_(lengths[order])
-        merging = (self.lengths > self.column[1:n].unsqueeze(1)).sum(1)  # (n−1,) sequences at each step
+        merging = (self.lengths > self.at.column[1:n].unsqueeze(1)).sum(1)  # (n−1,) sequences at each step
         self.begins[1:] = (merging * K).cumsum(0)
         self.nodes[1 : self.first] = leaves.reshape(B * n, -1)
-        self.links[: B * K * steps, BEFORE] = NONE  # where nothing is written nothing must be read
         if randomness is not None:
             self.seed.copy_(randomness.seed)
         if self.fence is not None and pins is not None:
             self.fence.pins.copy_(pins[order])
 
-        is_token = (self.column >= 1) & (self.column <= self.lengths.unsqueeze(1))
-        ids = torch.where(is_token, order.unsqueeze(1) * n + self.column, NONE)  # (B, n+2)
-        self.ids.copy_(ids.repeat_interleave(K, 0))
-        self.pair_scores.copy_(self._score_leaves(ids, score).repeat_interleave(K, 0))
-        self.scores.fill_(-torch.inf)
-        self.scores[:, 0] = 0
+        column = self.at.column
+        is_token = (column >= 1) & (column <= self.lengths.unsqueeze(1))
+        ids = torch.where(is_token, order.unsqueeze(1) * n + column, NONE)  # (B, n+2)
+        for buffer, fresh in zip(self.lists, start(ids, self._score_leaves(ids, score), K), strict=True):
+            buffer.copy_(fresh)
         self.offset.zero_()
-        self.before.zero_()
 
     def _score_leaves(self, ids: Tensor, score: Score) -> Tensor:
         """Scores of all pairs of neighbouring leaves, (B, n+2), −inf where there is no pair."""
@@ -119,12 +127,12 @@ class StaticSearch:
         if self.fence is not None:
             is_pair &= ~self.fence.crosses(pairs)
         scored = [score(torch.embedding(self.nodes, some)) for some in pairs.view(-1, 2).split(ROWS_AT_ONCE)]
-        found = torch.cat(scored).to(self.scores.dtype).view(is_pair.shape)
+        found = torch.cat(scored).to(self.energies.dtype).view(is_pair.shape)
         return torch.nn.functional.pad(found.masked_fill(~is_pair, -torch.inf), (0, 1), value=-torch.inf)
 
     def draw(self) -> None:
         """The noise and the masks of the next steps."""
-        step, sequence, slot = self.t + self.ahead, self.order.unsqueeze(1), self.slot
+        step, sequence, slot = self.t + self.ahead, self.order.unsqueeze(1), self.at.slot
         if self.noise is not None:
             for stream, noise in zip((FIRST_LEVEL, SECOND_LEVEL), self.noise, strict=True):
                 noise.copy_(gumbel(self.seed, stream, step, sequence, slot, noise.shape[-1], noise.dtype))
@@ -134,9 +142,6 @@ class StaticSearch:
             self.masks.copy_(keep.view_as(self.masks))
 
     def step(self, compose: Compose, score: Score) -> None:
-        """As in `search`, where it is explained."""
-        B, K, n = self.sizes
-        rows, width = B * K, n + 2
         noise = keep = None
         if self.steps_drawn:
             drawn = self.t % self.steps_drawn
@@ -145,53 +150,43 @@ class StaticSearch:
                 noise = (first, second)
             if self.masks is not None:
                 keep = self.masks.index_select(0, drawn).squeeze(0)
-        energy = self.pair_scores.view(B, K, width)[..., 1:n]  # (B, K, n−1)
-        log_z = energy.logsumexp(-1)
-        scores, parent, position = choose(energy, self.scores - log_z, noise, True, self.ids)
-        best = scores[:, :1]
-
-        parent = (parent + self.row.view(B, K)[:, :1]).view(rows, 1)
-        position = position.view(rows, 1)
-        here = position + 1
-        line = parent * width
-        window = line + here + self.around  # (rows, 4)
-        near = self.ids.take(window)
-        merges = self.begins.index_select(0, self.t) + self.row
-        new_ids = merges + self.first
-        self.links.index_copy_(0, merges, torch.cat((self.before.take(parent), near, position), 1))
-        ended = torch.cat((self.pair_scores.take(window[:, :3]), log_z.take(parent)), 1)
-        self.energies.index_copy_(0, merges, ended)
-
-        children = near[:, 1:3]
-        parents = compose(torch.embedding(self.nodes, children), keep)
-        self.nodes.index_copy_(0, new_ids, parents.to(self.nodes.dtype))
-        self.heights.index_copy_(0, new_ids, self.heights.take(children).amax(1) + 1)
-        if self.fence is not None:
-            self.fence.enclose(new_ids, *children.unbind(1))
-        border = near[:, ::3] == NONE  # (rows, 2)
-        near[:, 1:3] = new_ids.unsqueeze(1)
-        pairs = near.view(2 * rows, 2)
-        new_scores = score(torch.embedding(self.nodes, pairs)).to(scores.dtype).view(rows, 2)
-        if self.fence is not None:
-            border |= self.fence.crosses(pairs.view(B, 2 * K, 2)).view(rows, 2)
-        new_scores = new_scores.masked_fill(border, -torch.inf)
-
-        shift = (self.moving > here) + self.moving + line
-        self.pair_scores.copy_(self.pair_scores.take(shift).scatter_(1, here + self.around[:2], new_scores))
-        self.ids.copy_(self.ids.take(shift).scatter_(1, here, new_ids.unsqueeze(1)))
+        rows = self.begins.index_select(0, self.t) + self.row  # of the tape
+        new_ids = rows + self.first
+        after, made = step(
+            self.lists,
+            new_ids.unsqueeze(1),
+            self.moving,
+            partial(torch.embedding, self.nodes),
+            compose,
+            score,
+            self.at,
+            noise=noise,
+            keep=keep,
+            fence=self.fence,
+        )
+        self.nodes.index_copy_(0, new_ids, made.parents)
+        self.links.index_copy_(0, rows, torch.cat((made.source, made.near, made.column - 1), 1))
+        self.energies.index_copy_(0, rows, torch.cat((made.ended, made.log_z.take(made.source)), 1))
+        self.heights.index_copy_(0, new_ids, self.heights.take(made.near[:, 1:3]).amax(1) + 1)
+        ids, pair_scores, scores = self.lists
+        ids.copy_(after.ids)
+        pair_scores.copy_(after.pair_scores)
         merging = (self.lengths - 1 > self.t).unsqueeze(1)
-        torch.where(merging, scores - best, self.scores, out=self.scores)
-        torch.where(merging, self.offset + best, self.offset, out=self.offset)
-        torch.where(merging, new_ids.view(B, K), self.before, out=self.before)
+        torch.where(merging, after.scores, scores, out=scores)
+        torch.where(merging, self.offset + made.best, self.offset, out=self.offset)
         self.t += 1
 
     def tape(self, steps: int) -> tuple[Tape, Tensor]:
         """The search's record after this many steps, and the nodes' heights; the caller's to keep."""
         B, K, n = self.sizes
-        roots = self.before.clone()
-        roots[:, 0] = torch.where(self.lengths == 1, self.order * n + 1, roots[:, 0])
         made = B * K * steps
-        ranked = rank_beams(roots, self.scores, self.offset, self.order)
+        last = self.begins[(self.lengths - 2).clamp(min=0)].unsqueeze(1)  # (B, 1) where the last step begins
+        leaf = torch.where(self.at.slot == 0, self.order.unsqueeze(1) * n + 1, NONE)
+        roots = torch.where(self.lengths.unsqueeze(1) == 1, leaf, self.first + last + self.row.view(B, K))
+        ranked = rank_beams(roots, self.lists.scores, self.offset, self.order)
         nodes = self.nodes[: self.first + made].clone()
-        tape = Tape(nodes, self.links[:made].clone(), self.energies[:made].clone(), *ranked)
+        links = self.links[:made].clone()
+        source = links[:, BEFORE:LEFT_NEIGHBOUR]
+        source.copy_(before_merges(source, self.begins, self.first)[1])
+        tape = Tape(nodes, links, self.energies[:made].clone(), *ranked)
         return tape, self.heights[: self.first + made].clone()
