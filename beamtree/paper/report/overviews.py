@@ -64,10 +64,10 @@ def glance_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
         lines += measured or [Line([title, Cell("no run yet"), *[Cell()] * 5])]
     caption = (
         "Accuracy in %, the mean over the test splits that the paper has: its own, ours (median or mean of "
-        "the seeds) and our worst seed's. Last column: on how many of these splits ours is within the "
-        "paper's spread, one standard deviation, or above it."
+        "the seeds) and our worst seed's. A split is within the spread if ours is at least the paper's "
+        "figure less one of its standard deviations."
     )
-    headers = ["task", "model", "paper", "ours", "worst seed", "seeds", "within or above"]
+    headers = ["task", "model", "paper", "ours", "worst seed", "seeds", "splits within the spread"]
     said = [note.said for note in remarks.notes if not note.task]
     return Table("glance", "At a glance", caption, headers, lines, words=range(2), remarks=said)
 
