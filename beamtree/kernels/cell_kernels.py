@@ -74,6 +74,15 @@ def mixed_tile(
 
 
 @triton.jit
+def unit_tile(rows, UNITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A program's rows × hidden units: their numbers, which of them exist, and where they are in memory."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (row < rows)[:, None] & (unit < UNITS)[None, :]
+    return row, unit, inside, row[:, None] * UNITS + unit[None, :]
+
+
+@triton.jit
 def drawn_mask(seed, step, sequence, slot, unit, dropped):
     """Rows of dropout masks, drawn as by random_bits.py: 0, or what keeps the mean."""
     keep = kept(row_key(seed, DROPOUT, step, sequence, slot)[:, None], unit[None, :], dropped)
@@ -169,11 +178,8 @@ def activate_kernel(
     DROPS: tl.constexpr, KEEP_STRIDE: tl.constexpr, KEEP_START: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h, a tile; either may take h's place."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask = (row < rows)[:, None] & (unit < UNITS)[None, :]
-    place = row[:, None] * UNITS + unit[None, :]
+    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h; either may take h's place. Masks are stored."""
+    row, unit, mask, place = unit_tile(rows, UNITS, BLOCK_M, BLOCK_N)
     bits = 1.0
     if DROPS:
         bits = tl.load(keep + row[:, None] * KEEP_STRIDE + KEEP_START + unit[None, :], mask=mask, other=0.0)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from beamtree.kernels.fused_tape import FusedTape
 from beamtree.kernels.runtime.products import float32_precision
 from beamtree.kernels.weights import Weights
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_second_derivative
@@ -148,16 +149,13 @@ def tape_shapes(leaves: Tensor, lengths: Tensor, K: int, need_nodes: bool) -> Ou
     """The outputs of an operator that leaves the tape of a search."""
     B, n, d = leaves.shape
     new = leaves.new_empty
-    made = B * (n - 1) * K
     return (
         new(B, K, d),
         new(B, K),
         new(B, K, n - 1 if need_nodes else 0, d),
         new(B, dtype=torch.float64),
         lengths.new_empty(B, K, n - 1),
-        new(B, n + (n - 1) * K, d),
-        new(5 * made + (made + 3) // 4 * 4, dtype=torch.int32),
-        new(5 * made),
+        *FusedTape.of(new(B, n + (n - 1) * K, d), K, new),
     )
 
 
@@ -198,7 +196,6 @@ class _Recursion(torch.autograd.Function):
 
 def _replay(call: FusedReplayCall) -> list[Tensor]:
     from beamtree.kernels.replay.beam_replay import replay
-    from beamtree.kernels.search import fused_search
 
     weights = Weights.of(aligned(w) for w in call.weights)
     _refuse_capture(call.grad_roots)
@@ -209,7 +206,7 @@ def _replay(call: FusedReplayCall) -> list[Tensor]:
             call.grad_inner.contiguous(),
             call.relative,
             call.lengths.contiguous(),
-            fused_search.Tape(*call.tape),
+            FusedTape(*call.tape),
             weights,
             call.seed,
             n=call.n,

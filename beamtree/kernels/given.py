@@ -18,6 +18,7 @@ from beamtree.kernels.fused_recursion import (
     remember_tape,
     tape_shapes,
 )
+from beamtree.kernels.fused_tape import FusedTape
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
 from beamtree.kernels.runtime.random_bits import draw_keep
 from beamtree.kernels.weights import CellWeights, SlicedScorerWeights, Weights
@@ -105,7 +106,7 @@ def _decompose(call: DecomposeCall) -> list[Tensor]:
     N, units = children.shape[0], weights[0].shape[0]
     first_row = rows - N
     cell = CellWeights(*(w.contiguous() for w in weights))
-    options = _tiles(d, units, product_dtype) | {"K": 1}
+    options = {"D": d, "K": 1} | _tiles(d, units, product_dtype)
     parents = torch.zeros(rows, 1, dtype=torch.int32, device=nodes.device)
     pairs = nodes.new_empty(N, 2 * d)
     gradients = grad.contiguous()
@@ -113,7 +114,7 @@ def _decompose(call: DecomposeCall) -> list[Tensor]:
     def activate(hidden: Tensor) -> Tensor:
         activated = torch.empty_like(hidden)
         if N:
-            launch(given_kernels.activate_kernel, (blocks(N, 16), blocks(units, 128)),
+            launch(given_kernels.activate_merges_kernel, (blocks(N, 16), blocks(units, 128)),
                 children, activated if keep is None else keep, hidden, activated, N,
                 UNITS=units, DROPS=keep is not None, BLOCK_M=16, BLOCK_N=128, num_warps=4,
             )  # fmt: skip
@@ -213,7 +214,7 @@ class FollowCall(NamedTuple):
 
 def _follow(call: FollowCall) -> Outputs:
     from beamtree.kernels.given_kernels import trace_kernel
-    from beamtree.kernels.search.fused_search import Tape, inner_nodes
+    from beamtree.kernels.search.fused_search import inner_nodes
 
     leaves, lengths, seed, merges, dropout, product_dtype, need_nodes, weights = call
     B, n, d = leaves.shape
@@ -231,11 +232,7 @@ def _follow(call: FollowCall) -> Outputs:
         nodes = compose_levels(leaves, *levels[:3], keep, product_dtype, cell)
         by_id = torch.cat((torch.arange(B * n, device=device).view(B, n), levels.made.clamp(min=0)), 1)
         made = B * steps
-        tape = Tape(
-            nodes=nodes[by_id],
-            integers=torch.zeros(5 * made + (made + 3) // 4 * 4, dtype=torch.int32, device=device),
-            floats=torch.zeros(5 * made, device=device),
-        )
+        tape = FusedTape.of(nodes[by_id], 1, leaves.new_zeros)
         links, slots, heights, energies, log_z = tape.parts(1)
         slots.fill_(-1)
         offset = torch.zeros(B, dtype=torch.float64, device=device)

@@ -141,16 +141,13 @@ def gather_kernel(
 
 
 @triton.jit(do_not_specialize=["N"])
-def activate_kernel(
+def activate_merges_kernel(
     children, keep, hidden, activated, N,
     UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h; both zero where there is no merge."""
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    exists = tl.load(children + row.to(tl.int64) * 2, mask=row < N, other=-1) >= 0
-    inside = (row < N)[:, None] & (column < UNITS)[None, :]
-    place = row[:, None].to(tl.int64) * UNITS + column[None, :]
+    row, _, inside, place = cell.unit_tile(N, UNITS, BLOCK_M, BLOCK_N)
+    exists = tl.load(children + row * 2, mask=row < N, other=-1) >= 0
     scale = tl.where(exists[:, None], 1.0, 0.0)
     if DROPS:
         scale *= tl.load(keep + place, mask=inside, other=0.0)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from beamtree.kernels import fused_recursion as fused
+from beamtree.kernels.fused_tape import FusedTape
 from beamtree.kernels.weights import Weights
 from beamtree.pytorch.derivatives import refuse_double_backward
 from beamtree.pytorch.precision import without_autocast
@@ -58,7 +59,6 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_roots: Tensor, _: Tensor, grad_nodes: Tensor) -> tuple[Any, ...]:
         refuse_double_backward()
-        from beamtree.kernels.search import fused_search
         from beamtree.kernels.straight_replay import replay
 
         lengths, seed, merges, *saved = ctx.saved_tensors
@@ -70,7 +70,7 @@ class _StraightThrough(torch.autograd.Function):
                 grad_nodes.contiguous(),
                 lengths.contiguous(),
                 merges,
-                fused_search.Tape(*tape),
+                FusedTape(*tape),
                 Weights.of(fused.aligned(w) for w in weights),
                 seed,
                 noisy=noisy,

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beamtree.kernels import straight_kernels
+from beamtree.kernels.fused_tape import FusedTape
 from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
 from beamtree.kernels.replay.cell_replay import Descent, Recalled, processors, through_cell
 from beamtree.kernels.replay.survivors import pieces
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.search.fused_search import Tape
 from beamtree.kernels.straight_kernels import places_kernel
 from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
@@ -30,7 +30,7 @@ def replay(
     grad_inner: Tensor,  # (B, n−1 or 0, d)
     lengths: Tensor,  # (B,)
     merges: Tensor,  # (B, n−1)
-    tape: Tape,
+    tape: FusedTape,
     weights: Weights[Any],
     seed: Tensor,
     *,

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from beamtree.kernels.fused_tape import FusedTape
 from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
 from beamtree.kernels.replay import level_kernels, survivor_kernels
-from beamtree.kernels.replay.cell_replay import Descent, by_levels, by_row, through_cell
+from beamtree.kernels.replay.cell_replay import Descent, by_levels, through_cell, whole_rows
 from beamtree.kernels.replay.survivors import Survivors, find_survivors, pieces
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.search.fused_search import Tape
 from beamtree.kernels.weights import EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
@@ -23,14 +23,16 @@ class Survived(NamedTuple):
     entangled scorer s = H = 0."""
 
     some: Survivors
-    tape: Tape
-    parts: tuple[Tensor, ...]  # of the tape
+    nodes: Tensor  # the tape's
+    parts: tuple[Tensor, ...]  # the rest of it
     gradients: Tensor  # (B·n + N, d), where they add theirs
     slices: Tensor  # (B·n + N, s)
     activity: Tensor  # (N, H)
     grad_energies: Tensor  # (N,)
     grad_projections: Tensor  # (B·n + N, 2·H), zero
+    B: int
     n: int
+    K: int
 
 
 def replay(
@@ -39,7 +41,7 @@ def replay(
     grad_inner: Tensor,  # (B, K, n−1 or 0, d)
     relative: Tensor,  # (B, K)
     lengths: Tensor,
-    tape: Tape,
+    tape: FusedTape,
     weights: Weights[Any],
     seed: Tensor,
     *,
@@ -72,9 +74,8 @@ def replay(
         some.order, slots, some.rows, links, tape.nodes, parents, pairs, slices, N, B, n,
         D=d, K=K, S=s, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
     )  # fmt: skip
-    scored.differentiate(
-        Survived(some, tape, parts, gradients, slices, activity, grad_energies, grad_projections, n), B, K
-    )
+    by_row = (activity, grad_energies, grad_projections)
+    scored.differentiate(Survived(some, tape.nodes, parts, gradients, slices, *by_row, B, n, K))
     launch(survivor_kernels.roots_kernel, (B * K,),
         slots, some.rows, lengths, relative, grad_roots, gradients, B, n,
         D=d, K=K, BLOCK_D=block_d, num_warps=1,
@@ -86,8 +87,8 @@ def replay(
         )  # fmt: skip
     descend = partial(_descend_by_library if by_library else _descend, some, B * n, precision)
     grad_leaves, by_cell, of_scorer = through_cell(
-        pairs, gradients, parents, weights.cell, scored.activate, descend,
-        (activity, grad_energies, grad_projections), B=B, n=n, precision=precision,
+        pairs, gradients, parents, weights.cell, scored.activate, descend, by_row,
+        B=B, n=n, precision=precision,
     )  # fmt: skip
     return [grad_leaves, *scored.weight_gradients(by_cell, of_scorer)]
 
@@ -104,8 +105,8 @@ class _SlicedScores:
         self.H, self.s = weights.w1.shape[0], weights.w1.shape[1] // 2
         self.by_role = torch.cat((weights.w1[:, : self.s], weights.w1[:, self.s :]))  # (2·H, s)
 
-    def differentiate(self, survived: Survived, B: int, K: int) -> None:
-        some, _, parts, gradients, slices, activity, grad_energies, grad_projections, n = survived
+    def differentiate(self, survived: Survived) -> None:
+        some, _, parts, gradients, slices, activity, grad_energies, grad_projections, B, n, K = survived
         links, slots, _, energies, log_z = parts
         self.counters, self.K, self.steps = (some.order, slots), K, n - 1
         N, H, device = some.count, self.H, gradients.device
@@ -134,7 +135,7 @@ class _SlicedScores:
         N, units = hidden.shape
         activated = torch.empty_like(hidden)
         if N:
-            launch(level_kernels.activate_kernel, (blocks(N, 16), blocks(units, 128)),
+            launch(level_kernels.activate_survivors_kernel, (blocks(N, 16), blocks(units, 128)),
                 *self.counters, hidden, activated, self.seed, N, self.steps, round(self.dropout * 65536),
                 K=self.K, UNITS=units, DROPS=self.dropout > 0, BLOCK_M=16, BLOCK_N=128, num_warps=4,
             )  # fmt: skip
@@ -160,8 +161,8 @@ class _ParentScores:
         self.weights, self.seed, self.dropout, self.precision = weights, seed, dropout, precision
         self.sums: list[list[Tensor]] = []
 
-    def differentiate(self, survived: Survived, B: int, K: int) -> None:
-        some, tape, parts, gradients, _, _, chosen, _, n = survived
+    def differentiate(self, survived: Survived) -> None:
+        some, nodes, parts, gradients, _, _, chosen, _, B, n, K = survived
         links, slots, _, energies, log_z = parts
         N, d, device = some.count, gradients.shape[1], gradients.device
         beside = torch.empty(2 * N, device=device)
@@ -173,10 +174,10 @@ class _ParentScores:
                 some.order, slots, some.rows, links, energies, log_z, some.weights,
                 chosen, names, beside, beside_names, ids, children, B, n, K=K, BLOCK=128, num_warps=1,
             )  # fmt: skip
-        nodes, counter = tape.nodes.view(-1, d), (self.seed, self.dropout, self.precision)
+        nodes, options = nodes.view(-1, d), (self.seed, self.dropout, self.precision)
         for rows in entangled_pairs.chunks(2 * N):
             vectors = nodes[ids[rows]].flatten(1)  # (m, 2·d)
-            made = entangled_pairs.make(vectors, beside_names[rows], self.weights.cell, *counter)
+            made = entangled_pairs.make(vectors, beside_names[rows], self.weights.cell, *options)
             pulled = entangled_pairs.pull(made, beside[rows], self.weights, self.precision)
             gradients.index_add_(0, children[rows].view(-1), pulled.children.view(-1, d))
             self.sums.append(pulled.weights)
@@ -208,7 +209,7 @@ def _descend(some: Survivors, first_row: int, precision: str, state: Descent) ->
 def _descend_by_library(some: Survivors, first_row: int, precision: str, state: Descent) -> None:
     """The same with the library's products, a few launches a level."""
     d, K = state.gamma.shape[0], state.parents.shape[1]
-    tile = by_row(d)
+    tile = whole_rows(d)
     hidden, sent = state.hidden, state.child_grads
     by_gate, by_sum = state.gates.view(-1, 4, d), state.sums.view(-1, 1, d)
     for height in range(some.highest, 0, -1):

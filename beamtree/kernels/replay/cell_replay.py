@@ -59,14 +59,14 @@ def recall(pairs: Tensor, weights: CellWeights, activate: Activate, precision: s
     activated = activate(hidden)
     gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
     if m:
-        rows = by_row(d)
+        rows = whole_rows(d)
         launch(level_kernels.open_gates_kernel, (blocks(m, rows["BLOCK_M"]),),
             gates, pairs, opened, normed, scales, m, D=d, **rows, num_warps=4,
         )  # fmt: skip
     return Recalled(pairs, hidden, activated, gates, opened, normed, scales)
 
 
-def by_row(d: int) -> dict[str, int]:
+def whole_rows(d: int) -> dict[str, int]:
     """The tile of a program that holds all features of its rows."""
     all_d = power_of_two(d)
     return {"BLOCK_M": max(1, 2048 // all_d), "ALL_D": all_d}
@@ -96,7 +96,7 @@ def through_cell(
             gates, hidden, weights.w1, weights.w2, totals, sums,
         )  # fmt: skip
         descend(state)
-    rows = by_row(d)
+    rows = whole_rows(d)
     grad_leaves = torch.empty(B, n, d, device=pairs.device)
     launch(level_kernels.collect_kernel, (blocks(B * n, rows["BLOCK_M"]),),
         gradients, child_grads, parents, grad_leaves, B * n, D=d, K=K, **rows, num_warps=4,

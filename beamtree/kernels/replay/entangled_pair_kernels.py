@@ -11,8 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from beamtree.kernels import cell_kernels as cell
-from beamtree.kernels.replay.cell_replay import Recalled, by_row, recall
+from beamtree.kernels.replay.cell_replay import Recalled, recall, whole_rows
 from beamtree.kernels.replay.survivor_kernels import gradient_row, locate, slope_of_score
+from beamtree.kernels.runtime.math_kernels import row_tile
 from beamtree.kernels.runtime.products import product
 from beamtree.kernels.runtime.random_kernels import name_of
 from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, Weights
@@ -74,7 +75,7 @@ def pull_to_children(
     """The gradients of the pairs alone, (m, 2, d)."""
     _, hidden, _, gates, opened, normed, scales = made
     m, d = normed.shape
-    rows = by_row(d)
+    rows = whole_rows(d)
     launch(pull_scores_kernel, (blocks(m, rows["BLOCK_M"]),),
         grads, normed, scales, weights.cell.gamma, weights.scorer.w2, gates, opened, m,
         D=d, **rows, num_warps=4,
@@ -129,17 +130,14 @@ def activate_pairs_kernel(
     UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h; a mask belongs to a pair."""
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = (row < rows)[:, None] & (column < UNITS)[None, :]
-    place = row[:, None].to(tl.int64) * UNITS + column[None, :]
+    row, unit, inside, place = cell.unit_tile(rows, UNITS, BLOCK_M, BLOCK_N)
     keep = 1.0
     if DROPS:
-        name = names + row.to(tl.int64) * 3
+        name = names + row * 3
         sequence = tl.load(name, mask=row < rows, other=0)
         left = tl.load(name + 1, mask=row < rows, other=0)
         right = tl.load(name + 2, mask=row < rows, other=0)
-        keep = cell.drawn_mask(tl.load(seed), left, sequence, right, column, dropped)
+        keep = cell.drawn_mask(tl.load(seed), left, sequence, right, unit, dropped)
     cell.activate_tile(hidden, keep, activated, hidden, place, inside, True, DROPS)
 
 
@@ -149,21 +147,15 @@ def pull_scores_kernel(
     D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr,
 ):  # fmt: skip
     """From scores to gates: ∂p/∂gates become ∂L/∂gates, and σ(a), σ(b) the children's direct share."""
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    feature = tl.arange(0, ALL_D)
-    mask = (row < rows)[:, None] & (feature < D)[None, :]
-    y = tl.load(normed + row[:, None].to(tl.int64) * D + feature[None, :], mask=mask, other=0.0)
-    slope = tl.load(gamma + feature, mask=feature < D, other=0.0)
-    slope *= tl.load(scorer + feature, mask=feature < D, other=0.0)
-    mean = tl.sum(slope, 0) / D
-    along = tl.sum(slope[None, :] * y, 1) / D
-    factor = tl.load(grads + row, mask=row < rows, other=0.0) * tl.load(
-        scales + row, mask=row < rows, other=0.0
-    )
-    through = (slope[None, :] - mean - y * along[:, None]) * factor[:, None]
+    row, inside, feature, real, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    y = tl.load(normed + place, mask=mask, other=0.0)
+    slope = tl.load(gamma + feature, mask=real, other=0.0)
+    slope *= tl.load(scorer + feature, mask=real, other=0.0)
+    factor = tl.load(grads + row, mask=inside, other=0.0) * tl.load(scales + row, mask=inside, other=0.0)
+    through = cell.through_norm(slope[None, :], y, factor, D)
     for gate in tl.static_range(4):
-        place = gates + row[:, None].to(tl.int64) * (4 * D) + gate * D + feature[None, :]
+        place = gates + row[:, None] * (4 * D) + gate * D + feature[None, :]
         tl.store(place, tl.load(place, mask=mask, other=0.0) * through, mask=mask)
     for side in tl.static_range(2):
-        place = opened + row[:, None].to(tl.int64) * (2 * D) + side * D + feature[None, :]
+        place = opened + row[:, None] * (2 * D) + side * D + feature[None, :]
         tl.store(place, tl.load(place, mask=mask, other=0.0) * through, mask=mask)

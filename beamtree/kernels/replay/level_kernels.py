@@ -12,24 +12,21 @@ import triton.language as tl
 
 from beamtree.kernels import cell_kernels as cell
 from beamtree.kernels.replay.survivor_kernels import locate
-from beamtree.kernels.runtime.math_kernels import product
+from beamtree.kernels.runtime.math_kernels import product, row_tile
 
 
 @triton.jit(do_not_specialize=["N", "T", "dropped"])
-def activate_kernel(
+def activate_survivors_kernel(
     order, slots, hidden, activated, seed, N, T, dropped,
     K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h."""
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = (row < N)[:, None] & (column < UNITS)[None, :]
-    place = row[:, None].to(tl.int64) * UNITS + column[None, :]
+    """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h; a mask belongs to a survivor."""
+    row, unit, inside, place = cell.unit_tile(N, UNITS, BLOCK_M, BLOCK_N)
     keep = 1.0
     if DROPS:
         _, sequence, _, t, record = locate(order, slots, row, row < N, T, K)
         slot = record - (sequence * T + t) * K
-        keep = cell.drawn_mask(tl.load(seed), t, sequence, slot, column, dropped)
+        keep = cell.drawn_mask(tl.load(seed), t, sequence, slot, unit, dropped)
     cell.activate_tile(hidden, keep, activated, hidden, place, inside, True, DROPS)
 
 
@@ -38,18 +35,15 @@ def open_gates_kernel(
     gates, pairs, opened, normed, scales, N, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr
 ):  # fmt: skip
     """gates become ∂p/∂gates; σ(a), σ(b), the normed sum and its scale are kept."""
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    feature = tl.arange(0, ALL_D)
-    inside = (row < N)[:, None] & (feature < D)[None, :]
-    gate = gates + row[:, None].to(tl.int64) * (4 * D) + feature[None, :]
-    pair = pairs + row[:, None].to(tl.int64) * (2 * D) + feature[None, :]
-    left, right, a, b, g, c, y, scale = cell.open_gates(gate, pair, pair + D, inside, D, 1e-5)
-    tl.store(normed + row[:, None].to(tl.int64) * D + feature[None, :], y, mask=inside)
-    tl.store(scales + row, scale, mask=row < N)
-    open_pair = opened + row[:, None].to(tl.int64) * (2 * D) + feature[None, :]
-    tl.store(open_pair, a, mask=inside)
-    tl.store(open_pair + D, b, mask=inside)
-    cell.store_gate_slopes(gate, left, right, a, b, g, c, 1.0, inside, D)
+    row, inside, feature, _, mask, place = row_tile(N, D, ALL_D, BLOCK_M)
+    gate = gates + row[:, None] * (4 * D) + feature[None, :]
+    pair = row[:, None] * (2 * D) + feature[None, :]
+    left, right, a, b, g, c, y, scale = cell.open_gates(gate, pairs + pair, pairs + pair + D, mask, D, 1e-5)
+    tl.store(normed + place, y, mask=mask)
+    tl.store(scales + row, scale, mask=inside)
+    tl.store(opened + pair, a, mask=mask)
+    tl.store(opened + pair + D, b, mask=mask)
+    cell.store_gate_slopes(gate, left, right, a, b, g, c, 1.0, mask, D)
 
 
 @triton.jit
@@ -243,8 +237,6 @@ def collect_kernel(
     D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr,
 ):  # fmt: skip
     """The leaves' gradient."""
-    row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    feature = tl.arange(0, ALL_D)
-    total = collected(gradients, child_grads, parents, row, row < rows, feature, D, K)
-    mask = (row < rows)[:, None] & (feature < D)[None, :]
-    tl.store(target + row[:, None] * D + feature[None, :], total, mask=mask)
+    row, inside, feature, _, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    total = collected(gradients, child_grads, parents, row, inside, feature, D, K)
+    tl.store(target + place, total, mask=mask)

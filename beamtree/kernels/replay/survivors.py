@@ -55,22 +55,10 @@ def find_survivors(
         order = levels.sort(descending=True, stable=True).indices
     else:
         order = torch.empty(count, dtype=torch.int64, device=slots.device)
-    launch(
-        survivor_kernels.place_kernel,
-        (blocks(count, 256),),
-        levels,
-        slots,
-        starts,
-        cursors,
-        order,
-        rows,
-        count,
-        T,
-        K=K,
-        SORTED=deterministic,
-        BLOCK=256,
-        num_warps=4,
-    )
+    launch(survivor_kernels.place_kernel, (blocks(count, 256),),
+        levels, slots, starts, cursors, order, rows, count, T,
+        K=K, SORTED=deterministic, BLOCK=256, num_warps=4,
+    )  # fmt: skip
     # The only synchronisation: everything that follows is as large as the number of survivors.
     first, last = starts.storage_offset(), totals.storage_offset() + 2
     wanted = starts.as_strided((last - first,), (1,)) if need_bounds else totals

@@ -23,6 +23,17 @@ def gelu_slope(x):
 
 
 @triton.jit
+def row_tile(rows, D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr):
+    """A program's rows of vectors: their numbers, which of them exist; the features, which of them are real;
+    both as a mask, and where they are in memory."""
+    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = row < rows
+    feature = tl.arange(0, ALL_D)
+    real = feature < D
+    return row, inside, feature, real, inside[:, None] & real[None, :], row[:, None] * D + feature[None, :]
+
+
+@triton.jit
 def normalised(x, mask, D: tl.constexpr, EPS: tl.constexpr):
     """Rows less their means, over their standard deviations, and these deviations' reciprocals."""
     mean = tl.sum(x, 1) / D

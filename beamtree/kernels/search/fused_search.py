@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from beamtree.kernels.fused_tape import FusedTape, aligned, longest
 from beamtree.kernels.runtime import address_kernels as boards
 from beamtree.kernels.search.entangled_kernels import score_leaves
 from beamtree.kernels.search.finish_kernels import STRETCH, inner_nodes_kernel
@@ -19,22 +20,6 @@ from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 LONG, MIDDLE, SHORT = SIZES = 32, 8, 2  # steps in a graph
 GRAPHS_AT_MOST = 16
-
-
-class Tape(NamedTuple):
-    """What the gradient needs. Node ids: leaves 0 … n−1, the node of step t and slot k: n + t·K + k."""
-
-    nodes: Tensor  # (B, n + (n−1)·K, d)
-    integers: Tensor  # int32: links (B, n−1, K, 4), slots (B, K, n−1), heights (B, n−1, K)
-    floats: Tensor  # energies (B, n−1, K, 4), log Z of each lineage (B, K, n−1)
-
-    def parts(self, K: int) -> tuple[Tensor, ...]:
-        """Links, slots and heights; energies and log Z; all flat."""
-        B, total, _ = self.nodes.shape
-        made = B * K * ((total + K) // (1 + K) - 1)
-        links, slots, heights = self.integers.split((4 * made, _aligned(made), made))
-        energies, log_z = self.floats.split((4 * made, made))
-        return links, slots[:made], heights, energies, log_z
 
 
 class Found(NamedTuple):
@@ -114,7 +99,7 @@ def search(
     noisy: bool,
     precision: str,
     record: bool,
-) -> tuple[Found, Tape]:
+) -> tuple[Found, FusedTape]:
     B, n, d = leaves.shape
     H, twice_s = (0, 0) if weights.entangled else weights.scorer.w1.shape
     units = weights.cell.b1.shape[0]
@@ -124,11 +109,7 @@ def search(
     new = leaves.new_empty
     make = leaves.new_zeros if record else new
     made = B * (n - 1) * K
-    tape = Tape(
-        nodes=make(B, n + (n - 1) * K, d),
-        integers=make(5 * made + _aligned(made), dtype=torch.int32),
-        floats=make(5 * made),
-    )
+    tape = FusedTape.of(make(B, n + (n - 1) * K, d), K, make)
     merges = torch.empty((B, K, n - 1), dtype=torch.int64, device=leaves.device)
     found = Found(new(B, K, d), new(B, K), new(B, dtype=torch.float64), merges)
     starts, words = _scratch(plan, n)
@@ -145,7 +126,7 @@ def search(
         "nodes": tape.nodes.data_ptr(),
         "links": history,
         "slots": history + 16 * made,
-        "heights": history + 16 * made + 4 * _aligned(made),
+        "heights": history + 16 * made + 4 * aligned(made),
         "energies": energies,
         "log_z": energies + 16 * made,
     }
@@ -169,11 +150,11 @@ def search(
     return found, tape
 
 
-def inner_nodes(tape: Tape, K: int, wanted: bool) -> Tensor:
+def inner_nodes(tape: FusedTape, K: int, wanted: bool) -> Tensor:
     """The node that each final beam made at each step, (B, K, n−1, d), zero where none; (B, K, 0, d) if not
     wanted."""
-    B, total, d = tape.nodes.shape
-    n = (total + K) // (1 + K)
+    B, _, d = tape.nodes.shape
+    n = longest(tape.nodes, K)
     inner = tape.nodes.new_empty(B, K, n - 1 if wanted else 0, d)
     if inner.numel():
         _, slots, *_ = tape.parts(K)
@@ -182,11 +163,6 @@ def inner_nodes(tape: Tape, K: int, wanted: bool) -> Tensor:
             D=d, K=K, BLOCK_M=16, BLOCK_D=min(128, power_of_two(d)), num_warps=4,
         )  # fmt: skip
     return inner
-
-
-def _aligned(words: int) -> int:
-    """Rounded up, so that what follows starts at a multiple of 16 bytes."""
-    return (words + 3) // 4 * 4
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from beamtree.kernels.cell_kernels import through_norm
-from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope, normalised
+from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope, normalised, row_tile
 
 LEAST_MASS = tl.constexpr(1e-12)
 
@@ -20,13 +20,8 @@ def score_kernel(
     ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """β of some rows (slot, sequence)."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    inside = row < rows
-    feature = tl.arange(0, ALL_D)
-    real = feature < D
-    mask = inside[:, None] & real[None, :]
-    key = tl.load(keys + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
-    normed, _ = normalised(key, mask, D, EPS)
+    row, inside, feature, real, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    normed, _ = normalised(tl.load(keys + place, mask=mask, other=0.0), mask, D, EPS)
     normed *= tl.load(gamma + feature, mask=real, other=0.0)[None, :]
     normed += tl.load(beta + feature, mask=real, other=0.0)[None, :]
     asked = tl.load(query + (row % B)[:, None] * D + feature[None, :], mask=mask, other=0.0)
@@ -108,11 +103,7 @@ def write_back_kernel(
 ):  # fmt: skip
     """From all that flows into the written memory, by later tokens and the gate and product of its cell: ∂M,
     ∂M̂ by this way, ∂rcp."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    inside = row < rows
-    feature = tl.arange(0, ALL_D)
-    mask = inside[:, None] & (feature < D)[None, :]
-    place = row[:, None] * D + feature[None, :]
+    row, inside, feature, _, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
     into = tl.load(passed + place, mask=mask, other=0.0)
     if DROPS:
         into *= tl.load(keep + row[:, None] * (6 * D) + D + feature[None, :], mask=mask, other=0.0)

@@ -18,6 +18,7 @@ from beamtree.kernels.cell_kernels import (
     store_gate_slopes,
     through_norm,
 )
+from beamtree.kernels.runtime.math_kernels import row_tile
 from beamtree.pytorch.derivatives import refuse_double_backward
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 from beamtree.pytorch.precision import without_autocast
@@ -28,16 +29,12 @@ def parent_kernel(
     gates, pairs, gamma, beta, weight, bias, parents, scores, rows,
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    inside = row < rows
-    feature = tl.arange(0, ALL_D)
-    wanted = feature < D
-    mask = inside[:, None] & wanted[None, :]
+    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
     _, _, _, _, _, _, normed, _ = gated_mix(gates, pairs, row, feature, mask, D, 2 * D, EPS)
     parent = normed * tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
     parent += tl.load(beta + feature, mask=wanted, other=0.0)[None, :]
     out = tl.load(weight + feature, mask=wanted, other=0.0)[None, :]
-    tl.store(parents + row[:, None] * D + feature[None, :], parent, mask=mask)
+    tl.store(parents + place, parent, mask=mask)
     tl.store(scores + row, tl.sum(parent * out, 1) + tl.load(bias), mask=inside)
 
 
@@ -47,17 +44,13 @@ def parent_back_kernel(
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """∂[a; b; g; c], ∂ of the children but through the products, these rows' part of ∂γ, ∂β, ∂w and ∂b."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    inside = row < rows
-    feature = tl.arange(0, ALL_D)
-    wanted = feature < D
-    mask = inside[:, None] & wanted[None, :]
+    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
     left, right, a, b, g, c, normed, scale = gated_mix(gates, pairs, row, feature, mask, D, 2 * D, EPS)
     gain = tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
     parent = normed * gain + tl.load(beta + feature, mask=wanted, other=0.0)[None, :]
     out = tl.load(weight + feature, mask=wanted, other=0.0)[None, :]
     to_score = tl.load(d_scores + row, mask=inside, other=0.0)
-    into = tl.load(d_parents + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
+    into = tl.load(d_parents + place, mask=mask, other=0.0)
     into += to_score[:, None] * out
     into = tl.where(mask, into, 0.0)
     through = through_norm(into * gain, normed, scale, D)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from beamtree.kernels.cell_kernels import mixed_tile, open_gates, rows_times, store_gate_slopes
-from beamtree.kernels.runtime.math_kernels import gelu, product
+from beamtree.kernels.runtime.math_kernels import gelu, product, row_tile
 
 
 @triton.jit
@@ -190,11 +190,7 @@ def recall_kernel(
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """From [a; b; g; c]: t normalised, 1/σ of t, cp σ(a) and cp σ(b); cp ∂t/∂[a; b; g; c] in their place."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    inside = row < rows
-    feature = tl.arange(0, ALL_D)
-    mask = inside[:, None] & (feature < D)[None, :]
-    place = row[:, None] * D + feature[None, :]
+    row, inside, feature, _, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
     corner = gates + row[:, None] * (4 * D) + feature[None, :]
     part = tl.load(share + row, mask=inside, other=0.0)[:, None]
     here, there, a, b, g, c, y, scale = open_gates(corner, left + place, right + place, mask, D, EPS)

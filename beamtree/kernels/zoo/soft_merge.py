@@ -13,7 +13,7 @@ from beamtree.kernels.zoo.neighbour_kernels import (
     neighbours_kernel,
 )
 from beamtree.kernels.zoo.soft_merge_kernels import (
-    activate_kernel,
+    activate_tokens_kernel,
     grow_back_kernel,
     grow_kernel,
     spread_kernel,
@@ -68,7 +68,7 @@ class SoftMerge:
         before = torch.addmm(w.b1, self.pair, w.w1.t())
         self.slope = torch.empty_like(before) if slopes else before
         self.hidden = torch.empty_like(before) if slopes else before
-        launch(activate_kernel, (blocks(self.rows, 16), blocks(4 * d, 128)),
+        launch(activate_tokens_kernel, (blocks(self.rows, 16), blocks(4 * d, 128)),
             before, self.hidden, self.slope, seed, time, T, self.rows, round(dropout * 65536),
             UNITS=4 * d, SLOPES=slopes, DROPS=dropout > 0.0, BLOCK_M=16, BLOCK_N=128, num_warps=4,
         )  # fmt: skip

@@ -10,8 +10,9 @@ from beamtree.kernels.cell_kernels import (
     gated_mix,
     store_gate_slopes,
     through_norm,
+    unit_tile,
 )
-from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
+from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope, row_tile
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -20,12 +21,9 @@ def token_score_kernel(
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """w · GELU(conv) + b, zero at padding."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    inside = row < rows
-    feature = tl.arange(0, ALL_D)
-    mask = inside[:, None] & (feature < D)[None, :]
-    hidden = gelu(tl.load(conv + row[:, None] * D + feature[None, :], mask=mask, other=0.0))
-    out = tl.load(weight + feature, mask=feature < D, other=0.0)[None, :]
+    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    hidden = gelu(tl.load(conv + place, mask=mask, other=0.0))
+    out = tl.load(weight + feature, mask=wanted, other=0.0)[None, :]
     real = tl.load(present + row, mask=inside, other=0) != 0
     tl.store(scores + row, tl.where(real, tl.sum(hidden * out, 1) + tl.load(bias), 0.0), mask=inside)
 
@@ -36,33 +34,25 @@ def token_score_back_kernel(
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """∂ before GELU in place of conv, and these rows' part of ∂w and ∂b."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    inside = row < rows
-    feature = tl.arange(0, ALL_D)
-    wanted = feature < D
-    mask = inside[:, None] & wanted[None, :]
+    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
     into = tl.load(to_score + row, mask=inside, other=0.0) + tl.load(shared + row, mask=inside, other=0.0)
     into = tl.where(tl.load(present + row, mask=inside, other=0) != 0, into, 0.0)
-    place = conv + row[:, None] * D + feature[None, :]
-    before = tl.load(place, mask=mask, other=0.0)
+    before = tl.load(conv + place, mask=mask, other=0.0)
     out = tl.load(weight + feature, mask=wanted, other=0.0)[None, :]
-    tl.store(place, into[:, None] * out * gelu_slope(before), mask=mask)
+    tl.store(conv + place, into[:, None] * out * gelu_slope(before), mask=mask)
     corner = partial + tl.program_id(0) * (3 * D + 1)
     tl.store(corner + 2 * D + feature, tl.sum(gelu(before) * into[:, None], 0), mask=wanted)
     tl.store(corner + 3 * D, tl.sum(into, 0))
 
 
 @triton.jit(do_not_specialize=["T", "rows", "dropped"])
-def activate_kernel(
+def activate_tokens_kernel(
     before, hidden, slope, seed, time, T, rows, dropped,
     UNITS: tl.constexpr, SLOPES: tl.constexpr, DROPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h, a tile; masks are drawn here, as by random_bits.py."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask = (row < rows)[:, None] & (unit < UNITS)[None, :]
-    place = row[:, None] * UNITS + unit[None, :]
+    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h; a mask belongs to a token at a time."""
+    row, unit, mask, place = unit_tile(rows, UNITS, BLOCK_M, BLOCK_N)
     bits = 1.0
     if DROPS:
         bits = drawn_mask(tl.load(seed), tl.load(time), row // T, row % T, unit, dropped)
@@ -75,17 +65,13 @@ def grow_kernel(
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """h ← λ parent + (1−λ) h, unless the sequence has halted."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    inside = row < rows
-    feature = tl.arange(0, ALL_D)
-    wanted = feature < D
-    mask = inside[:, None] & wanted[None, :]
+    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
     _, right, _, _, _, _, normed, _ = gated_mix(gates, window + D, row, feature, mask, D, 5 * D, EPS)
     parent = normed * tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
     parent += tl.load(beta + feature, mask=wanted, other=0.0)[None, :]
     frozen = tl.load(halted + row // T, mask=inside, other=1) != 0
     part = tl.where(frozen, 0.0, tl.load(grows + row, mask=inside, other=0.0))[:, None]
-    tl.store(h_after + row[:, None] * D + feature[None, :], right + part * (parent - right), mask=mask)
+    tl.store(h_after + place, right + part * (parent - right), mask=mask)
 
 
 @triton.jit(do_not_specialize=["T", "rows"])
@@ -95,15 +81,11 @@ def grow_back_kernel(
 ):  # fmt: skip
     """∂λ; ∂ of both children but through the products; ∂[a; b; g; c] in their place; these rows' part of
     ∂γ and ∂β."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    inside = row < rows
-    feature = tl.arange(0, ALL_D)
-    wanted = feature < D
-    mask = inside[:, None] & wanted[None, :]
+    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
     left, right, a, b, g, c, normed, scale = gated_mix(gates, window + D, row, feature, mask, D, 5 * D, EPS)
     gain = tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
     parent = normed * gain + tl.load(beta + feature, mask=wanted, other=0.0)[None, :]
-    into = tl.load(d_after + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
+    into = tl.load(d_after + place, mask=mask, other=0.0)
     frozen = tl.load(halted + row // T, mask=inside, other=1) != 0
     part = tl.where(frozen, 0.0, tl.load(grows + row, mask=inside, other=0.0))[:, None]
     to_growth = tl.sum(into * tl.where(mask, parent - right, 0.0), 1)
@@ -126,9 +108,7 @@ def spread_kernel(
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """∂ of the window and the children to ∂ of h, of its neighbours (B, 2, T, d) and of theirs."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    feature = tl.arange(0, ALL_D)
-    mask = (row < rows)[:, None] & (feature < D)[None, :]
+    row, _, feature, _, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
     window = d_window + row[:, None] * (5 * D) + feature[None, :]
     pair = d_pair + row[:, None] * (2 * D) + feature[None, :]
     to_left = (2 * (row // T) * T + row % T)[:, None] * D + feature[None, :]
@@ -137,6 +117,6 @@ def spread_kernel(
     here = tl.load(window + 2 * D, mask=mask, other=0.0) + tl.load(pair + D, mask=mask, other=0.0)
     tl.store(d_second + to_left, tl.load(window, mask=mask, other=0.0), mask=mask)
     tl.store(d_first + to_left, left, mask=mask)
-    tl.store(d_h + row[:, None] * D + feature[None, :], here, mask=mask)
+    tl.store(d_h + place, here, mask=mask)
     tl.store(d_first + to_right, tl.load(window + 3 * D, mask=mask, other=0.0), mask=mask)
     tl.store(d_second + to_right, tl.load(window + 4 * D, mask=mask, other=0.0), mask=mask)
