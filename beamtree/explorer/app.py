@@ -19,19 +19,7 @@ try:
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
 
-    from beamtree.explorer.api import (
-        DOCUMENTED,
-        ErrorAnswer,
-        Examples,
-        Models,
-        Problem,
-        PublicLimits,
-        View,
-        ViewRequest,
-        busy,
-        problem_of,
-        too_slow,
-    )
+    from beamtree.explorer import api
     from beamtree.explorer.api_page import STYLE, STYLE_ADDRESS, write_api_page
     from beamtree.explorer.guard import Guard
 except ImportError as error:
@@ -73,13 +61,15 @@ def create_app(
     app.add_middleware(Guard, limits=limits, hosts=hosts)
     _handle_errors(app)
 
-    @app.get("/api/models", response_model=None, responses=_answers(Models))
+    @app.get("/api/models", response_model=None, responses=_answers(api.Models))
     async def models_served() -> Response:
         """The models served, the default first, and the limits on a request."""
-        public = {name: getattr(limits, name) for name in PublicLimits.model_fields}
+        public = {name: getattr(limits, name) for name in api.PublicLimits.model_fields}
         return _json({"version": beamtree.__version__, "limits": public, "models": cards})
 
-    @app.get("/api/examples", response_model=None, responses=_answers(Examples, "no_such_model", "invalid"))
+    @app.get(
+        "/api/examples", response_model=None, responses=_answers(api.Examples, "no_such_model", "invalid")
+    )
     async def examples(
         model: Annotated[
             str | None, Query(max_length=200, description="Name of a model; the first one if left out.")
@@ -93,24 +83,24 @@ def create_app(
         "/api/view",
         response_model=None,
         responses=_answers(
-            View, "no_such_model", "too_long", "not_json", "invalid", "unreadable", "busy", "too_slow"
+            api.View, "no_such_model", "too_long", "not_json", "invalid", "unreadable", "busy", "too_slow"
         ),
         dependencies=[Depends(_require_json)],
     )
-    async def view(request: Request, wanted: ViewRequest) -> Response:
+    async def view(request: Request, wanted: api.ViewRequest) -> Response:
         """Everything there is to see of one text, or of a pair of texts, under one model."""
         name, model = _find(models, wanted.model or default)
         if wanted.beam_size is not None and wanted.beam_size > limits.max_beam_size:
-            raise Problem(422, "invalid", f"beam_size must be at most {limits.max_beam_size} here.")
+            raise api.Problem(422, "invalid", f"beam_size must be at most {limits.max_beam_size} here.")
         call = partial(
             _make, model, wanted.texts, name=name, beam_size=wanted.beam_size, max_tokens=limits.max_tokens
         )
         try:
             return Response(await workshop.do(call, request.is_disconnected), media_type="application/json")
         except BusyError:
-            raise busy() from None
+            raise api.busy() from None
         except TooSlowError:
-            raise too_slow(limits.seconds) from None
+            raise api.too_slow(limits.seconds) from None
         except ClientLeftError:
             return Response(status_code=499)  # nobody reads it
 
@@ -124,19 +114,21 @@ async def _require_json(request: Request) -> None:
     """Browsers do not send this type to another origin without asking first, and are not allowed to here."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
-        raise Problem(415, "not_json", "Send JSON, with the header Content-Type: application/json.")
+        raise api.Problem(415, "not_json", "Send JSON, with the header Content-Type: application/json.")
 
 
 def _make(model: TreeClassifier, texts: list[str], **options: Any) -> bytes:
     try:
         return json.dumps(make_view(model, texts, **options), separators=(",", ":")).encode()
     except BeamtreeError as error:
-        raise problem_of(error) from error
+        raise api.problem_of(error) from error
 
 
 def _find(models: Mapping[str, TreeClassifier], name: str) -> tuple[str, TreeClassifier]:
     if name not in models:
-        raise Problem(404, "no_such_model", f"There is no model {name!r} here; there is {', '.join(models)}.")
+        raise api.Problem(
+            404, "no_such_model", f"There is no model {name!r} here; there is {', '.join(models)}."
+        )
     return name, models[name]
 
 
@@ -162,9 +154,9 @@ def _handle_errors(app: FastAPI) -> None:
     async def refuse(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return Problem(422, "invalid", "The body is not JSON.").answer()
+            return api.Problem(422, "invalid", "The body is not JSON.").answer()
         place = ".".join(str(part) for part in first["loc"][1:])[:200]
-        return Problem(422, "invalid", f"{place or 'The request'}: {first['msg']}").answer()
+        return api.Problem(422, "invalid", f"{place or 'The request'}: {first['msg']}").answer()
 
     @app.exception_handler(HTTPException)
     async def explain(_: Request, error: HTTPException) -> Response:
@@ -173,10 +165,10 @@ def _handle_errors(app: FastAPI) -> None:
             405: ("method_not_allowed", "This address does not support this method."),
         }
         code, message = messages.get(error.status_code, ("bad_request", "The request could not be read."))
-        return Problem(error.status_code, code, message, headers=dict(error.headers or {})).answer()
+        return api.Problem(error.status_code, code, message, headers=dict(error.headers or {})).answer()
 
-    @app.exception_handler(Problem)
-    async def tell(_: Request, problem: Problem) -> Response:
+    @app.exception_handler(api.Problem)
+    async def tell(_: Request, problem: api.Problem) -> Response:
         return problem.answer()
 
 
@@ -187,8 +179,8 @@ def _json(content: Any) -> Response:
 def _answers(model: type, *codes: str) -> dict[int | str, dict[str, Any]]:
     """An answer's schema and the errors that may come in its place, for the OpenAPI document."""
     answers: dict[int | str, dict[str, Any]] = {200: {"model": model, "description": "What was asked for."}}
-    for error in DOCUMENTED:
+    for error in api.DOCUMENTED:
         if error.code in (*codes, "bad_request", "too_late", "too_large", "internal"):
-            said = answers.setdefault(error.status, {"model": ErrorAnswer, "description": ""})
+            said = answers.setdefault(error.status, {"model": api.ErrorAnswer, "description": ""})
             said["description"] = f"{said['description']} {error.when}".strip()
     return answers
