@@ -13,6 +13,7 @@ from beamtree.nn.heads import TaggerHead
 from beamtree.nn.stacks import HybridStack, TreeTransformerLayer
 from beamtree.nn.state_space import StateSpaceLayer
 from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.contract import Cell, CellWithDropout, Scorer
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.capturing import cuda_graphs
 from beamtree.pytorch.checks import validate
@@ -35,6 +36,8 @@ __all__ = [
     "BeamTrees",
     "Beams",
     "BeamtreeError",
+    "Cell",
+    "CellWithDropout",
     "Contextualized",
     "EncodedExamples",
     "EntangledScorer",
@@ -45,6 +48,7 @@ __all__ = [
     "ParentAttention",
     "Prediction",
     "ScoredTree",
+    "Scorer",
     "SlicedScorer",
     "StateSpaceLayer",
     "TaggerHead",

@@ -14,6 +14,7 @@ from beamtree.engine.record import Beams, Options
 from beamtree.graphs.cell_graphs import find_graphs
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.contract import dropout_rate
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch import capturing
 from beamtree.pytorch.tracing import is_compiling
@@ -39,8 +40,7 @@ def beam_tree_recursion(
     rate `dropout`. `need_nodes` also hands out the inner nodes of each surviving beam. `merge_equal_trees`
     unites beams that reach the same tree by different orders; this has no kernels of its own.
     """
-    rate = getattr(cell, "dropout", 0.0)
-    dropout = float(rate) if cell.training and not isinstance(rate, nn.Module) else 0.0
+    dropout = dropout_rate(cell)
     seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
     options = Options(beam_size, seed, noisy, dropout, merges, pins, need_nodes)
     if (

@@ -4,7 +4,6 @@ A step is that of search.py. A loop's state has one size from the first step to 
 each: the table of nodes is copied, which eager code, an operator that only this package can run, does not.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from beamtree.engine.record import NONE, Beams
 from beamtree.engine.search import Lists, Places, start, step
+from beamtree.parts.contract import Cell, Scorer
 from beamtree.parts.scorer import EntangledScorer
 from beamtree.pytorch.loops import State, check_exported, traced_loop
 from beamtree.trees.forest import Forest
@@ -74,8 +74,8 @@ def _grow(
 def search_in_a_loop(
     leaves: Tensor,  # (B, n, d), n ≥ 2, finite everywhere, padding included
     lengths: Tensor,  # (B,)
-    cell: nn.Module,
-    scorer: Callable[[Tensor, Tensor], Tensor],
+    cell: Cell,
+    scorer: Scorer,
     *,
     beam_size: int,
     need_nodes: bool = False,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from beamtree.engine.ties import stable_topk
 from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, SECOND_LEVEL, draw_keep, gumbel
+from beamtree.parts.contract import mask_width
 
 
 def naive_beam_tree_recursion(
@@ -81,7 +82,7 @@ def naive_beam_tree_recursion(
         keep = None
         if dropout > 0.0 and seed is not None:
             slots = torch.arange(chosen.shape[1], device=leaves.device)
-            width = int(getattr(cell, "hidden_size", 0))
+            width = mask_width(cell)
             keep = draw_keep(seed, step, sequence, slots, width, dropout, leaves.dtype)
         parent = cell(left, right, keep)  # (B, K, d)
 

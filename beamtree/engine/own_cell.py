@@ -1,7 +1,5 @@
-"""The recursion with a user's own cell or scorer; with the built-in ones too where equal trees are merged.
-
-A cell is called `cell(left, right)` on rows (…, d), with a third argument `keep` where there is dropout; a
-scorer `scorer(left, right)`. Both must be row-wise and deterministic given their arguments.
+"""The recursion with a user's own cell or scorer (parts/contract.py says what is asked of them); with the
+built-in ones too where equal trees are merged.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +23,7 @@ from beamtree.engine.record import (
 )
 from beamtree.engine.replay import replay
 from beamtree.engine.search import search
+from beamtree.parts.contract import mask_width
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.tracing import untraced
 
@@ -99,9 +98,7 @@ def own_cell_recursion(
         return empty_results(leaves, lengths, K, options.need_nodes)[:5]
     randomness = None
     if options.seed is not None:
-        width = int(getattr(cell, "hidden_size", 0))
-        if options.dropout > 0.0 and width < 1:
-            raise ValueError("cell has a rate `dropout` but no `hidden_size`, the width of the masks it gets")
+        width = mask_width(cell) if options.dropout > 0.0 else 0
         randomness = Randomness(options.seed, options.noisy, options.dropout, width)
     B, steps = leaves.shape[0], leaves.shape[1] - 1
     graphs = equal_trees = None

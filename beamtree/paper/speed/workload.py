@@ -18,6 +18,7 @@ from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.nn.encoder import BeamTreeEncoder
+from beamtree.parts.contract import dropout_rate
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.by_name import create_encoder, encoder_names
 
@@ -57,7 +58,7 @@ class NaiveEncoder(nn.Module):
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         encoder = self.encoder
         leaves, lengths = encoder.read(x, key_padding_mask)
-        dropout = float(getattr(encoder.cell, "dropout", 0.0)) if self.training else 0.0
+        dropout = dropout_rate(encoder.cell)
         roots, scores, merges = naive_beam_tree_recursion(
             leaves,
             lengths,
