@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""The nodes of given trees: all of one height at a time, from the lowest up.
+"""The nodes of given trees, all of one height at a time from the lowest up, and the trees' log-probability.
 
 A node row stands for a leaf (B·n of them) or for a merge (after the leaves, lowest first). Each level has
 three phases that wait for each other. The highest level is known on the device only: nobody asks for it.
@@ -174,8 +174,10 @@ def trace_kernel(
     live, scores, links, slots, energies, log_z, offset, n,
     H: tl.constexpr, UNITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """What a search with one beam writes down: each step's children between their neighbours, the scores of
-    the three pairs that end, log Z; and the whole score."""
+    """The log-probability of given merges, S = Σ_t e_chosen − log Z_t with Z_t = Σ exp(e) over the pairs that
+    stand at step t: one program walks through a sequence's list of live nodes. It writes down what a search
+    with one beam does: each step's children between their neighbours, the scores of the three pairs that end,
+    log Z; and the whole score."""
     tree = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths + tree).to(tl.int32)
     first_node, first_step = tree * (2 * n - 1), tree * (n - 1)

@@ -129,7 +129,8 @@ def find_places(links: Tensor, lengths: Tensor, n: int, *, entangled: bool) -> P
 
 
 class SlicedScores:
-    """e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂, of pairs of node rows (rows, 2)."""
+    """e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂, of all pairs that ever lived, as node rows (rows, 2), with
+    their slopes and, last, the weights' gradients."""
 
     parents = None
 

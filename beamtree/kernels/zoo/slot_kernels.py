@@ -189,7 +189,8 @@ def recall_kernel(
     gates, left, right, share, normed, scales, left_gate, right_gate, rows,
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """From [a; b; g; c]: t normalised, 1/σ of t, cp σ(a) and cp σ(b); cp ∂t/∂[a; b; g; c] in their place."""
+    """For all slots at once, from [a; b; g; c]: t normalised, 1/σ of t, cp σ(a) and cp σ(b); and
+    cp ∂t/∂[a; b; g; c] in their place."""
     row, inside, feature, _, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
     corner = gates + row[:, None] * (4 * D) + feature[None, :]
     part = tl.load(share + row, mask=inside, other=0.0)[:, None]
