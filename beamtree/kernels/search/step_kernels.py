@@ -56,7 +56,7 @@ def hidden_kernel(
             nodes = at.floats(board, at.NODES)
             unit = program % BLOCKS * BLOCK_N + tl.arange(0, BLOCK_N)
             u = hidden_tile(
-                nodes + (base + left) * D, nodes + (base + right) * D, inside,
+                nodes + (base + left) * D, nodes + (base + right) * D, active if ENTANGLED else inside,
                 at.floats(board, at.W1), at.floats(board, at.B1), unit, D, UNITS, BLOCK_K, PRECISION, "",
             )  # fmt: skip
             place = row[:, None].to(tl.int64) * UNITS + unit[None, :]
@@ -101,7 +101,7 @@ def gates_kernel(
             first = program % BLOCKS * BLOCK_F
             mixed = mixed_tile(
                 at.floats(board, at.HIDDEN) + row.to(tl.int64) * UNITS,
-                nodes + (base + left) * D, nodes + (base + right) * D, inside,
+                nodes + (base + left) * D, nodes + (base + right) * D, active if ENTANGLED else inside,
                 at.floats(board, at.W2), at.floats(board, at.B2), first,
                 D, UNITS, BLOCK_F, BLOCK_K, PRECISION, "",
             )  # fmt: skip
