@@ -97,7 +97,7 @@ class ReplayCall(NamedTuple):
     product_dtype: torch.dtype
 
 
-# Vectors, relative scores, inner nodes, offset, lineages, links; nodes, energies and roots of the tape.
+# Vectors, relative scores, inner nodes, offset, lineages, links; nodes, pair_scores and roots of the tape.
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -116,7 +116,7 @@ def _search(call: SearchCall) -> Outputs:
         )
         lineages = find_lineages(tape.links, tape.roots, lengths, leaves.shape[1])
         vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, lineages, call.need_nodes)
-    kept = tape.links, tape.nodes, tape.energies, tape.roots
+    kept = tape.links, tape.nodes, tape.pair_scores, tape.roots
     return vectors, tape.relative, inner, tape.offset, lineages, *kept
 
 
@@ -135,9 +135,9 @@ def _search_shapes(call: SearchCall) -> Outputs:
 
 
 def _remember(ctx: Any, call: SearchCall, output: Outputs) -> None:
-    _, relative, _, offset, lineages, links, nodes, energies, roots = output
-    ctx.mark_non_differentiable(offset, lineages, links, nodes, energies, roots)
-    tape = Tape(nodes, links, energies, roots, relative, offset)
+    _, relative, _, offset, lineages, links, nodes, pair_scores, roots = output
+    ctx.mark_non_differentiable(offset, lineages, links, nodes, pair_scores, roots)
+    tape = Tape(nodes, links, pair_scores, roots, relative, offset)
     ctx.save_for_backward(call.lengths, call.seed, lineages, *tape, *call.weights)
     ctx.n, ctx.dropout, ctx.product_dtype = call.leaves.shape[1], call.dropout, call.product_dtype
 

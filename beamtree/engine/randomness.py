@@ -62,9 +62,9 @@ class Draws:
         return step, self.order[:A].view(1, A, 1), torch.arange(self.K, device=device).view(1, 1, -1)
 
 
-def node_masks(randomness: Randomness, timeline: Timeline, merges: Tensor, dtype: torch.dtype) -> Tensor:
-    """The masks (m, hidden) of nodes made, each its own: two beams that merge the same pair draw two."""
-    step, sequence, slot = timeline.step(merges), timeline.sequence(merges), timeline.slot(merges)
+def node_masks(randomness: Randomness, timeline: Timeline, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """The masks (m, hidden) of these rows of the tape: two beams that merge the same pair draw two."""
+    step, sequence, slot = timeline.step(rows), timeline.sequence(rows), timeline.slot(rows)
     return draw_keep(randomness.seed, step, sequence, slot, randomness.hidden_size, randomness.dropout, dtype)
 
 

@@ -23,15 +23,15 @@ Score = Callable[..., Tensor]  # pairs (rows, 2, d), keep where a mask belongs t
 
 
 class Tape(NamedTuple):
-    """The search's record; row m of `links` and `energies` is merge m.
+    """The search's record; row m of `links` and `pair_scores` is merge m.
 
     Scores are kept less the best beam's, so that float32 does not run out in long sequences. The softmax over
     beams does not see such a shift, so `offset` needs no gradient.
     """
 
     nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero; what no step made is not set
-    links: Tensor  # (B·K·(n−1), 6) the beam's merge before, the children between neighbours, the position
-    energies: Tensor  # (B·K·(n−1), 4) scores of the pairs it ended: left, chosen, right; log Z
+    links: Tensor  # (B·K·(n−1), 6) its beam's node before, the children between neighbours, the position
+    pair_scores: Tensor  # (B·K·(n−1), 4) scores of the pairs it ended: left, chosen, right; log Z
     roots: Tensor  # (B, K) ids, best beam first, NONE for dead beams
     relative: Tensor  # (B, K) accumulated scores less `offset`, −inf for dead beams
     offset: Tensor  # (B,) float64
@@ -94,7 +94,7 @@ def empty_results(
 
 
 class Timeline:
-    """When, where and in which sequence a node was made, read off its id."""
+    """When, where and in which sequence a node was made, read off its id or its row of the tape."""
 
     def __init__(self, lengths: Tensor, n: int, K: int) -> None:
         self.n, self.K = n, K
@@ -105,14 +105,14 @@ class Timeline:
         self.begins = (counts * K).cumsum(0)  # the first merge of each step, and the end
         self.made = K * sum(self.running)
 
-    def step(self, merges: Tensor) -> Tensor:
-        return torch.searchsorted(self.begins, merges, right=True) - 1
+    def step(self, rows: Tensor) -> Tensor:
+        return torch.searchsorted(self.begins, rows, right=True) - 1
 
-    def slot(self, merges: Tensor) -> Tensor:
-        return merges % self.K
+    def slot(self, rows: Tensor) -> Tensor:
+        return rows % self.K
 
-    def sequence(self, merges: Tensor) -> Tensor:
-        return self.order[(merges - self.begins[self.step(merges)]) // self.K]
+    def sequence(self, rows: Tensor) -> Tensor:
+        return self.order[(rows - self.begins[self.step(rows)]) // self.K]
 
     def born(self, ids: Tensor) -> Tensor:
         """The first step at which a node's pairs may be chosen, and are in the softmax."""
@@ -120,20 +120,18 @@ class Timeline:
 
     def names(self, ids: Tensor) -> Tensor:
         """A number for each node of a sequence, whatever the padding and the rest of the batch."""
-        merges = ids - self.first
-        return torch.where(
-            merges < 0, (ids - 1) % self.n, 2**32 + self.step(merges) * self.K + self.slot(merges)
-        )
+        rows = ids - self.first
+        return torch.where(rows < 0, (ids - 1) % self.n, 2**32 + self.step(rows) * self.K + self.slot(rows))
 
     def owner(self, ids: Tensor) -> Tensor:
         """The sequence that a node, leaf or made, belongs to."""
-        merges = ids - self.first
-        return torch.where(merges < 0, (ids - 1) // self.n, self.sequence(merges.clamp(min=0)))
+        rows = ids - self.first
+        return torch.where(rows < 0, (ids - 1) // self.n, self.sequence(rows.clamp(min=0)))
 
 
-def before_merges(source: Tensor, begins: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """Of merges (m, 1), in order, that went on from these rows of their steps: where their steps begin, and
-    the nodes that their beams made before, NONE for none."""
+def nodes_before(source: Tensor, begins: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """For all rows of the tape, whose beams went on from these rows of their steps, (m, 1): where their steps
+    begin, and the nodes that their beams made before, NONE for none."""
     step = torch.searchsorted(begins, torch.arange(source.shape[0], device=source.device), right=True) - 1
     step = step.unsqueeze(1)
     before = first + begins[(step - 1).clamp(min=0)] + source

@@ -121,14 +121,14 @@ def replay(
 
 
 def _masks(
-    randomness: Randomness | None, timeline: Timeline, merges: Tensor, children: Tensor, dtype: torch.dtype
+    randomness: Randomness | None, timeline: Timeline, rows: Tensor, children: Tensor, dtype: torch.dtype
 ) -> Tensor | None:
     """The dropout masks these nodes were made with, drawn again."""
     if randomness is None or randomness.dropout == 0.0:
         return None
     if randomness.per_pair:
         return pair_masks(randomness, timeline, children, dtype)
-    return node_masks(randomness, timeline, merges, dtype)
+    return node_masks(randomness, timeline, rows, dtype)
 
 
 def _lineage_weights(tape: Tape, grad_scores: Tensor, first: int, made: int) -> Tensor:
@@ -176,16 +176,16 @@ def _pair_gradients(
     one of its nodes, so ∂S/∂e = [chosen] − Σ_life exp(e − log Z_t). A lineage ends every pair exactly once.
     """
     pairs = links[:, LEFT_NEIGHBOUR:].unfold(1, 2, 1)[:, :3]  # (S, 3, 2): left, chosen, right
-    energy = tape.energies[survivors]  # (S, 4)
+    ended = tape.pair_scores[survivors]  # (S, 4)
     birth = timeline.born(pairs).amax(-1)  # (S, 3)
     life = timeline.step(survivors).unsqueeze(1) + 1 - birth
     before = links[:, BEFORE] - timeline.first
     ancestor = _ancestors(torch.where(before < 0, -1, place_of[before.clamp(min=0)]))
-    mass = _lineage_log_sum(-energy[:, 3], ancestor, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
-    grad = -(energy[:, :3] + mass).exp()
+    mass = _lineage_log_sum(-ended[:, 3], ancestor, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
+    grad = -(ended[:, :3] + mass).exp()
     grad[:, 1] += 1
     grad *= weight.unsqueeze(1)
-    exists = (energy[:, :3] > -torch.inf).nonzero(as_tuple=True)
+    exists = (ended[:, :3] > -torch.inf).nonzero(as_tuple=True)
     return pairs[exists], grad[exists]
 
 

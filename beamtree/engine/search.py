@@ -19,7 +19,7 @@ from torch import Tensor
 
 from beamtree.engine.pinned import Fence
 from beamtree.engine.randomness import Draws, Randomness, pair_masks
-from beamtree.engine.record import NONE, ROWS_AT_ONCE, Compose, Score, Tape, Timeline, before_merges
+from beamtree.engine.record import NONE, ROWS_AT_ONCE, Compose, Score, Tape, Timeline, nodes_before
 from beamtree.engine.ties import stable_topk
 
 if TYPE_CHECKING:
@@ -259,13 +259,13 @@ def search(
             final_scores[done], final_offset[done] = lists.scores[done], offset[done]
 
     links = lengths.new_zeros(capacity, 6)
-    energies = leaves.new_zeros(capacity, 4, dtype=wide)
+    pair_scores = leaves.new_zeros(capacity, 4, dtype=wide)
     if history:
         source, near, column, ended, log_z = (torch.cat(part) for part in zip(*history, strict=True))
-        begins, before = before_merges(source, timeline.begins, first)
+        begins, before = nodes_before(source, timeline.begins, first)
         torch.cat((before, near, column - 1), 1, out=links[:begin])
-        torch.cat((ended, log_z.take(begins + source)), 1, out=energies[:begin])
-    return Tape(nodes, links, energies, *rank_beams(roots, final_scores, final_offset, order))
+        torch.cat((ended, log_z.take(begins + source)), 1, out=pair_scores[:begin])
+    return Tape(nodes, links, pair_scores, *rank_beams(roots, final_scores, final_offset, order))
 
 
 def _score_leaves(

@@ -32,7 +32,7 @@ from beamtree.nn.heads import class_probabilities, pair_features
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.beam_tree_grc import BeamTreeGRC
 
-_CHOSEN, _LOG_Z = 1, 3  # columns of Tape.energies
+_CHOSEN, _LOG_Z = 1, 3  # columns of Tape.pair_scores
 
 
 class SearchRecord(NamedTuple):
@@ -114,8 +114,8 @@ def record_search(encoder: BeamTreeEncoder | BeamTreeGRC, x: Tensor, beam_size: 
     scores = torch.cat(scored)
     links = tape.links.view(n - 1, K, tape.links.shape[1])
     lineages = find_lineages(tape.links, tape.roots, lengths, n)
-    gain = (tape.energies[:, _CHOSEN].double() - tape.energies[:, _LOG_Z]).view(n - 1, K)
-    chosen = tape.energies[lineages[0]]  # (K, n−1, 4)
+    gain = (tape.pair_scores[:, _CHOSEN].double() - tape.pair_scores[:, _LOG_Z]).view(n - 1, K)
+    chosen = tape.pair_scores[lineages[0]]  # (K, n−1, 4)
     parent = (links[..., BEFORE] - first).clamp(min=0) % K
     position = links[..., POSITION]
     # Living slots differ in where they come from or what they merge; an empty one repeats the first.
@@ -139,7 +139,7 @@ def record_search(encoder: BeamTreeEncoder | BeamTreeGRC, x: Tensor, beam_size: 
         parent.masked_fill(empty, -1),
         position,
         log_score,
-        tape.energies[:, _LOG_Z].view(n - 1, K),
+        tape.pair_scores[:, _LOG_Z].view(n - 1, K),
         scores[n - 1 :].view(n - 1, K, 2).masked_fill(~has_neighbour, -torch.inf),
         chosen[..., _CHOSEN],
         chosen[..., _CHOSEN] - chosen[..., _LOG_Z],

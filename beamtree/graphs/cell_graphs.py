@@ -26,7 +26,7 @@ from beamtree.pytorch.launch import power_of_two
 CAPACITY = 16  # graphs of one cell, at most
 BYTES_AT_MOST = 1 << 30  # of buffers, for the graphs of one cell together
 SHORTEST = 16  # tokens that the smallest graph has room for
-_BESIDE_A_NODE = 160  # bytes of links, energies and lists, at most
+_BESIDE_A_NODE = 160  # bytes of links, pair_scores and lists, at most
 PULLED_ROWS = (64, 512, 4096)  # beyond, a level has enough to do
 
 _DECIDED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)

@@ -256,10 +256,10 @@ def operator_arguments() -> Iterator[tuple[Callable[..., object], tuple[object, 
     options = (3, seed, True, 0.3, None, None, True, torch.float64)
     yield torch.ops.beamtree.search.default, (leaves, lengths, weights, *options)
     with torch.no_grad():
-        vectors, relative, inner, offset, lineages, links, nodes, energies, roots = torch.ops.beamtree.search(
-            leaves, lengths, weights, *options
+        vectors, relative, inner, offset, lineages, links, nodes, pair_scores, roots = (
+            torch.ops.beamtree.search(leaves, lengths, weights, *options)
         )
-    tape = [nodes, links, energies, roots, relative, offset]
+    tape = [nodes, links, pair_scores, roots, relative, offset]
     grads = (torch.randn_like(vectors), torch.randn_like(relative), torch.randn_like(inner))
     fixed = [weight.detach() for weight in weights]
     yield (
