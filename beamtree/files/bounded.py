@@ -5,8 +5,10 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from beamtree.errors import BeamtreeError
 from beamtree.printable import printable
@@ -18,12 +20,9 @@ _TEXT = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 
 def read_text(path: Path, *, largest: int = SMALL) -> str:
     """The UTF-8 text of a file; what cannot be one is refused by name, what is too large unread."""
-    refuse_unless_file(path, largest)
     try:
-        with path.open("rb") as file:
+        with opened(path, largest) as file:
             return file.read(largest).decode()
-    except OSError as error:
-        raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise BeamtreeError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
@@ -55,14 +54,21 @@ def hash_files(*paths: Path) -> str:
     """SHA-256 of the bytes of files, one after the other, of which few are in memory at a time."""
     checksum = hashlib.sha256()
     for path in paths:
-        refuse_unless_file(path, machine_memory())
-        try:
-            with path.open("rb") as file:
-                while piece := file.read(1 << 20):
-                    checksum.update(piece)
-        except OSError as error:
-            raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
+        with opened(path, machine_memory()) as file:
+            while piece := file.read(1 << 20):
+                checksum.update(piece)
     return checksum.hexdigest()
+
+
+@contextmanager
+def opened(path: Path, largest: int) -> Iterator[BinaryIO]:
+    """A file's bytes, if it is one and not too large; what the system says against it is a BeamtreeError."""
+    refuse_unless_file(path, largest)
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def refuse_unless_file(path: Path, largest: int) -> None:

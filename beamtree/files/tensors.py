@@ -13,7 +13,7 @@ from torch import Tensor
 
 from beamtree.errors import BeamtreeError, first_line
 from beamtree.files.atomic import replace_file
-from beamtree.files.bounded import machine_memory, parse_json, refuse_unless_file, shown
+from beamtree.files.bounded import machine_memory, opened, parse_json, shown
 from beamtree.printable import write_json
 
 _LARGEST_HEADER = 8 << 20  # bytes; a checkpoint of a thousand epochs has a million
@@ -37,22 +37,18 @@ def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, T
     """
     from safetensors import SafetensorError, safe_open
 
-    refuse_unless_file(path, _LARGEST_HEADER + (machine_memory() if largest is None else largest))
-    try:
-        with path.open("rb") as start:
-            if int.from_bytes(start.read(8), "little") > _LARGEST_HEADER:
-                raise BeamtreeError(
-                    f"{path} is damaged: its header would have over {_LARGEST_HEADER:,} bytes"
-                )
-        with safe_open(path, framework="pt") as file:
-            metadata = parse_json((file.metadata() or {}).get("beamtree", "null"), str(path))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except BeamtreeError:
-        raise
-    except OSError as error:
-        raise BeamtreeError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SafetensorError, ValueError, TypeError, RuntimeError, MemoryError) as error:
-        raise BeamtreeError(f"{path} is damaged or not a safetensors file: {first_line(error)}") from error
+    with opened(path, _LARGEST_HEADER + (machine_memory() if largest is None else largest)) as start:
+        if int.from_bytes(start.read(8), "little") > _LARGEST_HEADER:
+            raise BeamtreeError(f"{path} is damaged: its header would have over {_LARGEST_HEADER:,} bytes")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = parse_json((file.metadata() or {}).get("beamtree", "null"), str(path))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except BeamtreeError:
+            raise
+        except (SafetensorError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+            reason = first_line(error)
+            raise BeamtreeError(f"{path} is damaged or not a safetensors file: {reason}") from error
     match metadata:
         case {"notes": str(text), "sha256": str(checksum)}:
             if _checksum(tensors, text) != checksum:
