@@ -31,6 +31,7 @@ MOVED = {
     "rivals.gumbel_sweep": "zoo.straight_through",
     "rivals.gumbel_tree_plain": "zoo.gumbel_tree",
     "rivals.running_sum": "zoo.tree_encoder",
+    "rivals.transformers": "zoo.sequence_models",
     "rivals.naive": "engine.naive",
     **{f"rivals.{name}": f"graphs.{name}" for name in ("step_graphs", "whole_graphs")},
     "demo": "cli.demo",

@@ -1,4 +1,4 @@
-"""Every row of the paper's tables by name: `create_encoder("ebt-grc", 128)`; and encoders of your own."""
+"""Every row of the tables by name: `create_encoder("ebt-grc", 128)`; and encoders of your own."""
 
 import importlib
 import inspect
@@ -30,8 +30,9 @@ _ENCODERS = {
     "recurrent-grc": _Entry("beamtree.zoo.fixed_trees", "RecurrentGRC", {}),
     "balanced-grc": _Entry("beamtree.zoo.fixed_trees", "BalancedTreeGRC", {}),
     "gold-grc": _Entry("beamtree.zoo.fixed_trees", "GoldTreeGRC", {}),
-    "transformer": _Entry("beamtree.zoo.transformers", "TransformerSentenceEncoder", {}),
-    "universal-transformer": _Entry("beamtree.zoo.transformers", "UniversalTransformer", {}),
+    "bilstm": _Entry("beamtree.zoo.sequence_models", "BiLSTM", {}),
+    "transformer": _Entry("beamtree.zoo.sequence_models", "TransformerSentenceEncoder", {}),
+    "universal-transformer": _Entry("beamtree.zoo.sequence_models", "UniversalTransformer", {}),
 }
 
 _PAIR_ENCODERS = {

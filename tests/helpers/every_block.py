@@ -16,6 +16,7 @@ BLOCKS = {
     "bt-grc, faithful": partial(create_encoder, "bt-grc", D, mode="faithful"),
     "bt-grc-os, stochastic": partial(create_encoder, "bt-grc-os", D, stochastic=True),
     "recurrent-grc, both ways": partial(create_encoder, "recurrent-grc", D, bidirectional=True),
+    "bilstm, deep": partial(create_encoder, "bilstm", D, layers=2),
     "contextualizer": partial(BeamTreeContextualizer, D),
     "contextualizer, twice": partial(BeamTreeContextualizer, D, refinements=2, residual=True),
     "stack": partial(HybridStack, ["ssm", "tree", "attention"], D),

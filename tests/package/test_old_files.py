@@ -15,6 +15,8 @@ from beamtree import BeamTreeEncoder, load_model
 from beamtree.files.tensors import load_tensors
 from beamtree.training.run_folder import RunFolder
 
+SAVED_THEN = [name for name in BLOCKS if "bilstm" not in name]  # which is younger
+
 
 @pytest.fixture(scope="module")
 def blocks() -> dict[str, bytes]:
@@ -26,7 +28,7 @@ def outputs() -> dict[str, dict[str, torch.Tensor]]:
     return torch.load(OLD / "outputs.pt")
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", SAVED_THEN)
 def test_a_whole_block_pickled_then_answers_and_draws_as_then(
     name: str, blocks: dict[str, bytes], outputs: dict[str, dict[str, torch.Tensor]]
 ) -> None:
@@ -43,9 +45,9 @@ def test_a_part_pickled_then_loads(name: str, blocks: dict[str, bytes]) -> None:
     assert type(torch.load(io.BytesIO(blocks[name]), weights_only=False)).__name__ == name
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", SAVED_THEN)
 def test_one_seed_makes_the_weights_it_made_then(name: str, blocks: dict[str, bytes]) -> None:
-    torch.manual_seed(list(BLOCKS).index(name))
+    torch.manual_seed(SAVED_THEN.index(name))
     made = BLOCKS[name](dropout=0.1).state_dict()
     old = torch.load(io.BytesIO(blocks[name]), weights_only=False).state_dict()
     assert made.keys() == old.keys()

@@ -120,6 +120,16 @@ def test_trees_are_compared_with_gold_where_there_are_any(tmp_path: Path) -> Non
         assert line_of(table_of([tmp_path], name), "CRvNN (unfinished)")
 
 
+def test_a_model_that_the_paper_does_not_have_is_a_row_that_says_so(tmp_path: Path) -> None:
+    name = "BiLSTM, not in the paper"
+    assert name not in [line[0] for line in table_of([], "listops", wanted=["listops"]).texts]
+    make_run(tmp_path / "a", "listops-bilstm", accuracy={"near-iid": 0.5})
+    lines = table_of([tmp_path], "listops").texts
+    place = next(i for i, line in enumerate(lines) if line[0] == name)
+    assert lines[place][1:3] == ["ours", "50.00"]
+    assert lines[place + 1][0] == "Transformer"
+
+
 def test_run_by_run_shows_every_measured_split_with_its_interval(tmp_path: Path) -> None:
     make_run(tmp_path / "a", accuracy={"mine.tsv": 0.5, "5-args": 0.25, "dev": 0.75})
     table = table_of([tmp_path], "listops-splits")

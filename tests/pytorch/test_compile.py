@@ -114,7 +114,7 @@ def test_a_users_cell_breaks_the_graph_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["egt-grc", "gt-grc", "bt-grc-os", "crvnn", "om", "recurrent-grc", "balanced-grc", "gold-grc"],
+    ["egt-grc", "gt-grc", "bt-grc-os", "crvnn", "om", "recurrent-grc", "balanced-grc", "gold-grc", "bilstm"],
 )
 def test_the_loops_of_rivals_are_left_alone(name: str) -> None:
     model = create_encoder(name, D, dropout=0.2, dtype=torch.float64)

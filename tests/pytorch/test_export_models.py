@@ -72,7 +72,16 @@ def test_what_an_export_traces_gives_the_eager_result(monkeypatch: pytest.Monkey
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["crvnn", "recurrent-grc", "gold-grc", "transformer", "egt-gau", "tree:ebt-grc", "stack:ssm+attention"],
+    [
+        "crvnn",
+        "recurrent-grc",
+        "gold-grc",
+        "bilstm",
+        "transformer",
+        "egt-gau",
+        "tree:ebt-grc",
+        "stack:ssm+attention",
+    ],
 )
 def test_one_program_serves_all_sizes(name: str) -> None:
     model = make(name)
@@ -86,6 +95,7 @@ def test_options_are_exported_too(monkeypatch: pytest.MonkeyPatch) -> None:
         make("om", test_slots=7),
         make("crvnn-nohalt"),
         make("recurrent-grc", bidirectional=True),
+        make("bilstm", layers=3),
         make("tree:egt-grc", residual=True, attend_self=True),
     ]
     wanted = [call(model, model, [7, 2, 1]) for model in models]

@@ -62,6 +62,16 @@ def test_a_listops_classifier_has_the_published_number_of_parameters(name: str) 
     assert sum(parameter.numel() for parameter in model.parameters()) == LISTOPS_PARAMETERS[name]
 
 
+@pytest.mark.parametrize("task", ["listops", "logic"])
+def test_the_bilstm_is_as_large_as_the_model_it_is_compared_with(task: str) -> None:
+    sizes = []
+    for recipe in (load_recipe(task), load_recipe(f"{task}-bilstm")):
+        with torch.device("meta"):
+            model = create_model(recipe.model, find_task(task))
+        sizes.append(sum(parameter.numel() for parameter in model.parameters()))
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.05)
+
+
 @pytest.mark.parametrize("name", [name for name in ROWS if name != "listops-beyond"])
 def test_a_row_changes_nothing_but_its_model_its_patience_and_its_memory(name: str) -> None:
     recipe = load_recipe(name)

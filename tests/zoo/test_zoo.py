@@ -15,7 +15,7 @@ from beamtree.trees.constraints import check_merges
 from beamtree.zoo.by_name import encoder_names
 
 NAMES = encoder_names()
-WITHOUT_TREE = ("transformer", "universal-transformer")
+WITHOUT_TREE = ("bilstm", "transformer", "universal-transformer")
 TWICE_DIFFERENTIABLE = (*WITHOUT_TREE, "bt-grc-os", "recurrent-grc", "balanced-grc")
 LENGTHS = [8, 1, 2, 3, 5, 8, 1]
 D = 8
@@ -185,9 +185,9 @@ def test_an_unknown_encoder_is_refused_with_the_nearest_name():
     with pytest.raises(BeamtreeError, match=r"no encoder 'ebtgrc'; did you mean 'ebt-grc'\?"):
         create_encoder("ebtgrc", 8)
     with pytest.raises(
-        BeamtreeError, match=r"no encoder 'lstm'; there are ebt-grc, .*, universal-transformer"
+        BeamtreeError, match=r"no encoder 'gpt'; there are ebt-grc, .*, universal-transformer"
     ):
-        create_encoder("lstm", 8)
+        create_encoder("gpt", 8)
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_one():

@@ -1,19 +1,24 @@
-"""The two Transformer rows: read-out, padding, adaptive halting against a plain per-position loop."""
+"""Models without a tree: BiLSTM against PyTorch's own on packed sequences; the two Transformers' read-out and
+padding, adaptive halting against a plain per-position loop."""
 
 import copy
 import math
 
 import pytest
 import torch
-from small_encoders import random_tokens
+from on_gpu import needs_gpu
+from small_encoders import gradients, random_tokens
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pack_padded_sequence
 
-from beamtree.zoo import transformers
+from beamtree.zoo import sequence_models
 from beamtree.zoo.by_name import create_encoder
-from beamtree.zoo.transformers import TransformerSentenceEncoder, UniversalTransformer, sinusoids
+from beamtree.zoo.sequence_models import BiLSTM, TransformerSentenceEncoder, UniversalTransformer, sinusoids
 
 LENGTHS = (7, 1, 2, 3, 5)
+ALL = pytest.mark.parametrize("name", ["bilstm", "transformer", "universal-transformer"])
 BOTH = pytest.mark.parametrize("name", ["transformer", "universal-transformer"])
 
 
@@ -22,13 +27,13 @@ def make_encoder(name: str, **options: float) -> nn.Module:
     return create_encoder(name, 16, dtype=torch.float64, **options)
 
 
-@BOTH
+@ALL
 def test_order_matters(name: str) -> None:
     encoder, (x, _) = make_encoder(name).eval(), random_tokens(LENGTHS, 16)
     assert (encoder(x) - encoder(x.flip(1))).abs().max() > 1e-3
 
 
-@BOTH
+@ALL
 def test_dropout_acts_in_training_only(name: str) -> None:
     encoder, (x, _) = make_encoder(name, dropout=0.3), random_tokens(LENGTHS, 16)
     assert not torch.equal(encoder(x), encoder(x))
@@ -56,7 +61,7 @@ def test_forward_mode_is_right_where_attention_has_it_but_refused_where_ponderin
                 torch.func.jvp(project, (x.detach(),), (direction,))
 
 
-@BOTH
+@ALL
 def test_autocast_stays_near(name: str) -> None:
     encoder, (x, is_padding) = make_encoder(name), random_tokens(LENGTHS, 16)
     single = copy.deepcopy(encoder).float()
@@ -85,6 +90,63 @@ def test_bad_halting_options_are_named() -> None:
         UniversalTransformer(16, steps=0)
     with pytest.raises(ValueError, match=r"threshold must lie in \(0, 1\), got 1.0"):
         UniversalTransformer(16, threshold=1.0)
+
+
+def packed_lstm(encoder: BiLSTM, x: Tensor, is_padding: Tensor) -> Tensor:
+    """The sentences by PyTorch's bidirectional LSTM, which is told the lengths."""
+    lstm = nn.LSTM(16, 8, len(encoder.rightward), batch_first=True, bidirectional=True, dtype=x.dtype)
+    lent = {
+        f"{name.replace('_l0', f'_l{i}')}{end}": parameter
+        for layers, end in ((encoder.rightward, ""), (encoder.leftward, "_reverse"))
+        for i, layer in enumerate(layers)
+        for name, parameter in layer.named_parameters()
+    }
+    lengths = (~is_padding).sum(1)
+    packed = pack_padded_sequence(encoder.leaf(x), lengths, batch_first=True, enforce_sorted=False)
+    _, (last, _) = functional_call(lstm, lent, (packed,))
+    return encoder.norm(torch.cat((last[-2], last[-1]), -1))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_bilstm_is_pytorchs_on_packed_sequences(layers: int) -> None:
+    encoder, (x, is_padding) = make_encoder("bilstm", layers=layers), random_tokens(LENGTHS, 16)
+    x.requires_grad_()
+    found, expected = encoder(x, is_padding), packed_lstm(encoder, x, is_padding)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    for one, other in zip(gradients(found, x, encoder), gradients(expected, x, encoder), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+def test_bad_options_of_the_bilstm_are_named() -> None:
+    with pytest.raises(ValueError, match="d_model must be even, half of it for each direction, got 7"):
+        BiLSTM(7)
+    with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
+        BiLSTM(16, layers=0)
+    with pytest.raises(ValueError, match=r"dropout must lie in \[0, 1\), got 1.0"):
+        BiLSTM(16, dropout=1.0)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("training", [False, True])
+def test_the_bilstm_on_a_gpu_waits_for_nothing_and_has_gradients_in_either_mode(training: bool) -> None:
+    encoder, (x, is_padding) = make_encoder("bilstm", layers=2), random_tokens(LENGTHS, 16)
+    x.requires_grad_()
+    expected = gradients(encoder(x, is_padding), x, encoder)
+    there, is_padding = copy.deepcopy(encoder).to("cuda", torch.float32).train(training), is_padding.cuda()
+    z = x.detach().float().cuda().requires_grad_()
+    there(z, is_padding)  # what libraries set up once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        output = there(z, is_padding)
+        found = gradients(output, z, there)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu().double(), other, atol=1e-3, rtol=1e-3)
+    empty = there(z[:0], is_padding[:0])
+    assert empty.shape == (0, 16)
+    empty.sum().backward()
 
 
 def test_heads_left_open_divide_the_width() -> None:
@@ -178,5 +240,5 @@ def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     encoder.layer.register_forward_hook(lambda *_: calls.append(1))
     early = encoder(x, is_padding)
     assert len(calls) < 12
-    monkeypatch.setattr(transformers, "looks_at_values", lambda tokens: False)
+    monkeypatch.setattr(sequence_models, "looks_at_values", lambda tokens: False)
     torch.testing.assert_close(encoder(x, is_padding), early, atol=1e-12, rtol=0)

@@ -1,25 +1,29 @@
-"""Transformer (Vaswani et al. 2017) and Universal Transformer (Dehghani et al. 2019) as sentence encoders.
+"""Sequence models that build no tree: BiLSTM (Hochreiter and Schmidhuber 1997), Transformer (Vaswani et al.
+2017) and Universal Transformer (Dehghani et al. 2019) as sentence encoders.
 
-The paper copies its figures for them and gives no configuration; these are ours, for a sanity row. Both read
-a trained CLS vector and the leaves, add sinusoidal positions, and give what has become of CLS.
+For comparison: the paper copies its figures for the Transformers without a configuration, and has no LSTM;
+the settings are ours.
 """
 
 import math
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from beamtree.parts.leaf import LeafTransform
 from beamtree.pytorch.checks import looks_at_values
 from beamtree.pytorch.derivatives import refuse_forward_mode
+from beamtree.pytorch.loops import State, at, check_exported, traced_loop
 from beamtree.pytorch.precision import layer_norm_wide
-from beamtree.pytorch.tracing import is_exporting
+from beamtree.pytorch.tracing import is_exporting, untraced
+from beamtree.zoo.tree_encoder import row
 
 
-class _ClsEncoder(nn.Module):
-    """What the two share: leaves behind a CLS vector, one kind of layer, and the refusal of trees."""
+class _SequenceModel(nn.Module):
+    """What they share: the leaf transform, a last norm, and the refusal of trees."""
 
     builds_trees = False
 
@@ -28,25 +32,147 @@ class _ClsEncoder(nn.Module):
         d_model: int,
         *,
         input_size: int | None,
+        dropout: float,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         self.d_model = d_model
         self.input_size = d_model if input_size is None else input_size
         self.leaf = LeafTransform(self.input_size, d_model, device=device, dtype=dtype)
-        self.cls = nn.Parameter(torch.randn(d_model, device=device, dtype=dtype))
         self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Tensor:
         if need_trees:
             raise ValueError(f"{type(self).__name__} builds no tree: call it without need_trees")
-        leaves, _ = self.leaf.read(x, key_padding_mask)
+        leaves, lengths = self.leaf.read(x, key_padding_mask)
+        return self.encode(leaves, lengths, key_padding_mask)
+
+    def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+
+class BiLSTM(_SequenceModel):
+    """(B, n, input_size) -> (B, d): LSTMs that read from both ends.
+
+    Each of `layers` has d/2 features a direction. The sentence is what either direction has after its last
+    token, side by side and normalised. Dropout acts on the input of every layer.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        layers: int = 1,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if d_model % 2:
+            raise ValueError(f"d_model must be even, half of it for each direction, got {d_model}")
+        if layers < 1:
+            raise ValueError(f"layers must be at least 1, got {layers}")
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        self.rightward, self.leftward = (
+            nn.ModuleList(
+                _OneWayLSTM(d_model, d_model // 2, batch_first=True, device=device, dtype=dtype)
+                for _ in range(layers)
+            )
+            for _ in range(2)
+        )
+
+    def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        check_exported(self)
+        if is_exporting():
+            return self._read_both_ways(leaves, lengths)
+        B, n, _ = leaves.shape
+        if B == 0:  # cuDNN takes no empty batch
+            leaves, lengths = F.pad(leaves, (0, 0, 0, 0, 0, 1)), F.pad(lengths, (0, 1), value=n)
+        return self._untraced(leaves, lengths)[:B]
+
+    @untraced
+    def _untraced(self, leaves: Tensor, lengths: Tensor) -> Tensor:
+        return self._read_both_ways(leaves, lengths)
+
+    def _read_both_ways(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        # Either direction reads padding last, where no token sees it, so the host need not know the lengths.
+        last = (lengths - 1).clamp(min=0)
+        turned = (last.unsqueeze(1) - torch.arange(tokens.shape[1], device=tokens.device)).clamp(min=0)
+        for rightward, leftward in zip(self.rightward, self.leftward, strict=True):
+            tokens = self.dropout(tokens)
+            there = _read(rightward, tokens, lengths)
+            back = _read(leftward, _turn(tokens, turned), lengths)
+            tokens = torch.cat((there, _turn(back, turned)), -1)  # (B, n, d)
+        half = self.d_model // 2
+        ends = torch.cat((row(tokens, last)[:, :half], tokens[:, 0, half:]), -1)
+        return layer_norm_wide(ends, self.norm)
+
+
+class _OneWayLSTM(nn.LSTM):
+    """Always in training mode, which in one layer changes no result: cuDNN has no gradient otherwise."""
+
+    weight_ih_l0: Tensor
+    weight_hh_l0: Tensor
+    bias_ih_l0: Tensor
+    bias_hh_l0: Tensor
+
+    def train(self, mode: bool = True) -> "_OneWayLSTM":
+        return super().train()
+
+
+def _turn(tokens: Tensor, turned: Tensor) -> Tensor:
+    """Every sequence of (B, n, d) from its end to its beginning, by the places (B, n)."""
+    return tokens.gather(1, turned.unsqueeze(-1).expand_as(tokens))
+
+
+def _read(layer: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """The state after each token: (B, n, d) -> (B, n, d/2)."""
+    if not is_exporting():
+        found: Tensor = layer(tokens)[0]
+        return found
+    # PyTorch would unroll its own loop for one length.
+    lstm = cast(_OneWayLSTM, layer)
+    inputs = F.linear(tokens, lstm.weight_ih_l0, lstm.bias_ih_l0)  # (B, n, 4 · d/2)
+    column = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(-1)  # (n, 1)
+
+    def step(t: Tensor, states: Tensor, state: Tensor, memory: Tensor) -> State:
+        gates = at(inputs, t, 1) + F.linear(state, lstm.weight_hh_l0, lstm.bias_hh_l0)
+        write, keep, new, show = gates.chunk(4, -1)
+        memory = keep.sigmoid() * memory + write.sigmoid() * new.tanh()
+        state = show.sigmoid() * memory.tanh()
+        return torch.where(column == t, state.unsqueeze(1), states), state, memory
+
+    nothing = torch.zeros_like(inputs[..., : lstm.hidden_size])
+    start = (nothing, nothing[:, 0].clone(), nothing[:, 0].clone())
+    return traced_loop(lambda t, *_: t < lengths.max(), step, start)[0]
+
+
+class _ClsEncoder(_SequenceModel):
+    """What the Transformers share: a trained CLS vector before the leaves, and what becomes of it is the
+    sentence; sinusoidal positions."""
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None,
+        dropout: float,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        self.cls = nn.Parameter(torch.randn(d_model, device=device, dtype=dtype))
+
+    def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         B, n, _ = leaves.shape
         if key_padding_mask is None:
-            is_padding = torch.zeros(B, n + 1, dtype=torch.bool, device=x.device)
+            is_padding = torch.zeros(B, n + 1, dtype=torch.bool, device=leaves.device)
         else:
-            is_padding = nn.functional.pad(key_padding_mask, (1, 0), value=False)
+            is_padding = F.pad(key_padding_mask, (1, 0), value=False)
         tokens = torch.cat((self.cls.expand(B, 1, -1), leaves), 1)  # (B, n + 1, d)
         return self.contextualize(tokens, is_padding)
 
@@ -73,11 +199,10 @@ class TransformerSentenceEncoder(_ClsEncoder):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(d_model, input_size=input_size, device=device, dtype=dtype)
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
         self.layers = nn.ModuleList(
             _layer(d_model, heads, hidden_size, dropout, device, dtype) for _ in range(layers)
         )
-        self.dropout = nn.Dropout(dropout)
 
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
         tokens = self.dropout(tokens + sinusoids(torch.arange(tokens.shape[1], device=tokens.device), tokens))
@@ -114,7 +239,7 @@ class UniversalTransformer(_ClsEncoder):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(d_model, input_size=input_size, device=device, dtype=dtype)
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
         if not 0.0 < threshold < 1.0:
@@ -122,7 +247,6 @@ class UniversalTransformer(_ClsEncoder):
         self.steps, self.threshold, self.ponder_weight = steps, threshold, ponder_weight
         self.layer = _layer(d_model, heads, hidden_size, dropout, device, dtype)
         self.halting = nn.Linear(d_model, 1, device=device, dtype=dtype)
-        self.dropout = nn.Dropout(dropout)
 
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
         may_look, real = looks_at_values(tokens), ~is_padding
@@ -198,8 +322,6 @@ def _layer(
         heads = max(count for count in range(1, 9) if d_model % count == 0)
     elif heads < 1 or d_model % heads:
         raise ValueError(f"heads must divide d_model = {d_model}, got {heads}")
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
     return nn.TransformerEncoderLayer(
         d_model,
         heads,
