@@ -1,7 +1,7 @@
 """A trained classifier as one file that runs without this package: ONNX, or `torch.export`'s own format.
 
 The file maps token ids (batch, length), 0 at padding on the right, to probabilities (batch, classes), at any
-batch size and length. The recursion is a loop in the graph (pytorch/loops.py), one iteration a merge.
+batch size and length. The recursion is a loop in the graph (pytorch/tracing.py), one iteration a merge.
 """
 
 import contextlib

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from beamtree.engine.choosing import stable_topk
 from beamtree.engine.pinned import NodeSpans
 from beamtree.engine.record import LEFT_NEIGHBOUR, RIGHT_NEIGHBOUR, Timeline
-from beamtree.engine.ties import stable_topk
 from beamtree.kernels.runtime.random_bits import mix
 
 

@@ -15,7 +15,7 @@ from beamtree.engine.record import NONE, Beams
 from beamtree.engine.search import Lists, Places, start, step
 from beamtree.parts.contract import Cell, Scorer
 from beamtree.parts.scorer import EntangledScorer
-from beamtree.pytorch.loops import State, check_exported, traced_loop
+from beamtree.pytorch.tracing import State, check_exported, traced_loop
 from beamtree.trees.forest import Forest
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.engine.ties import stable_topk
+from beamtree.engine.choosing import stable_topk
 from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, SECOND_LEVEL, draw_keep, gumbel
 from beamtree.parts.contract import mask_width
 

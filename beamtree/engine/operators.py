@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.engine.gated_cell import GatedCell
+from beamtree.engine.built_in_parts import GatedCell, ParentScore, SlicedScore, weight_gradients
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Options, Tape, empty_results, find_lineages, inner_nodes, merge_positions
 from beamtree.engine.replay import replay
-from beamtree.engine.scores import ParentScore, SlicedScore, weight_gradients
 from beamtree.engine.search import search
 from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.parts.cell import GatedRecursiveCell

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from beamtree.engine.choosing import choose, stable_topk
 from beamtree.engine.pinned import Fence
 from beamtree.engine.randomness import Draws, Randomness, pair_masks
 from beamtree.engine.record import NONE, ROWS_AT_ONCE, Compose, Score, Tape, Timeline, nodes_before
-from beamtree.engine.ties import stable_topk
 
 if TYPE_CHECKING:
     from beamtree.engine.equal_trees import EqualTrees
@@ -128,44 +128,6 @@ def step(
     )
     ended = pair_scores.take(window[:, :3])
     return after, Made(parents, source, near, here, ended, log_z, best)
-
-
-def choose(
-    pair_scores: Tensor,  # (A, K, width)
-    base: Tensor,  # (A, K)
-    k: int,  # how many pairs of a beam may be kept
-    noise: tuple[Tensor, Tensor] | None,
-    may_die: bool,
-    ids: Tensor,
-    equal_trees: "EqualTrees | None" = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep K of the candidates: accumulated scores, source slots and columns of the pairs, (A, K) each.
-
-    `base` is a beam's accumulated score less its log Z. Ties go to the lower (beam, position). A dead slot
-    takes the best candidate's place with score −inf, so that every list stays a list of real nodes.
-    """
-    A, K, width = pair_scores.shape
-    if noise is None:
-        top, column = stable_topk(pair_scores, k)  # (A, K, k)
-    else:  # equal perturbed scores mean nothing: any of them is as likely as the other
-        k = min(width - 3, k)
-        column = (pair_scores[..., 1:-2] + noise[0]).topk(k)[1] + 1
-        top = pair_scores.gather(-1, column)
-    candidates = (top + base.unsqueeze(-1)).view(A, K * k)
-    column = column.reshape(A, K * k)
-    if equal_trees is not None:
-        candidates = equal_trees.unite(candidates, column, ids)
-    if noise is None:
-        scores, chosen = stable_topk(candidates, K)  # (A, K)
-    else:
-        chosen = (candidates + noise[1][..., :k].reshape(A, K * k)).topk(K)[1]
-        scores = candidates.gather(1, chosen)
-    if may_die:
-        chosen = torch.where(scores > -torch.inf, chosen, chosen[:, :1])
-        column = column.clamp(1, width - 3)  # where a sequence is finished it may be anywhere
-    if equal_trees is not None:
-        equal_trees.keep(chosen, scores, ids, pair_scores)
-    return scores, chosen // k, column.gather(1, chosen)
 
 
 def start(ids: Tensor, pair_scores: Tensor, K: int) -> Lists:

@@ -13,9 +13,8 @@ from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.nn.attention import ParentAttention
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.pytorch.checks import lengths_from, zero_at_padding
-from beamtree.pytorch.loops import check_exported
 from beamtree.pytorch.precision import layer_norm_wide
-from beamtree.pytorch.tracing import is_exporting
+from beamtree.pytorch.tracing import check_exported, is_exporting
 from beamtree.saving.pretrained import SavedBlock
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, TreeSource

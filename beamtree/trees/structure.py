@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.pytorch.loops import follow_merges
 from beamtree.pytorch.registry import HAS_TRITON, register
-from beamtree.pytorch.tracing import is_compiling, is_exporting
+from beamtree.pytorch.tracing import follow_merges, is_compiling, is_exporting
 
 
 class Structure(NamedTuple):

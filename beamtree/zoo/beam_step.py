@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beamtree.engine.ties import stable_topk
+from beamtree.engine.choosing import stable_topk
 from beamtree.trees.beam_trees import BeamTrees
 
 

@@ -13,9 +13,8 @@ from beamtree.graphs.step_graphs import StepGraphs
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.direct_reading import read_part
-from beamtree.pytorch.loops import State, check_exported, traced_loop
 from beamtree.pytorch.precision import without_autocast
-from beamtree.pytorch.tracing import is_exporting, untraced
+from beamtree.pytorch.tracing import State, check_exported, is_exporting, traced_loop, untraced
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.crvnn_step import COUNT, advance, retreat, set_out
 from beamtree.zoo.tree_encoder import TreeEncoder, row

@@ -9,15 +9,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from beamtree.engine.gated_cell import GatedCell
+from beamtree.engine.built_in_parts import GatedCell
 from beamtree.kernels.fused_recursion import supports
 from beamtree.kernels.given import compose_levels
 from beamtree.kernels.weights import CellWeights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
-from beamtree.pytorch.loops import State, at, check_exported, follow_merges, traced_loop
 from beamtree.pytorch.precision import product_dtype, without_autocast
-from beamtree.pytorch.tracing import is_exporting, untraced
+from beamtree.pytorch.tracing import (
+    State,
+    at,
+    check_exported,
+    follow_merges,
+    is_exporting,
+    traced_loop,
+    untraced,
+)
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.constraints import check_merges
 from beamtree.trees.forest import Forest, refuse_merges

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from beamtree.engine.choosing import up_to_rounding
 from beamtree.engine.export import exported_forest, exported_root
 from beamtree.engine.operators import weights_of
-from beamtree.engine.ties import up_to_rounding
 from beamtree.graphs.whole_graphs import Outputs, WholeGraphs, lengthen
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.kernels.straight import straight_through, supports

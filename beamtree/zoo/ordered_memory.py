@@ -17,9 +17,8 @@ from beamtree.parts.leaf import LeafTransform
 from beamtree.pytorch.checks import lengths_from
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.direct_reading import read_part
-from beamtree.pytorch.loops import State, at, check_exported, traced_loop
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
-from beamtree.pytorch.tracing import is_exporting, untraced
+from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, traced_loop, untraced
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.ordered_memory_step import COUNT, MemoryWeights, advance, retreat
 from beamtree.zoo.tree_encoder import row

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beamtree.engine.gated_cell import GatedCell
+from beamtree.engine.built_in_parts import GatedCell
 from beamtree.kernels.runtime.random_bits import draw_keep
 from beamtree.kernels.weights import CellWeights
 from beamtree.pytorch.registry import has_kernels

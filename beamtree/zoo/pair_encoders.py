@@ -17,8 +17,8 @@ from beamtree.nn.contextualizer import BeamTreeContextualizer
 from beamtree.nn.heads import Perceptron
 from beamtree.parts.leaf import LeafTransform
 from beamtree.pytorch.checks import lengths_from
-from beamtree.pytorch.loops import check_exported
 from beamtree.pytorch.precision import without_autocast
+from beamtree.pytorch.tracing import check_exported
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.by_name import create_encoder
 

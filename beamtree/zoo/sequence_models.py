@@ -16,9 +16,8 @@ from torch.autograd.function import once_differentiable
 from beamtree.parts.leaf import LeafTransform
 from beamtree.pytorch.checks import looks_at_values
 from beamtree.pytorch.derivatives import refuse_forward_mode
-from beamtree.pytorch.loops import State, at, check_exported, traced_loop
 from beamtree.pytorch.precision import layer_norm_wide
-from beamtree.pytorch.tracing import is_exporting, untraced
+from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, traced_loop, untraced
 from beamtree.zoo.tree_encoder import row
 
 

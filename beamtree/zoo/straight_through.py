@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beamtree.engine.gated_cell import GatedCell
+from beamtree.engine.built_in_parts import GatedCell, weight_gradients
 from beamtree.engine.operators import weights_of
-from beamtree.engine.scores import weight_gradients
 from beamtree.graphs.whole_graphs import Outputs
 from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell

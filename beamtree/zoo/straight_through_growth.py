@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beamtree.engine.gated_cell import GatedCell
+from beamtree.engine.built_in_parts import GatedCell, ParentScore, SlicedScore
+from beamtree.engine.choosing import up_to_rounding
 from beamtree.engine.record import ROWS_AT_ONCE
-from beamtree.engine.scores import ParentScore, SlicedScore
-from beamtree.engine.ties import up_to_rounding
 from beamtree.kernels.weights import Weights
 
 Noise = Callable[[int, int, int], Tensor]  # step, sequences, pairs -> (sequences, pairs)

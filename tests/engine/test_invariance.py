@@ -15,7 +15,7 @@ from small_encoders import sharp_encoder
 from torch import Tensor
 
 from beamtree import BeamTreeEncoder, create_encoder
-from beamtree.engine.ties import stable_topk
+from beamtree.engine.choosing import stable_topk
 from beamtree.parts.scorer import EntangledScorer
 
 D = 8

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from beamtree.pytorch import loops as traced_loop
+from beamtree.pytorch import tracing as traced_loop
 
 State = tuple[Tensor, ...]
 

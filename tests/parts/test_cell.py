@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from beamtree import GatedRecursiveCell
-from beamtree.engine.gated_cell import GatedCell
+from beamtree.engine.built_in_parts import GatedCell
 from beamtree.kernels.weights import CellWeights
 from beamtree.parts.leaf import LeafTransform
 

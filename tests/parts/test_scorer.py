@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from beamtree import EntangledScorer, SlicedScorer
-from beamtree.engine.scores import SlicedScore
+from beamtree.engine.built_in_parts import SlicedScore
 from beamtree.kernels.weights import SlicedScorerWeights
 
 D = 6

@@ -11,7 +11,7 @@ from torch.export import Dim, ExportedProgram, export
 
 from beamtree import BeamTreeEncoder, create_encoder
 from beamtree.engine import export as exporting
-from beamtree.pytorch import loops as traced_loop
+from beamtree.pytorch import tracing as traced_loop
 
 D = 6
 SIZES = {"x": {0: Dim("batch", min=1), 1: Dim("length", min=2)}}

@@ -55,7 +55,7 @@ def product(a, b, total, PRECISION: tl.constexpr):
 
 @triton.jit
 def up_to_rounding(value):
-    """As in engine/ties.py: values that differ by rounding only become equal."""
+    """As in engine/choosing.py: values that differ by rounding only become equal."""
     return value + 24.0
 
 
