@@ -91,16 +91,14 @@ class BiLSTM(_SequenceModel):
         B, n, _ = leaves.shape
         if B == 0:  # cuDNN takes no empty batch
             leaves, lengths = F.pad(leaves, (0, 0, 0, 0, 0, 1)), F.pad(lengths, (0, 1), value=n)
-        return self._untraced(leaves, lengths)[:B]
-
-    @untraced
-    def _untraced(self, leaves: Tensor, lengths: Tensor) -> Tensor:
-        return self._read_both_ways(leaves, lengths)
+        return self._read_untraced(leaves, lengths)[:B]
 
     def _read_both_ways(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         # Either direction reads padding last, where no token sees it, so the host need not know the lengths.
         last = (lengths - 1).clamp(min=0)
-        turned = (last.unsqueeze(1) - torch.arange(tokens.shape[1], device=tokens.device)).clamp(min=0)
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        from_end = last.unsqueeze(1) - place
+        turned = torch.where(from_end >= 0, from_end, place)  # (B, n); padding stays
         for rightward, leftward in zip(self.rightward, self.leftward, strict=True):
             tokens = self.dropout(tokens)
             there = _read(rightward, tokens, lengths)
@@ -109,6 +107,8 @@ class BiLSTM(_SequenceModel):
         half = self.d_model // 2
         ends = torch.cat((row(tokens, last)[:, :half], tokens[:, 0, half:]), -1)
         return layer_norm_wide(ends, self.norm)
+
+    _read_untraced = untraced(_read_both_ways)
 
 
 class _OneWayLSTM(nn.LSTM):
