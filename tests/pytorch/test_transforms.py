@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn.utils import parametrizations, parametrize, spectral_norm
 
-from beamtree import BeamTreeEncoder, create_encoder
+from beamtree import BeamTreeEncoder, create_encoder, cuda_graphs
 from beamtree.zoo.by_name import encoder_names
 
 D = 6
@@ -97,7 +97,8 @@ def test_a_forward_mode_derivative_is_right_or_refused(name: str, device: str, d
             _, tangent = differentiate(project, inputs, directions)
         except NotImplementedError:
             continue
-        gradients = torch.autograd.grad(project(*(part.requires_grad_() for part in inputs)), inputs)
+        with cuda_graphs(False):  # they pad, and longer sequences draw other noise
+            gradients = torch.autograd.grad(project(*(part.requires_grad_() for part in inputs)), inputs)
         expected = sum((g * v).sum() for g, v in zip(gradients, directions, strict=True))
         near = 1e-3 if dtype == torch.float32 else 1e-7
         torch.testing.assert_close(tangent, expected, rtol=near, atol=1e-4)
