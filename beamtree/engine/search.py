@@ -57,7 +57,6 @@ class Places:
         self.slot = torch.arange(K, device=device)
         self.row = torch.arange(sequences, device=device).unsqueeze(1) * K  # (sequences, 1) of the first slot
         self.around = torch.arange(-1, 3, device=device)  # columns near a left child's
-        self.is_child = (self.around.clamp(0, 1) == self.around).unsqueeze(1)  # (4, 1)
 
     def kept(self, width: int) -> int:
         """How many pairs of a beam may be kept."""
@@ -105,12 +104,12 @@ def step(
         keep = mask_pairs(near[:, 1:3])
     parents = compose(vectors[:, 1:3], keep).to(vectors.dtype)  # (rows, d)
 
-    new_pairs = torch.where(at.is_child, parents.unsqueeze(1), vectors).view(2 * rows, 2, -1)
+    new_pairs = torch.cat((vectors[:, 0], parents, parents, vectors[:, 3]), 1).view(2 * rows, 2, -1)
     is_none = near[:, ::3] == NONE  # (rows, 2)
     if mask_pairs is None and fence is None:
         new_scores = score(new_pairs)
     else:
-        pairs = torch.where(at.is_child.view(4), new_ids, near).view(2 * rows, 2)
+        pairs = torch.cat((near[:, :1], new_ids, new_ids, near[:, 3:]), 1).view(2 * rows, 2)
         new_scores = score(new_pairs) if mask_pairs is None else score(new_pairs, mask_pairs(pairs))
         if fence is not None:
             fence.enclose(new_ids.squeeze(1), *near[:, 1:3].unbind(1))
