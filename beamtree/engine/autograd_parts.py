@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 from beamtree.engine.record import ROWS_AT_ONCE
+from beamtree.parts.contract import refuse_other_tensors
 
 
 def parameters_of(module: nn.Module) -> list[Tensor]:
@@ -105,7 +105,7 @@ def _add_gradients(
     trained = [(t, p) for t, p in zip(total, parameters, strict=True) if p.requires_grad]
     inputs = [p for _, p in trained] + ([rows] if rows is not None else [])
     if outputs.requires_grad:
-        _refuse_other_tensors(outputs, inputs)
+        refuse_other_tensors(outputs, inputs)
     if not outputs.requires_grad or not inputs:
         return torch.zeros_like(rows) if rows is not None else grad
     # What lies below a cached weight serves the next rows too.
@@ -116,21 +116,3 @@ def _add_gradients(
             t += g
     last = gradients[-1]
     return last if rows is not None and last is not None else torch.zeros_like(grad if rows is None else rows)
-
-
-def _refuse_other_tensors(outputs: Tensor, inputs: Sequence[Tensor]) -> None:
-    """Gradient goes to parameters only: a tensor from elsewhere would silently get none."""
-    seen = {get_gradient_edge(tensor).node for tensor in inputs}
-    nodes = [outputs.grad_fn]
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        other = getattr(node, "variable", None)
-        if other is not None:
-            raise ValueError(
-                f"a cell or scorer reads a tensor of shape {tuple(other.shape)} that requires gradient and "
-                "is none of its parameters: make it one, or detach it"
-            )
-        nodes += [below for below, _ in node.next_functions]

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.spectral_norm import SpectralNorm
 
 from beamtree.engine.autograd_parts import AutogradCell, AutogradScore, as_it_was, parameters_of, tensors_of
 from beamtree.engine.equal_trees import EqualTrees
@@ -23,34 +22,9 @@ from beamtree.engine.record import (
 )
 from beamtree.engine.replay import replay
 from beamtree.engine.search import search
-from beamtree.parts.contract import mask_width
+from beamtree.parts.contract import mask_width, refuse_random_layers
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.tracing import untraced
-
-_CHANGING = (  # layers and hooks whose result changes from call to call
-    nn.modules.dropout._DropoutNd,
-    nn.modules.batchnorm._BatchNorm,
-    nn.RReLU,
-    nn.utils.parametrizations._SpectralNorm,
-    SpectralNorm,
-)
-
-
-def refuse_random_layers(module: nn.Module, role: str) -> None:
-    """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients.
-
-    A call of `F.dropout` is not seen.
-    """
-    for name, layer in module.named_modules():
-        if not layer.training or getattr(layer, "p", 1.0) == 0.0:
-            continue
-        drops = isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)) and layer.dropout > 0.0
-        for part in (layer, *layer._forward_pre_hooks.values()):
-            if isinstance(part, _CHANGING) or (drops and part is layer):
-                raise ValueError(
-                    f"{role} contains {type(part).__name__} ({name or 'itself'}) in training mode, but must "
-                    "be a function of its arguments: drop out by its `keep`, or put the layer in eval mode"
-                )
 
 
 class RecursionGraphs(Protocol):

@@ -132,8 +132,8 @@ class Timeline:
 def nodes_before(source: Tensor, begins: Tensor, first: int) -> tuple[Tensor, Tensor]:
     """For all rows of the tape, whose beams went on from these rows of their steps, (m, 1): where their steps
     begin, and the nodes that their beams made before, NONE for none."""
-    step = torch.searchsorted(begins, torch.arange(source.shape[0], device=source.device), right=True) - 1
-    step = step.unsqueeze(1)
+    row = torch.arange(source.shape[0], device=source.device).unsqueeze(1)
+    step = torch.searchsorted(begins, row, right=True) - 1
     before = first + begins[(step - 1).clamp(min=0)] + source
     is_merge_before = (step > 0) & (step < begins.shape[0] - 1)  # beyond the last one nothing is read
     return begins[step], torch.where(is_merge_before, before, NONE)

@@ -118,8 +118,7 @@ def step(
     if equal_trees is not None:
         equal_trees.enclose(new_ids.squeeze(1), *near[:, 1:3].unbind(1))
 
-    # What stays, with the right child's place closed.
-    shift = torch.add(columns, source, alpha=width).add_(columns > here)
+    shift = torch.add(columns, source, alpha=width).add_(columns > here)  # the right child's place closed
     after = Lists(
         ids.take(shift).scatter_(1, here, new_ids),
         pair_scores.take(shift).scatter_(1, here + at.around[:2], new_scores),

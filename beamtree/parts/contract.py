@@ -4,9 +4,20 @@ They are functions of their arguments and parameters, row by row: nodes are comp
 pass. In inference and without dropout a cell is called `cell(left, right)`.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.nn.utils.spectral_norm import SpectralNorm
+
+_CHANGING = (  # layers and hooks whose result changes from call to call
+    nn.modules.dropout._DropoutNd,
+    nn.modules.batchnorm._BatchNorm,
+    nn.RReLU,
+    nn.utils.parametrizations._SpectralNorm,
+    SpectralNorm,
+)
 
 
 class Cell(Protocol):
@@ -47,3 +58,38 @@ def mask_width(cell: nn.Module) -> int:
     if not isinstance(cell, CellWithDropout) or cell.hidden_size < 1:
         raise ValueError("cell has a rate `dropout` but no `hidden_size`, the width of the masks it gets")
     return int(cell.hidden_size)
+
+
+def refuse_random_layers(module: nn.Module, role: str) -> None:
+    """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients.
+
+    A call of `F.dropout` is not seen.
+    """
+    for name, layer in module.named_modules():
+        if not layer.training or getattr(layer, "p", 1.0) == 0.0:
+            continue
+        drops = isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)) and layer.dropout > 0.0
+        for part in (layer, *layer._forward_pre_hooks.values()):
+            if isinstance(part, _CHANGING) or (drops and part is layer):
+                raise ValueError(
+                    f"{role} contains {type(part).__name__} ({name or 'itself'}) in training mode, but must "
+                    "be a function of its arguments: drop out by its `keep`, or put the layer in eval mode"
+                )
+
+
+def refuse_other_tensors(outputs: Tensor, inputs: Sequence[Tensor]) -> None:
+    """Gradient goes to parameters only: a tensor from elsewhere would silently get none."""
+    seen = {get_gradient_edge(tensor).node for tensor in inputs}
+    nodes = [outputs.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        other = getattr(node, "variable", None)
+        if other is not None:
+            raise ValueError(
+                f"a cell or scorer reads a tensor of shape {tuple(other.shape)} that requires gradient and "
+                "is none of its parameters: make it one, or detach it"
+            )
+        nodes += [below for below, _ in node.next_functions]
