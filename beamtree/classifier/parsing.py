@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
 from beamtree.classifier.model import TreeClassifier
 from beamtree.data.task import Example, Task, Tokens
+from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import in_blocks
 from beamtree.nn.heads import class_probabilities
@@ -41,6 +42,7 @@ class Parsed:
     probability: float
     trees: tuple[SentenceTrees, ...]  # one for each sentence
     unknown: tuple[str, ...] = ()  # tokens that the model never saw, each once
+    probabilities: tuple[float, ...] = ()  # of every label of the task
 
 
 @dataclass(frozen=True)
@@ -60,32 +62,48 @@ Record = Parsed | Unparsed
 
 def parse_lines(
     model: TreeClassifier,
-    lines: Sequence[str],
+    lines: Sequence[str | TextRow],
     *,
     first: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     max_length: int = MAX_LENGTH,
+    need_trees: bool = True,
 ) -> list[Record]:
-    """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
-    records: list[Record | None] = [None] * len(lines)
+    """One record for each line, in order; the sentences of a pair stand in one line with a tab between.
+
+    Lines are numbered from `first` on, but for rows of a table, which know their numbers.
+    """
+    rows = numbered(lines, first)
+    records: list[Record | None] = [None] * len(rows)
     places: list[int] = []
     examples: list[Example] = []
-    for place, line in enumerate(lines):
+    for place, row in enumerate(rows):
         try:
-            examples.append(Example(read_sentences(model.task, line, max_length), ""))
+            examples.append(Example(read_sentences(model.task, row, max_length), ""))
             places.append(place)
         except BeamtreeError as error:
-            records[place] = Unparsed(first + place, line, str(error))
-    for row, label, probability, trees in _predict(model, examples, batch_tokens):
-        place = places[row]
-        tokens = dict.fromkeys(token for sentence in examples[row].sentences for token in sentence)
+            records[place] = Unparsed(row.number, row.line, str(error))
+    for number, label, shares, trees in _predict(model, examples, batch_tokens, need_trees):
+        row = rows[places[number]]
+        tokens = dict.fromkeys(token for sentence in examples[number].sentences for token in sentence)
         unknown = tuple(token for token in tokens if token not in model.vocabulary)
-        records[place] = Parsed(first + place, lines[place], label, probability, trees, unknown)
+        records[places[number]] = Parsed(row.number, row.line, label, max(shares), trees, unknown, shares)
     return [record for record in records if record is not None]
 
 
-def read_sentences(task: Task, line: str, max_length: int = MAX_LENGTH) -> tuple[Tokens, ...]:
+def numbered(lines: Iterable[str | TextRow], first: int = 1) -> list[TextRow]:
+    """Lines as rows."""
+    return [
+        line if isinstance(line, TextRow) else TextRow(number, line)
+        for number, line in enumerate(lines, start=first)
+    ]
+
+
+def read_sentences(task: Task, row: TextRow, max_length: int = MAX_LENGTH) -> tuple[Tokens, ...]:
     """The sentences of one line of text, checked by the task."""
+    line = row.line
+    if row.wrong:
+        raise BeamtreeError(row.wrong)
     if not line.strip():
         raise BeamtreeError("the line is empty")
     count = line.count("\t") + 1
@@ -104,26 +122,37 @@ def read_sentences(task: Task, line: str, max_length: int = MAX_LENGTH) -> tuple
 
 def parse_stream(
     model: TreeClassifier,
-    lines: Iterable[str],
+    lines: Iterable[str | TextRow],
     *,
     batch_tokens: int = BATCH_TOKENS,
     max_length: int = MAX_LENGTH,
+    need_trees: bool = True,
 ) -> Iterator[Record]:
     """Records as they come, a chunk of lines in memory at a time."""
     first = 1
     for chunk in in_blocks(lines, CHUNK_LINES):
-        yield from parse_lines(model, chunk, first=first, batch_tokens=batch_tokens, max_length=max_length)
+        yield from parse_lines(
+            model,
+            chunk,
+            first=first,
+            batch_tokens=batch_tokens,
+            max_length=max_length,
+            need_trees=need_trees,
+        )
         first += len(chunk)
 
 
 def _predict(
-    model: TreeClassifier, examples: Sequence[Example], batch_tokens: int
-) -> Iterator[tuple[int, str, float, tuple[SentenceTrees, ...]]]:
+    model: TreeClassifier, examples: Sequence[Example], batch_tokens: int, need_trees: bool
+) -> Iterator[tuple[int, str, tuple[float, ...], tuple[SentenceTrees, ...]]]:
     if not examples:
         return
     encoded = model.encode(examples, labelled=False)
-    for batch, logits, trees in run_in_batches(model, encoded, batch_tokens=batch_tokens, need_trees=True):
-        best = class_probabilities(logits).cpu().max(-1)
+    for batch, logits, trees in run_in_batches(
+        model, encoded, batch_tokens=batch_tokens, need_trees=need_trees
+    ):
+        shares = class_probabilities(logits).cpu()  # (rows, labels)
+        best = shares.argmax(-1).tolist()
         found = None if trees is None else _on_cpu(trees)
         rows = batch.rows.tolist()
         for b, row in enumerate(rows):
@@ -135,7 +164,7 @@ def _predict(
                     for s, tokens in enumerate(examples[row].sentences)
                 )
             )
-            yield row, model.task.labels[int(best.indices[b])], float(best.values[b]), own
+            yield row, model.task.labels[best[b]], tuple(shares[b].tolist()), own
 
 
 def _on_cpu(trees: BeamTrees) -> BeamTrees:

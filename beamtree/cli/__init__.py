@@ -18,6 +18,7 @@ COMMANDS = {
     "data": ("beamtree.cli.data", "app"),
     "train": ("beamtree.cli.train", "train"),
     "eval": ("beamtree.cli.eval", "evaluate"),
+    "predict": ("beamtree.cli.predict", "predict"),
     "parse": ("beamtree.cli.parse", "parse"),
     "bench": ("beamtree.cli.bench", "bench"),
     "export": ("beamtree.cli.export", "export"),

@@ -1,9 +1,12 @@
 """What all commands share: options that mean the same everywhere, and how a command speaks.
 
 Sentences and names may quote anything and are printed without harm; a bar is shown in a terminal only, and
-leaves nothing behind.
+leaves nothing behind. A log gets a line every so often in its place.
 """
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +29,9 @@ BatchTokens = Annotated[
     typer.Option(min=1, help="Tokens in a batch, padding included; lower it to save memory."),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")]
+
+
+_LINE_EVERY = 20.0  # seconds, in a log
 
 
 def refuse_to_replace(path: Path, overwrite: bool) -> None:
@@ -68,6 +74,36 @@ def count_up(unit: str, *, wanted: bool = True) -> "Progress":
         TimeRemainingColumn(),
         wanted=wanted,
     )
+
+
+@contextmanager
+def counting(doing: str, total: int, unit: str, *, wanted: bool = True) -> Iterator[Callable[[int], None]]:
+    """`advance(more)` moves a bar in a terminal; elsewhere it writes a line every so often."""
+    with count_up(unit, wanted=wanted) as bar:
+        row = bar.add_task(printable(doing), total=total)
+        began = told = time.monotonic()
+        done = 0
+        before: int | None = None  # the first call may bring what an earlier command has done
+
+        def advance(more: int) -> None:
+            nonlocal told, done, before
+            before = more if before is None else before
+            done += more
+            bar.advance(row, more)
+            now = time.monotonic()
+            if wanted and bar.disable and now - told >= _LINE_EVERY and done < total:
+                told = now
+                rate = (done - before) / (now - began)
+                left = f", about {_in_words((total - done) / rate)} left" if rate else ""
+                say(f"{doing}: {done:,} of {total:,} {unit}{left}")
+
+        yield advance
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def show_progress(*columns: "ProgressColumn", wanted: bool = True) -> "Progress":

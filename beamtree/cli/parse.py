@@ -5,17 +5,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, count_up, refuse_to_replace, say
+from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, refuse_to_replace, say
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import hash_files, shown
 
 if TYPE_CHECKING:
     from beamtree.classifier.parsing import Record
-    from beamtree.cli.streaming import LineJob, Transform
+    from beamtree.data.task import Task
+    from beamtree.data.unlabelled import TextRow
 
 
 class Format(StrEnum):
@@ -28,6 +29,7 @@ class Format(StrEnum):
 
 AnyRecord = TypeVar("AnyRecord")
 _BY_SUFFIX = {".json": Format.json, ".jsonl": Format.json, ".svg": Format.svg, ".html": Format.html}
+_TABLES = (".csv", ".tsv")
 _NEVER_TEXT = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf")
 
 
@@ -38,7 +40,10 @@ def parse(
         typer.Argument(metavar="TEXT", help="What to parse; - reads lines from standard input."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="A file (plain, .gz or .xz) with one text per line.")
+        Path | None,
+        typer.Option(
+            help="A file with one text per line, or a .tsv, .csv or .jsonl table; plain, .gz or .xz."
+        ),
     ] = None,
     beams: Annotated[
         bool, typer.Option("--beams", help="Show all trees with their scores; html always does.")
@@ -71,12 +76,17 @@ def parse(
     from beamtree.classifier.inference import choose_device, set_beam_size
     from beamtree.classifier.model import find_model, load_model
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
-    from beamtree.cli.streaming import LineJob, survey
+    from beamtree.cli.streaming import LineJob, run_and_tell, survey
+    from beamtree.data.unlabelled import find_rows
     from beamtree.explorer.pages import view_lines, write_page
     from beamtree.processes.launched import Processes
 
     source = _choose_source(texts, file)
     format = format or _format_of(out)
+    if out is not None and out.suffix.lower() in _TABLES and format is not Format.brackets:
+        raise BeamtreeError(
+            f"{out} would be no table: `beamtree predict` writes one, parse a .json, .html or .txt"
+        )
     processes = Processes.from_environment()
     by_line = format in (Format.brackets, Format.json)
     files = (source, out) if isinstance(source, Path) and out is not None and by_line else None
@@ -89,10 +99,10 @@ def parse(
 
     classifier = load_model(model, device=choose_device(device, processes.local_rank))
     set_beam_size(classifier, beam)
-    settings = {"batch_tokens": batch_tokens, "max_length": max_length}
+    settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
     watch = _Watch(strict, unnamed=isinstance(source, list))
     if files is None:
-        lines = _lines(source, classifier.task.sentences)
+        lines = _lines(source, classifier.task)
         if format is Format.html:
             name = Path(model).resolve().name
             viewed = watch(view_lines(classifier, lines, name=name, max_length=max_length))
@@ -102,16 +112,18 @@ def parse(
     else:
         write = _line_writer(format, beams)
         made_of = {
-            "model": _checksum(find_model(model)),
+            "model": model_checksum(find_model(model)),
             "format": format.value,
             "beams": beams,
             "beam": beam,
         }
-        _run(
-            LineJob(survey(files[0]), files[1], {**made_of, **settings}, processes, CHUNK_LINES),
+        rows = find_rows(files[0], classifier.task, plain_tables=True)
+        run_and_tell(
+            LineJob(survey(files[0], rows.read), files[1], {**made_of, **settings}, processes, CHUNK_LINES),
             lambda first, lines: [
                 write(record) for record in watch(parse_lines(classifier, lines, first=first, **settings))
             ],
+            "parsing",
             resume=resume,
             overwrite=overwrite,
         )
@@ -136,32 +148,15 @@ def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Pa
     return None if file == Path("-") else file
 
 
-def _run(job: "LineJob", transform: "Transform", *, resume: bool, overwrite: bool) -> None:
-    first = job.processes.first
-    try:
-        with count_up("lines", wanted=first) as bar:
-            row = bar.add_task("parsing", total=job.own_lines)
-            done = job.run(
-                transform, resume=resume, overwrite=overwrite, advance=lambda lines: bar.advance(row, lines)
-            )
-    except KeyboardInterrupt:
-        say(f"stopped; finished lines are kept: --resume continues {job.out}")
-        raise typer.Exit(130) from None
-    finally:
-        job.processes.leave()
-    if first:
-        said = f"wrote {job.out}" if done else f"{job.out} was already complete"
-        say(f"{said}: {job.source.lines:,} lines")
-
-
-def _lines(source: list[str] | Path | None, sentences: int) -> Iterator[str]:
-    from beamtree.files.lines import read_lines, split_lines
+def _lines(source: list[str] | Path | None, task: "Task") -> "Iterator[str | TextRow]":
+    from beamtree.data.unlabelled import find_rows
+    from beamtree.files.lines import split_lines
 
     if isinstance(source, Path):
-        yield from (line for _, line in read_lines(source))
+        yield from find_rows(source, task, plain_tables=True).read()
     elif isinstance(source, list):
         # For a task on pairs every two arguments are one, unless a tab parts the two in each.
-        size = sentences if not any("\t" in text for text in source) else 1
+        size = task.sentences if not any("\t" in text for text in source) else 1
         if len(source) % size:
             raise BeamtreeError(f"this model reads pairs: give two texts, got {len(source)}")
         yield from ("\t".join(source[i : i + size]) for i in range(0, len(source), size))
@@ -254,7 +249,7 @@ def _pieces(records: Iterator["Record"], format: Format, beams: bool) -> Iterato
         yield from map(_line_writer(format, beams), records)
 
 
-def _checksum(folder: Path) -> str:
+def model_checksum(folder: Path) -> str:
     """Of all that makes a model what it is."""
     from beamtree.saving.folder import CONFIG, VOCABULARY, WEIGHTS
 

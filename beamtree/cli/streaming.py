@@ -1,4 +1,6 @@
-"""A long file through a slow function, line by line: constant memory, resumable, shared out over processes.
+"""A long file through a slow function, row by row: constant memory, resumable, shared out over processes.
+
+A row is a line, or what a reader of tables makes of some; each gives one line of output.
 
 Line i belongs to chunk ⌊i / chunk_lines⌋ and chunk c to process c mod P. Each process appends its chunks to a
 part file of its own; the first process joins the parts in order, and only a whole output gets its name.
@@ -8,12 +10,16 @@ import glob
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from beamtree.cli.conventions import counting, say
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import flush_folder, replace_file, replacing
 from beamtree.files.bounded import read_json
@@ -21,25 +27,32 @@ from beamtree.files.lines import in_blocks, read_lines
 from beamtree.printable import write_json
 from beamtree.processes.launched import Processes
 
-Transform = Callable[[int, list[str]], list[str]]  # number of the first line (from 1), lines -> as many lines
+# Number of the first line (from 1), lines or rows -> as many lines.
+Transform = Callable[[int, list[Any]], list[str]]
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """What a first pass over an input file tells."""
+    """What a first pass over an input file tells, and how to read its lines, or rows, again."""
 
     path: Path
     lines: int
     checksum: str
+    read: Callable[[], Iterator[Sized]]
 
 
-def survey(path: Path) -> TextFile:
+def survey(path: Path, read: Callable[[], Iterator[Sized]] | None = None) -> TextFile:
     """Read a file once: its number of lines and a checksum of its text."""
+    read = read or partial(_plain_lines, path)
     checksum, lines = hashlib.sha256(), 0
-    for _, line in read_lines(path):
-        checksum.update(line.encode() + b"\n")
+    for line in read():
+        checksum.update(str(line).encode() + b"\n")
         lines += 1
-    return TextFile(path, lines, checksum.hexdigest())
+    return TextFile(path, lines, checksum.hexdigest(), read)
+
+
+def _plain_lines(path: Path) -> Iterator[str]:
+    return (line for _, line in read_lines(path))
 
 
 class LineJob:
@@ -52,10 +65,12 @@ class LineJob:
         made_of: dict[str, Any],
         processes: Processes,
         chunk_lines: int = 512,
+        header: str | None = None,  # the first line of the output
     ) -> None:
         if processes.count > 1:  # a short file still gives every process something to do
             chunk_lines = min(chunk_lines, -(-source.lines // (4 * processes.count)))
         self.source, self.out, self.processes, self.chunk_lines = source, out, processes, chunk_lines
+        self.headers = [] if header is None else [header]
         self.sidecar = out.with_name(f"{out.name}.job.json")
         self.made_of = {
             **made_of,
@@ -63,6 +78,7 @@ class LineJob:
             "lines": source.lines,
             "number_of_processes": processes.count,
             "number_of_lines_in_a_chunk": chunk_lines,
+            **({} if header is None else {"header": header}),
         }
 
     @property
@@ -156,8 +172,12 @@ class LineJob:
     def _write_part(self, transform: Transform, advance: Callable[[int], None]) -> None:
         path = self.part(self.processes.rank)
         done = _keep_whole_lines(path)
-        advance(done)
+        headers = self.headers if self.processes.first else []
         with path.open("a", encoding="utf-8", newline="\n") as file:
+            if not done:
+                file.writelines(header + "\n" for header in headers)
+            done = max(0, done - len(headers))
+            advance(done)
             for first, lines in self._own_blocks():
                 if done >= len(lines):
                     done -= len(lines)
@@ -172,9 +192,9 @@ class LineJob:
                 advance(len(lines) - done)
                 done = 0
 
-    def _own_blocks(self) -> Iterator[tuple[int, list[str]]]:
+    def _own_blocks(self) -> Iterator[tuple[int, list[Sized]]]:
         """This process's chunks, those of long lines in several blocks, with the number of the first line."""
-        lines = (line for _, line in read_lines(self.source.path))
+        lines = self.source.read()
         for chunk in itertools.count():
             place = start = chunk * self.chunk_lines
             for block in in_blocks(itertools.islice(lines, self.chunk_lines), self.chunk_lines):
@@ -186,7 +206,7 @@ class LineJob:
 
     def _join(self) -> None:
         parts = [self.part(rank) for rank in range(self.processes.count)]
-        lines = 0
+        lines = -len(self.headers)
         for part in parts:
             with part.open("rb") as file:
                 lines += sum(1 for _ in file)
@@ -201,11 +221,28 @@ class LineJob:
         with ExitStack() as stack:
             target = stack.enter_context(replacing(self.out))
             sources = [stack.enter_context(part.open("rb")) for part in parts]
+            target.writelines(itertools.islice(sources[0], len(self.headers)))
             for chunk in range(0, lines, self.chunk_lines):
                 source = sources[chunk // self.chunk_lines % len(sources)]
                 target.writelines(itertools.islice(source, self.chunk_lines))
         for part in parts:
             part.unlink()
+
+
+def run_and_tell(job: LineJob, transform: Transform, doing: str, *, resume: bool, overwrite: bool) -> None:
+    """Run a job of a command: how far it is, that it was stopped and how to go on, what was written."""
+    first = job.processes.first
+    try:
+        with counting(doing, job.own_lines, "lines", wanted=first) as advance:
+            done = job.run(transform, resume=resume, overwrite=overwrite, advance=advance)
+    except KeyboardInterrupt:
+        say(f"stopped; finished lines are kept: --resume continues {job.out}")
+        raise typer.Exit(130) from None
+    finally:
+        job.processes.leave()
+    if first:
+        said = f"wrote {job.out}" if done else f"{job.out} was already complete"
+        say(f"{said}: {job.source.lines:,} lines")
 
 
 def _keep_whole_lines(path: Path) -> int:

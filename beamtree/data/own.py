@@ -7,7 +7,7 @@ training rows; where there is no dev file one training row of every ten is held 
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +25,9 @@ MOST_LABELS = 1000
 _LONGEST_LABEL = 1000  # characters
 _UNFIT = re.compile(f"[{CONTROLS}{HALVES}]")  # in a label, which stands in lines and columns
 _DEV_EVERY = 10
-_TEXT = ("text", "sentence")
+# What columns are called that need not be named, the first that is there.
+_LABEL = ("label", "sentiment", "class", "target")
+_TEXT = ("text", "sentence", "review")
 _PAIR = (("text1", "sentence1", "premise", "question1"), ("text2", "sentence2", "hypothesis", "question2"))
 _KINDS = (".tsv", ".csv", ".jsonl")
 _FILES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
@@ -48,9 +50,9 @@ class OwnFormat:
 
     @property
     def rows(self) -> RowFormat:
-        columns = [tuple(dict.fromkeys((name, name.lower()))) for name in (self.label, *self.texts)]
         labels = {label: label for label in self.labels} or None
-        return RowFormat(columns[0], tuple(columns[1:]), labels, tokenize=TOKENIZERS[self.tokenizer])
+        texts = tuple(map(other_names, self.texts))
+        return RowFormat(other_names(self.label), texts, labels, tokenize=TOKENIZERS[self.tokenizer])
 
     def read_file(self, path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
         return self.rows.read(path, bad_rows)
@@ -112,6 +114,25 @@ def _dev_file(folder: Path) -> Path | None:
         return None
 
 
+def other_names(name: str) -> tuple[str, ...]:
+    """A column's name, then those that a file may have instead: usual names stand for one another."""
+    same = next((names for names in (_LABEL, _TEXT, *_PAIR) if name.lower() in names), ())
+    return tuple(dict.fromkeys((name, name.lower(), *same)))
+
+
+def find_texts(present: Sequence[str], sentences: int | None = None) -> tuple[str, ...]:
+    """The columns of text among those of a file, by their usual names: two, one, or none where none is.
+
+    A model that reads pairs, or texts alone, wants so many `sentences`.
+    """
+    by_small_letters = {name.lower(): name for name in reversed(present)}
+    for wanted in (_PAIR, (_TEXT,)):
+        found = [next((name for name in names if name in by_small_letters), None) for names in wanted]
+        if None not in found and sentences in (None, len(wanted)):
+            return tuple(by_small_letters[name] for name in found if name is not None)
+    return ()
+
+
 def look_at(
     folder: Path, *, label: str = "label", text: str = "", tokenizer: str = "words", longest: int = MAX_WORDS
 ) -> Task:
@@ -126,9 +147,14 @@ def look_at(
         )
     path = find_split(folder, "train")
     present = column_names(path)
+    if label == _LABEL[0]:  # none was chosen
+        usual = {name.lower(): name for name in reversed(present)}
+        label = next((usual[name] for name in _LABEL if name in usual), label)
     if label not in present and label.lower() not in present:
         _refuse_columns(path, f"the label, {label!r}", present, "label")
-    texts = tuple(name.strip() for name in text.split(",")) if text else _find_texts(path, present)
+    texts = tuple(name.strip() for name in text.split(",")) if text else find_texts(present)
+    if not texts:
+        _refuse_columns(path, "text: 'text', or 'text1' and 'text2'", present, "text")
     for name in texts:
         if name not in present and name.lower() not in present:
             _refuse_columns(path, f"text, {name!r}", present, "text")
@@ -153,16 +179,6 @@ def restore(labels: list[Any], saved: Any) -> Task:
         "own must have label, texts (one or two) and tokenizer, and labels must be different texts in "
         f"one line, got {shown(saved)}"
     )
-
-
-def _find_texts(path: Path, present: tuple[str, ...]) -> tuple[str, ...]:
-    pair = tuple(next((name for name in names if name in present), "") for names in _PAIR)
-    if all(pair):
-        return pair
-    one = next((name for name in _TEXT if name in present), None)
-    if one is None:
-        _refuse_columns(path, "text: 'text', or 'text1' and 'text2'", present, "text")
-    return (one,)
 
 
 def _refuse_columns(path: Path, wanted: str, present: tuple[str, ...], setting: str) -> NoReturn:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from beamtree.classifier.model import TreeClassifier
-from beamtree.classifier.parsing import MAX_LENGTH, Unparsed, read_sentences
+from beamtree.classifier.parsing import MAX_LENGTH, Unparsed, numbered, read_sentences
+from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.view import make_view
 from beamtree.printable import printable, write_json
@@ -58,15 +59,16 @@ class Viewed:
 
 
 def view_lines(
-    model: TreeClassifier, lines: Iterable[str], *, name: str, max_length: int = MAX_LENGTH
+    model: TreeClassifier, lines: Iterable[str | TextRow], *, name: str, max_length: int = MAX_LENGTH
 ) -> Iterator[Viewed | Unparsed]:
     """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
     for number, line in enumerate(lines, start=1):
+        (row,) = numbered([line], number)
         try:
-            read_sentences(model.task, line, max_length)
-            yield Viewed(number, line, make_view(model, line.split("\t"), name=name))
+            read_sentences(model.task, row, max_length)
+            yield Viewed(row.number, row.line, make_view(model, row.line.split("\t"), name=name))
         except BeamtreeError as error:
-            yield Unparsed(number, line, str(error))
+            yield Unparsed(row.number, row.line, str(error))
 
 
 def write_page(records: Iterable[Viewed | Unparsed], title: str) -> Iterator[str]:

@@ -8,10 +8,10 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replacing
@@ -21,6 +21,7 @@ _XZ_MEMORY = 128 << 20  # bytes, twice what `xz -9` asks for; Python's own reade
 _MOST_UNPACKED = 200  # times its own size; text packs to a third or a tenth
 _ANY_UNPACKED = 8 << 20  # bytes, however small the archive
 _PIECE = 64 << 10
+Line = TypeVar("Line", bound=Sized)  # text, or what has so many characters
 
 
 class _Unxz(io.RawIOBase):
@@ -168,9 +169,9 @@ def read_rows(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int,
         raise BeamtreeError(f"{path} is empty")
 
 
-def in_blocks(lines: Iterable[str], most: int) -> Iterator[list[str]]:
+def in_blocks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
     """Lines in lists of at most so many, and of no more characters than the longest line may have."""
-    block: list[str] = []
+    block: list[Line] = []
     characters = 0
     for line in lines:
         if block and characters + len(line) > LONGEST_LINE:

@@ -34,9 +34,13 @@ class SampledSettings:
 
 @dataclass(frozen=True)
 class OwnSettings:
-    label: str = setting("label", "column with the label")
+    label: str = setting(
+        "label", "column with the label; where there is no `label`: sentiment, class or target"
+    )
     text: str = setting(
-        "", "column with the text, or both of a pair with a comma between; empty: text, or text1 and text2"
+        "",
+        "column with the text, or both of a pair with a comma between; empty: text, sentence or review, or "
+        "text1 and text2",
     )
     tokenizer: str = setting(
         "words",

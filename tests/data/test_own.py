@@ -131,8 +131,8 @@ def test_a_file_without_dev_rows_holds_out_one_of_ten_and_dev_files_hold_out_non
         assert {example.sentences for example in train}.isdisjoint(example.sentences for example in dev)
     write_table(tmp_path / "data" / "validation.tsv", "label\ttext", rows[:4])
     assert [len(list(task.read(path.parent, split))) for split in ("train", "dev")] == [25, 4]
-    other = write_table(tmp_path / "other.tsv", "label\treview", rows)
-    with pytest.raises(BeamtreeError, match="line 1: no column 'text'; the header is"):
+    other = write_table(tmp_path / "other.tsv", "label\tremark", rows)
+    with pytest.raises(BeamtreeError, match="no column 'text' or 'sentence' or 'review'; the header is"):
         list(task.read_file(other))
     with pytest.raises(BeamtreeError, match="there is no split 'test'"):
         list(task.read(path, "test"))
@@ -176,6 +176,24 @@ def test_columns_and_tokens_may_be_named(tmp_path: Path) -> None:
     assert next(look_at(path, label="STARS", text="LEFT").read_file(path)).sentences == (("a.b", "c"),)
 
 
+@pytest.mark.parametrize("label", ["label", "Sentiment", "class", "TARGET"])
+@pytest.mark.parametrize("text", ["text", "Sentence", "review"])
+@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
+def test_columns_of_usual_names_are_found_and_stand_for_one_another(
+    label: str, text: str, kind: str, tmp_path: Path
+) -> None:
+    rows = [{"id": "7", text: "a film", label: name} for name in ("pos", "neg")]
+    path = tmp_path / f"rows.{kind}"
+    if kind == "jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    else:
+        write_table(path, "\t".join(rows[0]), [tuple(row.values()) for row in rows])
+    task = look_at(path)
+    assert list(task.read_file(path)) == [Example((("a", "film"),), name) for name in ("pos", "neg")]
+    other = write_table(tmp_path / "other.tsv", "sentence\tlabel", [("a film", "neg")])
+    assert next(task.read_file(other)).label == "neg"
+
+
 def test_a_label_with_control_characters_is_a_bad_row_and_never_shown(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("\x9b31mb", "x"), ("c", "x")])
     task = look_at(path)
@@ -199,7 +217,7 @@ def test_longer_rows_are_left_out_of_training_and_not_of_a_test(tmp_path: Path) 
             {},
             r"line 1: no column of the label, 'label'; the first line names the columns",
         ),
-        ("label\treview", {}, "no column of text: 'text', or 'text1' and 'text2'.*--set task.own.text=NAME"),
+        ("label\tremark", {}, "no column of text: 'text', or 'text1' and 'text2'.*--set task.own.text=NAME"),
         ("label\ttext", {"text": "review"}, "no column of text, 'review'"),
         ("label\ttext", {"text": "label"}, "one column or two besides that of the label, got 'label'"),
         ("label\ttext", {"label": "text", "text": "label"}, "1,001 different values in 1,001 rows"),

@@ -63,6 +63,7 @@ def run_with_a_small_table(typed: list[list[str]]) -> None:
     rows = "pos\tthe plot is thin but I laughed\nneg\ttwo hours I want back\n" * 10
     for name in ("reviews.tsv", "test.tsv"):
         Path(name).write_text("label\ttext\n" + rows, encoding="utf-8")
+    Path("new.csv").write_text("id,text\n17,I laughed\n", encoding="utf-8")
     for words in typed:
         short = ["--set=model.d_model=8", "--max-steps=2"] if words[0] == "train" else []
         done = CliRunner().invoke(app, [*words, *short])

@@ -26,6 +26,7 @@ SHORT = {
     "train own": "--max-steps 2 --set model.d_model=8",
     "train listops-quick": "--max-steps 2 --set task.sampled.train=8 --set task.sampled.dev=4",
     "eval": "",
+    "predict": "",
     "parse": "",
     "report": "--skip",
     "serve": "--help",  # tests/explorer/test_explorer_serve.py starts it
@@ -60,6 +61,7 @@ def test_every_command_of_readme_runs_as_written(tmp_path: Path) -> None:
     (folder / "test_d20s.tsv").write_text("".join(lines[:8]), encoding="utf-8")
     reviews = "pos\tthe plot is thin but I laughed\nneg\ttwo hours I want back\n" * 10
     (tmp_path / "reviews.tsv").write_text(f"label\ttext\n{reviews}", encoding="utf-8")
+    (tmp_path / "new.csv").write_text("id,text\n17,I laughed\n", encoding="utf-8")
     assert {command.split()[1] for command in COMMANDS} >= {"data", "train", "eval", "parse", "bench"}
     for command in COMMANDS:
         words = shlex.split(command)[1:]

@@ -1,0 +1,254 @@
+"""`beamtree predict MODEL FILE`: for each row of a file a label and the probability of every label."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, say
+from beamtree.cli.parse import model_checksum
+from beamtree.errors import BeamtreeError
+from beamtree.printable import write_json
+
+if TYPE_CHECKING:
+    from beamtree.classifier.model import TreeClassifier
+    from beamtree.classifier.parsing import Record
+    from beamtree.data.unlabelled import TextRow, Unlabelled
+
+
+class Kind(StrEnum):
+    csv = "csv"
+    tsv = "tsv"
+    jsonl = "jsonl"
+
+
+_STANDARD = Path("-")
+_TOLD = 5  # rows that could not be read
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)*%?")
+_ENDS = re.compile(r"[\t\r\n]+")
+
+
+def predict(
+    model: Model,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A table like the one the model was trained on (.tsv, .csv or .jsonl; its label is not "
+            "read), or one text per line; plain, .gz or .xz; - reads lines from standard input."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(help="File to write, .csv, .tsv or .jsonl; - is standard output."),
+    ] = _STANDARD,
+    text: Annotated[
+        str,
+        typer.Option(
+            help="Column with the text, or both of a pair with a comma between.",
+            show_default="as in training, or text, sentence, review; text1,text2 …",
+        ),
+    ] = "",
+    id: Annotated[
+        str,
+        typer.Option(
+            help="Column to write beside each prediction.", show_default="id if there is one, else the text"
+        ),
+    ] = "",
+    trees: Annotated[bool, typer.Option("--trees", help="Write the best tree of each text too.")] = False,
+    format: Annotated[
+        Kind | None, typer.Option(help="Output format.", show_default="from the name of --out, or csv")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an unfinished --out after its last whole row.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite --out.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first row that cannot be read.")
+    ] = False,
+    max_length: Annotated[
+        int, typer.Option(min=1, help="Rows with more tokens than this count as unreadable.")
+    ] = 10_000,
+    batch_tokens: BatchTokens = 16384,
+    beam: Beam = None,
+    device: Device = "auto",
+) -> None:
+    """Label the rows of a file and write a table, one row for each, in order.
+
+    A row has its id (or its text), the label, a column p_LABEL for every label and, with --trees, the tree. A
+    row that cannot be read keeps its place with empty cells. Cells of a .csv or .tsv that a spreadsheet would
+    take for a formula begin with an apostrophe. Files of any size are read row by row; an interrupted run
+    goes on with --resume, and torchrun or accelerate launch divides the rows among processes.
+    """
+    from beamtree.classifier.inference import choose_device, set_beam_size
+    from beamtree.classifier.model import find_model, load_model
+    from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
+    from beamtree.cli.streaming import LineJob, run_and_tell, survey
+    from beamtree.data.unlabelled import Unlabelled, find_rows
+    from beamtree.processes.launched import Processes
+
+    kind = format or _kind_of(out)
+    processes = Processes.from_environment()
+    streamed = _STANDARD in (out, file)
+    if streamed and (resume or processes.count > 1):
+        what = "--resume" if resume else "dividing a file among processes"
+        raise BeamtreeError(f"{what} needs a FILE and --out with the name of another")
+    if streamed and out != _STANDARD:
+        raise BeamtreeError("rows of standard input go to standard output: leave --out away")
+    classifier = load_model(model, device=choose_device(device, processes.local_rank))
+    set_beam_size(classifier, beam)
+    if trees and not classifier.builds_trees:
+        raise BeamtreeError(
+            f"--trees does not apply: the encoder {classifier.settings.encoder!r} builds no tree"
+        )
+    if file == _STANDARD:
+        source = Unlabelled(file)
+    else:
+        source = find_rows(file, classifier.task, text=text, id=id)
+    table = _Table(classifier, source, kind, trees)
+    watch = _Watch(file, strict)
+    settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
+    if streamed:
+        rows = source.read() if file != _STANDARD else _standard_input()
+        for line in table.header:
+            typer.echo(line)
+        kept: list[TextRow] = []  # those whose records are still to come, a chunk at most
+        for record in watch(parse_stream(classifier, _keep(rows, kept), need_trees=trees, **settings)):
+            typer.echo(table.write(kept.pop(0), record))
+    else:
+        made_of = {
+            "model": model_checksum(find_model(model)),
+            "format": kind.value,
+            "columns": [source.id, *source.texts],
+            "trees": trees,
+            "beam": beam,
+            **settings,
+        }
+
+        def transform(first: int, rows: "list[TextRow]") -> list[str]:
+            records = watch(parse_lines(classifier, rows, first=first, need_trees=trees, **settings))
+            return [table.write(row, record) for row, record in zip(rows, records, strict=True)]
+
+        header = next(iter(table.header), None)
+        job = LineJob(survey(file, source.read), out, made_of, processes, CHUNK_LINES, header=header)
+        run_and_tell(job, transform, "predicting", resume=resume, overwrite=overwrite)
+    watch.report()
+
+
+def _kind_of(out: Path) -> Kind:
+    if out == _STANDARD:
+        return Kind.csv
+    try:
+        return Kind(out.suffix.lower().removeprefix("."))
+    except ValueError:
+        known = ", ".join(f".{kind}" for kind in Kind)
+        raise BeamtreeError(
+            f"predictions are written to one of {known}, by the name of --out, got {out.name!r}; --format "
+            "chooses for another name"
+        ) from None
+
+
+def _standard_input() -> "Iterator[TextRow]":
+    from beamtree.data.unlabelled import TextRow
+    from beamtree.files.lines import split_lines
+
+    number = 0
+    stream = typer.get_text_stream("stdin", encoding="utf-8", errors="replace")
+    for number, line in split_lines(stream, "standard input"):
+        yield TextRow(number, line)
+    if not number:
+        raise BeamtreeError("standard input is empty: name a FILE, or pipe lines in")
+
+
+def _keep(rows: "Iterable[TextRow]", kept: "list[TextRow]") -> "Iterator[TextRow]":
+    for row in rows:
+        kept.append(row)
+        yield row
+
+
+class _Table:
+    """How a prediction is written as a row."""
+
+    def __init__(self, model: "TreeClassifier", source: "Unlabelled", kind: Kind, trees: bool) -> None:
+        self.labels, self.kind, self.with_id = model.task.labels, kind, source.id is not None
+        count = model.task.sentences
+        self.texts = list(source.texts) or (["text"] if count == 1 else ["text1", "text2"])
+        self.trees = (["tree"] if count == 1 else ["tree1", "tree2"]) if trees else []
+        self.names = ["id"] if self.with_id else self.texts
+        self.delimiter = "\t" if kind is Kind.tsv else ","
+
+    @property
+    def header(self) -> list[str]:
+        """The first line; none of JSON."""
+        if self.kind is Kind.jsonl:
+            return []
+        return [self._line([*self.names, "label", *(f"p_{label}" for label in self.labels), *self.trees])]
+
+    def write(self, row: "TextRow", record: "Record") -> str:
+        from beamtree.classifier.parsing import Unparsed
+
+        name = [row.id or ""] if self.with_id else row.line.split("\t", len(self.names) - 1)
+        if self.kind is Kind.jsonl:
+            return self._json(dict(zip(self.names, name, strict=False)), record)
+        name = (name + [""] * len(self.names))[: len(self.names)]
+        if isinstance(record, Unparsed):
+            return self._line([*name, *[""] * (1 + len(self.labels) + len(self.trees))])
+        shares = [f"{share:.6f}" for share in record.probabilities]
+        drawn = [sentence.brackets() for sentence in record.trees] if self.trees else []
+        return self._line([*name, record.label, *shares, *drawn])
+
+    def _json(self, named: dict[str, str], record: "Record") -> str:
+        from beamtree.classifier.parsing import Unparsed
+
+        if isinstance(record, Unparsed):
+            return write_json({**named, "label": None, "error": str(record)}, ensure_ascii=False)
+        shares = dict(zip(self.labels, record.probabilities, strict=True))
+        drawn = [sentence.brackets() for sentence in record.trees]
+        told = {**named, "label": record.label, "probabilities": shares}
+        return write_json({**told, **dict(zip(self.trees, drawn, strict=False))}, ensure_ascii=False)
+
+    def _line(self, cells: Sequence[str]) -> str:
+        if self.kind is Kind.tsv:  # quotation marks are ordinary there
+            return "\t".join(map(harmless, cells))
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(map(harmless, cells))
+        return line.getvalue()
+
+
+def harmless(cell: str) -> str:
+    """A cell in one line that a spreadsheet takes for text: what would begin a formula gets an apostrophe.
+
+    Numbers, such as the label -1, stay numbers.
+    """
+    cell = _ENDS.sub(" ", cell).strip()
+    return f"'{cell}" if cell[:1] in tuple("=+-@＝＋－＠") and not _NUMBER.fullmatch(cell) else cell
+
+
+class _Watch:
+    """Lets records through and remembers the first that are errors; stops at the first of them if strict."""
+
+    def __init__(self, file: Path, strict: bool) -> None:
+        self.file, self.strict, self.unread = file, strict, 0
+        self.told: list[str] = []
+
+    def __call__(self, records: "Iterable[Record]") -> "Iterator[Record]":
+        from beamtree.classifier.parsing import Unparsed
+
+        for record in records:
+            if isinstance(record, Unparsed):
+                if self.strict:
+                    raise BeamtreeError(f"{self.file}, {record}")
+                self.unread += 1
+                if len(self.told) < _TOLD:
+                    self.told.append(str(record))
+            yield record
+
+    def report(self) -> None:
+        if self.unread:
+            rows = "row has" if self.unread == 1 else "rows have"
+            more = "; …" if self.unread > _TOLD else ""
+            say(f"{self.unread:,} {rows} no prediction ({'; '.join(self.told)}{more})")

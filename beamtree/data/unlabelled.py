@@ -1,0 +1,132 @@
+"""Texts to be labelled: the rows of a table by the names of its columns, or plain lines, one at a time."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from beamtree.data.own import find_texts, is_table, other_names
+from beamtree.data.rows import column_names, read_columns, refuse_strange_characters
+from beamtree.data.task import Task
+from beamtree.errors import BeamtreeError, nearest
+from beamtree.files.lines import read_lines
+from beamtree.printable import printable
+
+_IDS = ("id", "idx", "index")
+_ENDS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # of columns and lines
+_NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """One text or one pair of texts, or why there is none."""
+
+    number: int  # of its line in the file, from 1
+    line: str  # the sentences of a pair have a tab between
+    id: str | None = None
+    wrong: str = ""
+
+    def __len__(self) -> int:
+        return len(self.line) + len(self.id or "")
+
+    def __str__(self) -> str:
+        """All that makes it what it is, but its place; of a plain line the line itself."""
+        return "\0".join((self.line, *(() if self.id is None else (self.id,)), *filter(None, (self.wrong,))))
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """A file of texts: which columns are read where it is a table, none where every line is a text."""
+
+    path: Path
+    texts: tuple[str, ...] = ()
+    id: str | None = None
+
+    def read(self) -> Iterator[TextRow]:
+        """The rows, as often as it is called; only one is in memory."""
+        if not self.texts:
+            yield from (TextRow(number, line) for number, line in read_lines(self.path))
+            return
+        columns = [*([] if self.id is None else [(self.id,)]), *((name,) for name in self.texts)]
+        for number, row in read_columns(self.path, columns):
+            if isinstance(row, str):
+                yield TextRow(number, "", None if self.id is None else "", wrong=row)
+                continue
+            texts, wrong = row[len(row) - len(self.texts) :], ""
+            try:
+                for name, text in zip(self.texts, texts, strict=True):
+                    if text is None:
+                        raise BeamtreeError(f"the column {name!r} is missing or no text")
+                    refuse_strange_characters(text)
+            except BeamtreeError as error:
+                wrong = str(error)
+            line = "\t".join(_in_one_line(text or "") for text in texts)
+            yield TextRow(number, line, None if self.id is None else _in_one_line(row[0] or ""), wrong)
+
+
+def find_rows(
+    path: Path, task: Task, *, text: str = "", id: str = "", plain_tables: bool = False
+) -> Unlabelled:
+    """How a file is read for a model of this task: a table if its name says so, else plain lines.
+
+    `text` and `id` name columns that the model was not trained on, or that have no usual name. With
+    `plain_tables` a .tsv without such columns is taken for plain lines, where it can be.
+    """
+    chosen = tuple(name.strip() for name in text.split(",")) if text else ()
+    if chosen and len(chosen) != task.sentences:
+        wanted = "one column" if task.sentences == 1 else "two columns with a comma between"
+        raise BeamtreeError(f"--text must name {wanted} for this model, got {text!r}")
+    if not is_table(path):
+        if text or id:
+            raise BeamtreeError(
+                f"--{'text' if text else 'id'} names a column, but {path} is read as plain lines: a table is "
+                "called .tsv, .csv or .jsonl"
+            )
+        return Unlabelled(path)
+    present = column_names(path)
+    texts = _find_chosen(present, chosen) if chosen else _find_trained(present, task)
+    if not texts:
+        if plain_tables and ".tsv" in path.suffixes and not text and len(present) == task.sentences:
+            return Unlabelled(path)
+        usual = ("text",) if task.sentences == 1 else ("text1", "text2")
+        names = chosen or _trained(task) or usual
+        missing = next((name for name in names if not _find_chosen(present, (name,))), names[0])
+        remedy = "--text NAME chooses it, or both of a pair with a comma between"
+        if len(present) == 1:
+            remedy = "columns stand between tabs, in a .csv between commas; plain lines belong in a .txt"
+        raise BeamtreeError(
+            f"{path}, line 1: no column of text, {missing!r}{_like(missing, present)}: {remedy}"
+        )
+    found = _find_chosen(present, (id,)) if id else ()
+    if id and not found:
+        raise BeamtreeError(f"{path}, line 1: no column {id!r} for --id{_like(id, present)}")
+    by_itself = next((name for name in present if name.lower() in _IDS and name not in texts), None)
+    return Unlabelled(path, texts, found[0] if found else by_itself)
+
+
+def _trained(task: Task) -> tuple[str, ...]:
+    return tuple((task.own or {}).get("texts", ()))
+
+
+def _like(name: str, present: Sequence[str]) -> str:
+    return nearest(name, [printable(other[:80]) for other in present])
+
+
+def _find_trained(present: Sequence[str], task: Task) -> tuple[str, ...]:
+    """The columns that the model was trained on, or those of usual names."""
+    trained = _trained(task)
+    found = tuple(next((name for name in other_names(want) if name in present), None) for want in trained)
+    known = tuple(name for name in found if name is not None)
+    return known if known and len(known) == len(trained) else find_texts(present, task.sentences)
+
+
+def _find_chosen(present: Sequence[str], chosen: Sequence[str]) -> tuple[str, ...]:
+    """The file's own spelling of these names; none if one is not there."""
+    same = {name.lower(): name for name in reversed(present)}
+    found = [name if name in present else same.get(name.lower()) for name in chosen]
+    return tuple(name for name in found if name is not None) if None not in found else ()
+
+
+def _in_one_line(text: str) -> str:
+    """Text that can stand in a column; to every tokenizer it is the same."""
+    return _NO_TEXT.sub("\ufffd", _ENDS.sub(" ", text)).strip()
