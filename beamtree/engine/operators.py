@@ -45,14 +45,14 @@ def registered_recursion(
         if has_kernels and merges is not None and isinstance(scorer, SlicedScorer):
             return given.follow_merges(leaves, lengths, weights, seed, dropout, merges, products, need_nodes)
     call = SearchCall(leaves, lengths, weights.flat(), *options, products)
-    vectors, relative, nodes, offset, lineages, links, *_ = torch.ops.beamtree.search(*call)
-    return vectors, relative, nodes, offset, merge_positions(links, lineages)
+    vectors, relative, inner, offset, lineages, links, *_ = torch.ops.beamtree.search(*call)
+    return vectors, relative, inner, offset, merge_positions(links, lineages)
 
 
 def search_parts(
     cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer, leaves: Tensor
 ) -> tuple[GatedCell, SlicedScore | ParentScore]:
-    """What `search` calls to compose and to score nodes, for those who look on while it runs."""
+    """What `search` calls to compose and to score nodes, for the explorer, which looks on while it runs."""
     return _parts(weights_of(cell, scorer), product_dtype(leaves))
 
 
@@ -65,7 +65,7 @@ def weights_of(cell: GatedRecursiveCell, scorer: SlicedScorer | EntangledScorer)
 
 
 class SearchCall(NamedTuple):
-    """The arguments of `beamtree::search`; from the third to the last but one they are those of `Options`."""
+    """The arguments of `beamtree::search`; between weights and product_dtype they are those of `Options`."""
 
     leaves: Tensor
     lengths: Tensor
@@ -96,7 +96,7 @@ class ReplayCall(NamedTuple):
     product_dtype: torch.dtype
 
 
-# Vectors, relative scores, inner nodes, offset, lineages, links; nodes, pair_scores and roots of the tape.
+# Vectors, relative scores, inner nodes, offset, lineages; links, nodes, ended and roots of the tape.
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -115,8 +115,8 @@ def _search(call: SearchCall) -> Outputs:
         )
         lineages = find_lineages(tape.links, tape.roots, lengths, leaves.shape[1])
         vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, lineages, call.need_nodes)
-    kept = tape.links, tape.nodes, tape.pair_scores, tape.roots
-    return vectors, tape.relative, inner, tape.offset, lineages, *kept
+    on_tape = tape.links, tape.nodes, tape.ended, tape.roots
+    return vectors, tape.relative, inner, tape.offset, lineages, *on_tape
 
 
 def _search_shapes(call: SearchCall) -> Outputs:
@@ -124,19 +124,20 @@ def _search_shapes(call: SearchCall) -> Outputs:
     B, n, d = leaves.shape
     K = call.beam_size if call.merges is None else 1
     results = empty_results(leaves, lengths, K, call.need_nodes)
-    made, wide = results[-1].shape[0], results[1].dtype
+    capacity, wide = results[-1].shape[0], results[1].dtype
     return (
         *results,
-        leaves.new_empty(1 + B * n + made, d),
-        leaves.new_empty(made, 4, dtype=wide),
+        leaves.new_empty(1 + B * n + capacity, d),
+        leaves.new_empty(capacity, 4, dtype=wide),
         lengths.new_empty(B, K),
     )
 
 
 def _remember(ctx: Any, call: SearchCall, output: Outputs) -> None:
-    _, relative, _, offset, lineages, links, nodes, pair_scores, roots = output
-    ctx.mark_non_differentiable(offset, lineages, links, nodes, pair_scores, roots)
-    tape = Tape(nodes, links, pair_scores, roots, relative, offset)
+    """What autograd keeps between the two."""
+    _, relative, _, offset, lineages, links, nodes, ended, roots = output
+    ctx.mark_non_differentiable(offset, lineages, links, nodes, ended, roots)
+    tape = Tape(nodes, links, ended, roots, relative, offset)
     ctx.save_for_backward(call.lengths, call.seed, lineages, *tape, *call.weights)
     ctx.n, ctx.dropout, ctx.product_dtype = call.leaves.shape[1], call.dropout, call.product_dtype
 

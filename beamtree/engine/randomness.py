@@ -69,9 +69,12 @@ def node_masks(randomness: Randomness, timeline: Timeline, rows: Tensor, dtype: 
 
 
 def pair_masks(randomness: Randomness, timeline: Timeline, pairs: Tensor, dtype: torch.dtype) -> Tensor:
-    """The masks (m, hidden) of pairs of ids (m, 2): the same for its score and for the node it becomes."""
+    """The masks (m, hidden) of pairs of ids (m, 2): the same for its score and for the node it becomes.
+
+    The names of the two nodes stand where a node's mask has its step and its slot.
+    """
     left, right = timeline.names(pairs).unbind(-1)
-    sequence = timeline.owner(pairs.amax(-1))
+    sequence = timeline.owner(pairs.amax(-1))  # at the border one of the two is NONE, which is 0
     return draw_keep(
         randomness.seed, left, sequence, right, randomness.hidden_size, randomness.dropout, dtype
     )

@@ -15,6 +15,7 @@ from beamtree.trees.beam_trees import BeamTrees
 
 NONE = 0  # the id of no node
 BEFORE, LEFT_NEIGHBOUR, LEFT, RIGHT, RIGHT_NEIGHBOUR, POSITION = range(6)  # columns of Tape.links
+LOG_Z = 3  # the column of Tape.ended behind those of the three pairs
 
 ROWS_AT_ONCE = 8192  # bounds what a batched computation holds beside the tape
 
@@ -23,7 +24,7 @@ Score = Callable[..., Tensor]  # pairs (rows, 2, d), keep where a mask belongs t
 
 
 class Tape(NamedTuple):
-    """The search's record; row m of `links` and `pair_scores` is merge m.
+    """The search's record; row m of `links` and `ended` is merge m, which made node `first + m`.
 
     Scores are kept less the best beam's, so that float32 does not run out in long sequences. The softmax over
     beams does not see such a shift, so `offset` needs no gradient.
@@ -31,7 +32,7 @@ class Tape(NamedTuple):
 
     nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero; what no step made is not set
     links: Tensor  # (B·K·(n−1), 6) its beam's node before, the children between neighbours, the position
-    pair_scores: Tensor  # (B·K·(n−1), 4) scores of the pairs it ended: left, chosen, right; log Z
+    ended: Tensor  # (B·K·(n−1), 4) scores of the pairs it ended: left, chosen, right; log Z
     roots: Tensor  # (B, K) ids, best beam first, NONE for dead beams
     relative: Tensor  # (B, K) accumulated scores less `offset`, −inf for dead beams
     offset: Tensor  # (B,) float64
@@ -119,7 +120,8 @@ class Timeline:
         return torch.where(ids < self.first, 0, self.step(ids - self.first) + 1)
 
     def names(self, ids: Tensor) -> Tensor:
-        """A number for each node of a sequence, whatever the padding and the rest of the batch."""
+        """A number for each node of a sequence, whatever the padding and the rest of the batch: leaves count
+        from 0, nodes made from 2³², so that no two share one."""
         rows = ids - self.first
         return torch.where(rows < 0, (ids - 1) % self.n, 2**32 + self.step(rows) * self.K + self.slot(rows))
 
@@ -130,12 +132,15 @@ class Timeline:
 
 
 def nodes_before(source: Tensor, begins: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """For all rows of the tape, whose beams went on from these rows of their steps, (m, 1): where their steps
-    begin, and the nodes that their beams made before, NONE for none."""
+    """Where the step of each row of the tape begins, and the node that its beam made before, NONE for none.
+
+    `source` (m, 1) says which row of its step a beam went on from. Sequences run longest first, so that is
+    also its row in the step before. Rows behind the last step, where CUDA graphs have room, get NONE.
+    """
     row = torch.arange(source.shape[0], device=source.device).unsqueeze(1)
     step = torch.searchsorted(begins, row, right=True) - 1
     before = first + begins[(step - 1).clamp(min=0)] + source
-    is_merge_before = (step > 0) & (step < begins.shape[0] - 1)  # beyond the last one nothing is read
+    is_merge_before = (step > 0) & (step < begins.shape[0] - 1)
     return begins[step], torch.where(is_merge_before, before, NONE)
 
 
@@ -158,17 +163,17 @@ def find_lineages(links: Tensor, roots: Tensor, lengths: Tensor, n: int) -> Tens
     """
     B, K = roots.shape
     first = 1 + B * n
-    made = links.shape[0]
+    no_merge = links.shape[0]
     back = torch.cat((links[:, BEFORE] - first, links.new_full((1,), -1)))  # the last entry: no merge
-    back = torch.where(back < 0, made, back)
-    last = torch.where(roots < first, made, roots - first)
+    back = torch.where(back < 0, no_merge, back)
+    last = torch.where(roots < first, no_merge, roots - first)
     chain = last.unsqueeze(-1)  # (B, K, L), newest first
     while chain.shape[-1] < n - 1:
         chain = torch.cat((chain, back[chain]), -1)
         back = back[back]
     newest_first = (lengths - 2).view(B, 1, 1) - torch.arange(n - 1, device=links.device)  # (B, 1, n−1)
     by_step = chain.gather(-1, newest_first.clamp(min=0).expand(B, K, n - 1))
-    return torch.where((newest_first < 0) | (by_step == made), -1, by_step)
+    return torch.where((newest_first < 0) | (by_step == no_merge), -1, by_step)
 
 
 def inner_nodes(nodes: Tensor, lineages: Tensor, wanted: bool) -> Tensor:

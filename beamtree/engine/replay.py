@@ -1,17 +1,29 @@
 """The gradient: from the beams alive at the end back to the leaves and the parameters.
 
-Only the survivors' history matters. A merge is a node, and `Tape.links` chains the merges of a lineage, so
-a sum over a lineage is a sum over a linked list: done for all merges at once, in log₂ n rounds of doubling.
+Only the survivors' history matters. Merge m made node `first + m`, and `Tape.links` chains the merges of a
+lineage, so a sum over a lineage is a sum over a linked list: done for all merges at once, in log₂ n rounds of
+doubling.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from beamtree.engine.randomness import Randomness, node_masks, pair_masks
-from beamtree.engine.record import BEFORE, LEFT, LEFT_NEIGHBOUR, RIGHT, ROWS_AT_ONCE, Tape, Timeline
+from beamtree.engine.record import (
+    BEFORE,
+    LEFT,
+    LEFT_NEIGHBOUR,
+    LOG_Z,
+    RIGHT,
+    RIGHT_NEIGHBOUR,
+    ROWS_AT_ONCE,
+    Tape,
+    Timeline,
+)
 
 if TYPE_CHECKING:
     from beamtree.engine.equal_trees import EqualTrees
@@ -56,8 +68,8 @@ def replay(
     n: int,
     randomness: Randomness | None = None,
     inner: tuple[Tensor, Tensor] | None = None,  # lineages (B, K, n−1), ∂L of their nodes (B, K, n−1, d)
-    equal_trees: "EqualTrees | None" = None,  # how the search united beams
-    heights: Tensor | None = None,  # of all nodes, where the search has kept them
+    equal_trees: "EqualTrees | None" = None,  # how the search united beams (`merge_equal_trees`)
+    heights: Tensor | None = None,  # of all nodes, where the search has kept them (CUDA graphs)
 ) -> Gradients:
     B, K = tape.roots.shape
     d = tape.nodes.shape[1]
@@ -83,7 +95,9 @@ def replay(
         height = heights[first + survivors]
     order = height.argsort(stable=True)  # so that a level is a slice of `grad`
     by_height = survivors[order]
-    row_of = torch.arange(first + timeline.made, device=survivors.device)  # id -> row of `grad`
+    row_of = torch.arange(first + timeline.made, device=survivors.device)
+    # From ids to rows of `grad`. Only leaves and survivors are ever asked for: a survivor's neighbours were
+    # made by its own lineage, so they survive too.
     row_of[first + by_height] = torch.arange(first, first + S, device=survivors.device)
 
     grad = tape.nodes.new_zeros(first + S, d, dtype=wide)
@@ -92,8 +106,8 @@ def replay(
 
     if inner is not None and inner[1].shape[2]:
         lineages, grad_inner = inner
-        made = lineages >= 0
-        grad.index_add_(0, row_of[lineages[made] + first], grad_inner[made].to(wide))
+        is_merge = lineages >= 0
+        grad.index_add_(0, row_of[lineages[is_merge] + first], grad_inner[is_merge].to(wide))
 
     # What scores give to nodes must be there before the first level is pulled.
     if equal_trees is None:
@@ -111,7 +125,7 @@ def replay(
     cell.recall(tape.nodes[children.view(-1)].view(S, 2, d), keep)
     child_rows = row_of[children]
     ends = height.bincount()[1:].cumsum(0).tolist() if S else []
-    for start, end in reversed(list(zip([0, *ends], ends, strict=False))):
+    for start, end in reversed(list(pairwise([0, *ends]))):
         rows = slice(start, end)
         pulled = cell.pull(rows, grad[first + start : first + end])
         grad.index_add_(0, child_rows[rows].view(-1), pulled.reshape(-1, d).to(wide))
@@ -133,7 +147,7 @@ def _masks(
 
 def _lineage_weights(tape: Tape, grad_scores: Tensor, first: int, made: int) -> Tensor:
     """For each merge: the sum of ∂L/∂S over the surviving beams with it, and their number. (made, 2)"""
-    weight = tape.relative.new_zeros(made + 1, 2)  # the last row_of stands for "no merge"
+    weight = tape.relative.new_zeros(made + 1, 2)  # the last row stands for "no merge"
     roots = tape.roots.view(-1)
     merged = (roots >= first).nonzero().squeeze(1)
     last = roots[merged] - first
@@ -153,7 +167,10 @@ def _ancestors(before: Tensor) -> Tensor:
 
 
 def _heights(children: Tensor, place_of: Tensor, first: int) -> Tensor:
-    """Heights of the survivors, given in the order they were made. (S,)"""
+    """Heights of the survivors, given in the order they were made. (S,)
+
+    In a loop: a height needs its children's first, and a deep tree is as many rounds as it has nodes.
+    """
     S = children.shape[0]
     places = torch.where(children < first, S, place_of[(children - first).clamp(min=0)])
     heights = [0] * (S + 1)  # the last entry is a leaf's
@@ -175,17 +192,17 @@ def _pair_gradients(
     A pair is in Z_t from the first step after its younger node was made, through the step that merges it or
     one of its nodes, so ∂S/∂e = [chosen] − Σ_life exp(e − log Z_t). A lineage ends every pair exactly once.
     """
-    pairs = links[:, LEFT_NEIGHBOUR:].unfold(1, 2, 1)[:, :3]  # (S, 3, 2): left, chosen, right
-    ended = tape.pair_scores[survivors]  # (S, 4)
+    pairs = links[:, LEFT_NEIGHBOUR : RIGHT_NEIGHBOUR + 1].unfold(1, 2, 1)  # (S, 3, 2): left, chosen, right
+    scores, log_z = tape.ended[survivors].split((LOG_Z, 1), 1)  # (S, 3), (S, 1)
     birth = timeline.born(pairs).amax(-1)  # (S, 3)
     life = timeline.step(survivors).unsqueeze(1) + 1 - birth
     before = links[:, BEFORE] - timeline.first
     ancestor = _ancestors(torch.where(before < 0, -1, place_of[before.clamp(min=0)]))
-    mass = _lineage_log_sum(-ended[:, 3], ancestor, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
-    grad = -(ended[:, :3] + mass).exp()
+    mass = _lineage_log_sum(-log_z.squeeze(1), ancestor, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
+    grad = -(scores + mass).exp()
     grad[:, 1] += 1
     grad *= weight.unsqueeze(1)
-    exists = (ended[:, :3] > -torch.inf).nonzero(as_tuple=True)
+    exists = (scores > -torch.inf).nonzero(as_tuple=True)
     return pairs[exists], grad[exists]
 
 

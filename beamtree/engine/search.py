@@ -2,8 +2,8 @@
 
 Three facts make it cheap and exact. A node never changes, so all beams share one table of vectors, and a beam
 is a row of node ids with the scores of the pairs between them. A pair's score never changes, so only the two
-pairs a merge makes are scored. Choosing has no gradient, so no graph is built; replay.py differentiates the
-survivors.
+pairs a merge makes are scored, in the beam that makes it. Choosing has no gradient, so no graph is built;
+replay.py differentiates the survivors.
 
 `step` is the idea, and stores nothing. `search` calls it with its sequences longest first: those still
 running are then a prefix, and a finished one is simply left behind. With lists of a fixed width, as CUDA
@@ -58,21 +58,21 @@ class Places:
         self.row = torch.arange(sequences, device=device).unsqueeze(1) * K  # (sequences, 1) of the first slot
         self.around = torch.arange(-1, 3, device=device)  # columns near a left child's
 
-    def kept(self, width: int) -> int:
-        """How many pairs of a beam may be kept."""
+    def most(self, width: int) -> int:
+        """How many pairs of one beam may survive a step."""
         return self.K if self.roomy else min(width, self.K)
 
 
 def step(
     lists: Lists,
     new_ids: Tensor,  # (A·K, 1) of the nodes that are made
-    columns: Tensor,  # (new width,) the columns of the new lists, counted before a node goes
+    columns: Tensor,  # (new width,) 0, 1, …: which columns of the lists now the new ones come from
     gather: Callable[[Tensor], Tensor],  # ids (A·K, 4) -> vectors (A·K, 4, d)
     compose: Compose,
     score: Score,
     at: Places,
     *,
-    noise: tuple[Tensor, Tensor] | None = None,  # (A, K, pairs), (A, K, K)
+    noise: tuple[Tensor, Tensor] | None = None,  # (A, K, pairs), (A, K, K): moves the choice, not the scores
     followed: Tensor | None = None,  # (A, 1) positions of a given tree, instead of a choice
     keep: Tensor | None = None,  # (A·K, hidden) dropout masks of the nodes
     mask_pairs: Callable[[Tensor], Tensor] | None = None,  # pairs of ids (rows, 2) -> their dropout masks
@@ -89,21 +89,22 @@ def step(
         log_z = log_z.clamp(min=torch.finfo(log_z.dtype).min)  # −inf without pairs, which would make NaN
     base = scores - log_z
     if followed is None:
-        scores, source, column = choose(by_beam, base, at.kept(width), noise, may_die, ids, equal_trees)
+        scores, slot, column = choose(by_beam, base, at.most(width), noise, may_die, ids, equal_trees)
     else:
-        source, column = torch.zeros_like(followed), followed + 1
+        slot, column = torch.zeros_like(followed), followed + 1
         scores = base + by_beam.gather(-1, column.unsqueeze(-1)).squeeze(-1)
     best = scores[:, :1]
 
-    source = (source + at.row[:A]).view(rows, 1)  # the row of the beam that each new one goes on from
+    source = (slot + at.row[:A]).view(rows, 1)  # the row of the beam that each new one goes on from
     here = column.view(rows, 1)  # of the left child
     window = torch.add(here, source, alpha=width) + at.around  # (rows, 4)
-    near = ids.take(window)
+    near = ids.take(window)  # left neighbour, left, right, right neighbour
     vectors = gather(near)
     if mask_pairs is not None:
         keep = mask_pairs(near[:, 1:3])
     parents = compose(vectors[:, 1:3], keep).to(vectors.dtype)  # (rows, d)
 
+    # The two pairs of the parent: with the neighbour on its left, and with the one on its right.
     new_pairs = torch.cat((vectors[:, 0], parents, parents, vectors[:, 3]), 1).view(2 * rows, 2, -1)
     is_none = near[:, ::3] == NONE  # (rows, 2)
     if mask_pairs is None and fence is None:
@@ -219,13 +220,14 @@ def search(
             final_scores[done], final_offset[done] = lists.scores[done], offset[done]
 
     links = lengths.new_zeros(capacity, 6)
-    pair_scores = leaves.new_zeros(capacity, 4, dtype=wide)
+    ended = leaves.new_zeros(capacity, 4, dtype=wide)
     if history:
-        source, near, column, ended, log_z = (torch.cat(part) for part in zip(*history, strict=True))
+        source, near, column, scores, log_z = (torch.cat(part) for part in zip(*history, strict=True))
         begins, before = nodes_before(source, timeline.begins, first)
         torch.cat((before, near, column - 1), 1, out=links[:begin])
-        torch.cat((ended, log_z.take(begins + source)), 1, out=pair_scores[:begin])
-    return Tape(nodes, links, pair_scores, *rank_beams(roots, final_scores, final_offset, order))
+        # log Z is kept by the rows of the beams before a step, so it is looked up by where they went on from
+        torch.cat((scores, log_z.take(begins + source)), 1, out=ended[:begin])
+    return Tape(nodes, links, ended, *rank_beams(roots, final_scores, final_offset, order))
 
 
 def _score_leaves(

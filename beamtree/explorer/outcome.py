@@ -18,6 +18,7 @@ from beamtree.engine.operators import search_parts
 from beamtree.engine.record import (
     BEFORE,
     LEFT_NEIGHBOUR,
+    LOG_Z,
     NONE,
     POSITION,
     RIGHT_NEIGHBOUR,
@@ -32,7 +33,7 @@ from beamtree.nn.heads import class_probabilities, pair_features
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.beam_tree_grc import BeamTreeGRC
 
-_CHOSEN, _LOG_Z = 1, 3  # columns of Tape.pair_scores
+_CHOSEN = 1  # a column of Tape.ended
 
 
 class SearchRecord(NamedTuple):
@@ -114,8 +115,8 @@ def record_search(encoder: BeamTreeEncoder | BeamTreeGRC, x: Tensor, beam_size: 
     scores = torch.cat(scored)
     links = tape.links.view(n - 1, K, tape.links.shape[1])
     lineages = find_lineages(tape.links, tape.roots, lengths, n)
-    gain = (tape.pair_scores[:, _CHOSEN].double() - tape.pair_scores[:, _LOG_Z]).view(n - 1, K)
-    chosen = tape.pair_scores[lineages[0]]  # (K, n−1, 4)
+    gain = (tape.ended[:, _CHOSEN].double() - tape.ended[:, LOG_Z]).view(n - 1, K)
+    chosen = tape.ended[lineages[0]]  # (K, n−1, 4)
     parent = (links[..., BEFORE] - first).clamp(min=0) % K
     position = links[..., POSITION]
     # Living slots differ in where they come from or what they merge; an empty one repeats the first.
@@ -139,9 +140,9 @@ def record_search(encoder: BeamTreeEncoder | BeamTreeGRC, x: Tensor, beam_size: 
         parent.masked_fill(empty, -1),
         position,
         log_score,
-        tape.pair_scores[:, _LOG_Z].view(n - 1, K),
+        tape.ended[:, LOG_Z].view(n - 1, K),
         scores[n - 1 :].view(n - 1, K, 2).masked_fill(~has_neighbour, -torch.inf),
         chosen[..., _CHOSEN],
-        chosen[..., _CHOSEN] - chosen[..., _LOG_Z],
+        chosen[..., _CHOSEN] - chosen[..., LOG_Z],
         (tape.roots[0] - first).clamp(min=0) % K,
     )

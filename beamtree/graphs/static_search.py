@@ -61,7 +61,7 @@ class StaticSearch:
         self.begins = integers(n)  # the first merge of each step
         self.nodes = torch.zeros(self.first + capacity, d, dtype=leaves.dtype, device=device)
         self.heights = integers(self.first + capacity)
-        self.links, self.pair_scores = integers(capacity, 6), numbers(capacity, 4)
+        self.links, self.ended = integers(capacity, 6), numbers(capacity, 4)
         self.lists = Lists(integers(rows, n + 2), numbers(rows, n + 2), numbers(B, K))
         self.offset = torch.zeros(B, 1, dtype=torch.float64, device=device)
 
@@ -127,7 +127,7 @@ class StaticSearch:
         if self.fence is not None:
             is_pair &= ~self.fence.crosses(pairs)
         scored = [score(torch.embedding(self.nodes, some)) for some in pairs.view(-1, 2).split(ROWS_AT_ONCE)]
-        found = torch.cat(scored).to(self.pair_scores.dtype).view(is_pair.shape)
+        found = torch.cat(scored).to(self.ended.dtype).view(is_pair.shape)
         return torch.nn.functional.pad(found.masked_fill(~is_pair, -torch.inf), (0, 1), value=-torch.inf)
 
     def draw(self) -> None:
@@ -166,7 +166,7 @@ class StaticSearch:
         )
         self.nodes.index_copy_(0, new_ids, made.parents)
         self.links.index_copy_(0, rows, torch.cat((made.source, made.near, made.column - 1), 1))
-        self.pair_scores.index_copy_(0, rows, torch.cat((made.ended, made.log_z.take(made.source)), 1))
+        self.ended.index_copy_(0, rows, torch.cat((made.ended, made.log_z.take(made.source)), 1))
         self.heights.index_copy_(0, new_ids, self.heights.take(made.near[:, 1:3]).amax(1) + 1)
         ids, pair_scores, scores = self.lists
         ids.copy_(after.ids)
@@ -188,5 +188,5 @@ class StaticSearch:
         links = self.links[:made].clone()
         source = links[:, BEFORE:LEFT_NEIGHBOUR]
         source.copy_(nodes_before(source, self.begins, self.first)[1])
-        tape = Tape(nodes, links, self.pair_scores[:made].clone(), *ranked)
+        tape = Tape(nodes, links, self.ended[:made].clone(), *ranked)
         return tape, self.heights[: self.first + made].clone()

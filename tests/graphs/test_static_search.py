@@ -45,7 +45,7 @@ def assert_same(found: Tape, plain: Tape, lengths: Tensor, n: int) -> None:
     assert torch.equal(found.links[:made], plain.links[:made])
     for mine, other in (
         (found.nodes[: first + made], plain.nodes[: first + made]),
-        (found.pair_scores[:made], plain.pair_scores[:made]),
+        (found.ended[:made], plain.ended[:made]),
         (found.relative, plain.relative),
         (found.offset, plain.offset),
     ):
@@ -103,7 +103,7 @@ def test_draws_do_not_depend_on_how_many_steps_are_drawn_at_once(
 def test_its_size_counts_every_buffer() -> None:
     leaves = torch.empty(2, 8, D)
     plain = StaticSearch(leaves, 3)
-    assert plain.nbytes > plain.nodes.nbytes + plain.links.nbytes + plain.pair_scores.nbytes
+    assert plain.nbytes > plain.nodes.nbytes + plain.links.nbytes + plain.ended.nbytes
     noisy = StaticSearch(leaves, 3, noisy=True)
     assert noisy.nbytes - plain.nbytes >= sum(part.nbytes for part in noisy.noise or ()) > 0
     pinned = StaticSearch(leaves, 3, pins=4)
