@@ -31,11 +31,13 @@ def run_demo(*, examples: int = 300) -> None:
             drawn = sample_expressions(examples, seed=SEED, min_length=shortest, max_length=longest)
             lines = [f"{example.label}\t{' '.join(example.sentences[0])}\n" for example in drawn]
             replace_file(folder / f"{name}.tsv", "".join(lines))
-        _say("Expressions drawn anew. F1 and exact compare the trees that were found with the true ones.")
+        _say("Expressions drawn anew. Bracketing F1 and exact compare the trees found with the true ones.")
         _call("eval", SHIPPED, *(str(folder / f"{name}.tsv") for name in LENGTHS))
         _call("parse", SHIPPED, *EXPRESSIONS)
         generate_logic(folder / "logic", seed=SEED, pairs=PAIRS)
-        _say("Pairs of formulas. Nearly all answers are right, by other trees than those written: low F1.")
+        _say(
+            "Pairs of formulas. Nearly all answers are right, by other trees than written: low bracketing F1."
+        )
         _call("eval", LOGIC, "--data", str(folder / "logic"), "--split", "test7", "--split", "test10")
         _call("parse", LOGIC, *FORMULAS)
 

@@ -46,7 +46,10 @@ def evaluate(
         ),
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Folder for plots of accuracy by length and by depth, as PNG and SVG.")
+        Path | None,
+        typer.Option(
+            help="Folder for plots of accuracy by length and by depth, and of own data the confusion matrix."
+        ),
     ] = None,
     batch_tokens: BatchTokens = 16384,
     beam: Beam = None,
@@ -65,8 +68,9 @@ def evaluate(
 ) -> None:
     """Measure a model on labelled data.
 
-    Accuracy comes with Wilson's 95 % interval. F1 is the unlabelled bracketing F1 of the best trees against
-    the gold trees over the whole split; spans of two tokens or more count, that of the whole sentence does
+    Accuracy comes with Wilson's 95 % interval. For your own data macro-F1, precision, recall and F1 of every
+    label and the confusion matrix come first. Bracketing F1 is unlabelled, of the best trees against the gold
+    trees over the whole split; spans of two tokens or more count, that of the whole sentence does
     not. Exact is the share of sentences whose tree is the gold tree. Sentences of one or two tokens have only
     one tree and count for neither. A dash means that the encoder builds no tree.
     """
@@ -74,10 +78,11 @@ def evaluate(
 
     from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
     from beamtree.classifier.model import find_model, load_model
+    from beamtree.cli.class_figures import class_tables
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows
     from beamtree.files.atomic import replace_file
-    from beamtree.paper.plots import require_matplotlib
+    from beamtree.paper.plots import draw_confusion, require_matplotlib
     from beamtree.saving.folder import hash_weights
     from beamtree.training.evaluate import evaluate as run_evaluation
     from beamtree.training.evaluate import find_sources
@@ -148,12 +153,20 @@ def evaluate(
         typer.echo(write_json(content, indent=2))
     else:
         console = Console()
+        for result in results:
+            for part in () if result.confusion is None else class_tables(result.confusion, result.name):
+                console.print()
+                console.print(part)
         for table in _tables(classifier.settings.encoder, task, results):
             console.print()
             console.print(table)
     if plot is not None:
         for path in _draw(results, plot, f"{classifier.settings.encoder} on {task.name}"):
             say(f"wrote {path}")
+        for result in results:
+            if result.confusion is not None:
+                file = plot / f"confusion-{result.name.replace('/', '-')}.png"
+                say(f"wrote {draw_confusion(result.confusion, file)}")
 
 
 def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:
@@ -230,9 +243,9 @@ def _table(
     for head, style in (
         ("examples", ""),
         ("accuracy %", "bold green"),
-        ("95 % interval", "bright_black"),
+        ("95 %\ninterval", "bright_black"),
         ("loss", ""),
-        *((("F1 %", "cyan"), ("exact %", "cyan")) if gold else ()),
+        *((("bracketing\nF1 %", "cyan"), ("exact\n%", "cyan")) if gold else ()),
     ):
         table.add_column(head, justify="right", style=style, no_wrap=True)
     for row, tally in rows:

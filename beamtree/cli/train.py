@@ -1,10 +1,10 @@
 """`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import is_file, is_folder
 
 if TYPE_CHECKING:
+    from beamtree.training.display import Display
+    from beamtree.training.examples import LearningData
+    from beamtree.training.recipe import TrainingSettings
     from beamtree.training.run_folder import RunFolder
 
 
@@ -122,6 +125,8 @@ def train(
             f"{len(found.dev):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "
             f"in {folder.path}"
         )
+        if found.task.own is not None:
+            _say_if_imbalanced(settings.training, found, display.say)
         outcome = fit(
             settings,
             folder,
@@ -132,10 +137,13 @@ def train(
         )
     if outcome.finished:
         best = [record for record in outcome.history if record["best"]][-1]
+        macro = f" and macro-F1 {best['dev_macro_f1']:.2%}" if "dev_macro_f1" in best else ""
         display.say(
             f"finished: {outcome.reason}; best epoch {best['epoch']} with dev accuracy "
-            f"{best['dev_accuracy']:.2%}, in {folder.best}"
+            f"{best['dev_accuracy']:.2%}{macro}, in {folder.best}"
         )
+        if found.task.own is not None and accelerator.is_main_process:
+            _show_classes(folder, found, outcome.history, display)
     else:
         command = shlex.join(["beamtree", "train", "--resume", str(folder.path)])
         display.say(f"{outcome.reason}; continue with: {command}")
@@ -143,6 +151,45 @@ def train(
     accelerator.end_training()
     if stopping.signal_number is not None:
         raise typer.Exit(128 + signal.Signals(stopping.signal_number))
+
+
+def _say_if_imbalanced(
+    settings: "TrainingSettings", found: "LearningData", say: Callable[[str], None]
+) -> None:
+    """What the most frequent label means for the run, and what can be done."""
+    from beamtree.training.classes import IMBALANCED, largest_share
+    from beamtree.training.run import choose_selection
+
+    label, share = largest_share(found.train)
+    chosen = choose_selection(settings, found.train).selection
+    if share > IMBALANCED:
+        say(
+            f"{label!r} has {share:.0%} of the training rows: accuracy says little, look at macro-F1"
+            + ("" if settings.class_weights == "balanced" else "; rarer labels count more with ")
+            + ("" if settings.class_weights == "balanced" else "--set training.class_weights=balanced")
+        )
+    if settings.selection == "auto" and chosen == "macro_f1":
+        say("the best epoch is chosen by macro-F1 on dev (training.selection)")
+
+
+def _show_classes(
+    folder: "RunFolder", found: "LearningData", history: Sequence[Mapping[str, Any]], display: "Display"
+) -> None:
+    """How the kept model does on dev, label by label."""
+    from beamtree.classifier.inference import choose_device
+    from beamtree.classifier.model import load_model
+    from beamtree.cli.class_figures import class_tables, draw_run
+    from beamtree.training.evaluate import evaluate
+
+    model = load_model(folder.best, device=choose_device("auto"))
+    confusion = evaluate(model, "dev", found.dev).confusion
+    if confusion is None:
+        return
+    for part in class_tables(confusion, "dev"):
+        display.console.print()
+        display.console.print(part)
+    for path in draw_run(folder, history, confusion):
+        display.say(f"wrote {path}")
 
 
 def _begun_with(folder: "RunFolder", say: Callable[[str], None]) -> Path | None:

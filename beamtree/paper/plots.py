@@ -1,4 +1,5 @@
-"""Pictures of results: accuracy by length and by depth with 95 % intervals, time and memory by size."""
+"""Pictures of results: accuracy by length and by depth with 95 % intervals, learning curves, which label is
+taken for which, time and memory by size."""
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +15,13 @@ from beamtree.paper.speed.benchmark import Benchmark
 from beamtree.paper.speed.measure import Measured
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
 from beamtree.paper.speed.workload import VARIED
+from beamtree.printable import printable
+from beamtree.training.classes import Confusion
 
 _FORMATS = (".png", ".svg", ".pdf")
 _LABELS = {"n": "tokens n", "K": "beams K", "d": "width d", "d_s": "slice d_s"}
 _UNITS = {"milliseconds": "milliseconds a step", "megabytes": "peak memory (MB)"}
+_ROOM_FOR_COUNTS, _ROOM_FOR_NAMES = 15, 40  # labels of a confusion matrix
 _PUBLISHED = "published (RTX A6000)"
 
 
@@ -223,3 +227,66 @@ def _label_axes(panel: Any, curves: Sequence[Curve], x_label: str, y_label: str)
         panel.set_yscale("log")
         _tick_plainly(panel.yaxis)
     _open_grid(panel)
+
+
+def draw_learning_curve(history: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Loss, accuracy and macro-F1 by epoch, in training and on dev; a line marks the epoch that was kept."""
+    with _style():
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        panels = figure.subplots(1, 2)
+        epochs = [record["epoch"] for record in history]
+        curves = (
+            (panels[0], "loss", 1, {"train_loss": "train", "dev_loss": "dev"}),
+            (
+                panels[1],
+                "%",
+                100,
+                {"train_accuracy": "train", "dev_accuracy": "dev", "dev_macro_f1": "dev macro-F1"},
+            ),
+        )
+        for panel, title, scale, names in curves:
+            for key, label in names.items():
+                if all(key in record for record in history):
+                    values = [scale * record[key] for record in history]
+                    panel.plot(epochs, values, marker="o", markersize=3, label=label)
+            panel.axvline(
+                max(r["epoch"] for r in history if r["best"]), color="grey", linestyle=":", label="kept"
+            )
+            panel.set(xlabel="epoch", ylabel="accuracy (%)" if scale == 100 else title)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            _open_grid(panel)
+            panel.legend(frameon=False, fontsize=8)
+        _save(figure, path)
+    return path
+
+
+def draw_confusion(confusion: Confusion, path: Path) -> Path:
+    """The matrix as shares of each true label, with counts where there is room for them."""
+    with _style():
+        from matplotlib.figure import Figure
+
+        count = len(confusion.labels)
+        size = min(12.0, 2.2 + 0.55 * count)
+        figure = Figure(figsize=(size + 0.8, size), layout="constrained")
+        axes = figure.add_subplot()
+        shares = [[n / max(1, sum(row)) for n in row] for row in confusion.counts]
+        image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
+        figure.colorbar(image, label="share of the true label", shrink=0.8)
+        if count <= _ROOM_FOR_COUNTS:
+            for i, row in enumerate(confusion.counts):
+                for j, n in enumerate(row):
+                    colour = "white" if shares[i][j] > 0.5 else "black"
+                    axes.text(j, i, f"{n:,}", ha="center", va="center", color=colour, fontsize=8)
+        # A dollar sign would begin mathematics.
+        names = [printable(label)[:20].replace("$", r"\$") for label in confusion.labels]
+        if count <= _ROOM_FOR_NAMES:
+            axes.set_xticks(
+                range(count), names, rotation=45 if count > 3 else 0, ha="right" if count > 3 else "center"
+            )
+            axes.set_yticks(range(count), names)
+        axes.set(xlabel="predicted", ylabel="true", title=f"macro-F1 {confusion.macro_f1:.1%}")
+        _save(figure, path)
+    return path

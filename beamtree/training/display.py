@@ -49,12 +49,15 @@ class Display(AbstractContextManager["Display"]):
 
     def end_epoch(self, record: Mapping[str, Any], max_epochs: int) -> None:
         if not self._headed:
-            self.say("  epoch     loss  accuracy  dev loss  dev accuracy  tokens/s  seconds")
+            macro = "  macro-F1" if "dev_macro_f1" in record else ""
+            self.say(f"  epoch     loss  accuracy  dev loss  dev accuracy{macro}  tokens/s  seconds")
             self._headed = True
         self.say(
             f"{record['epoch']:>{len(str(max_epochs))}}/{max_epochs}".rjust(7)
             + f"{record['train_loss']:9.4f}{record['train_accuracy']:10.1%}{record['dev_loss']:10.4f}"
-            f"{record['dev_accuracy']:14.2%}{record['tokens_per_second']:10,.0f}{record['seconds']:9.1f}"
+            f"{record['dev_accuracy']:14.2%}"
+            + (f"{record['dev_macro_f1']:10.2%}" if "dev_macro_f1" in record else "")
+            + f"{record['tokens_per_second']:10,.0f}{record['seconds']:9.1f}"
             + ("  best" if record["best"] else "")
         )
 

@@ -19,6 +19,7 @@ from beamtree.data.task import REFUSE, BadRows, Example, Task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.lines import MissingFileError
 from beamtree.nn.heads import class_losses, predicted_classes
+from beamtree.training.classes import Confusion
 from beamtree.trees.agreement import Agreement
 
 Range = tuple[int, int]  # both ends included
@@ -99,6 +100,7 @@ class SplitResult:
     total: Tally = field(default_factory=Tally)
     by_length: defaultdict[Range, Tally] = field(default_factory=lambda: defaultdict(Tally))
     by_depth: defaultdict[int, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    confusion: Confusion | None = None  # of a user's own data
 
     def add(self, outcome: Tally, *, length: int, depth: int | None) -> None:
         self.total += outcome
@@ -111,6 +113,7 @@ class SplitResult:
         return {
             "split": self.name,
             **self.total.to_dict(),
+            **({} if self.confusion is None else self.confusion.to_dict()),
             "by_length": [{"from": low, "to": high, **tally.to_dict()} for (low, high), tally in lengths],
             "by_depth": [{"depth": depth, **tally.to_dict()} for depth, tally in depths],
         }
@@ -193,12 +196,18 @@ def evaluate(
     # An encoder that follows the gold tree has no tree of its own to compare.
     compare = task.gold_merges is not None and not model.needs_merges
     result, done = SplitResult(name), 0
+    counts = [[0] * len(task.labels) for _ in task.labels]
+    if task.own is not None:
+        result.confusion = Confusion(task.labels, counts)
     for batch, logits, trees in run_in_batches(model, encoded, batch_tokens=batch_tokens, need_trees=compare):
         rows = batch.rows.tolist()
+        given = predicted_classes(logits)
+        for gold_label, label in zip(batch.labels.tolist(), given.tolist(), strict=True):
+            counts[gold_label][label] += 1
         outcomes = [
             Tally(1, correct, loss)
             for correct, loss in zip(
-                (predicted_classes(logits) == batch.labels).tolist(),
+                (given == batch.labels).tolist(),
                 class_losses(logits, batch.labels).tolist(),
                 strict=True,
             )

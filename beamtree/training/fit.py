@@ -96,7 +96,7 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
     position = run.position
     began = time.monotonic()
     train_loss, train_accuracy = run.means(run.sums, len(run.train_batches.examples))
-    dev_loss, dev_accuracy = run.evaluate()
+    dev_loss, dev_accuracy, dev_macro_f1 = run.evaluate()
     with failing_together(run.device):
         if not math.isfinite(dev_loss):
             raise BeamtreeError(
@@ -104,7 +104,7 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
                 "the last good checkpoint and best/ are kept"
             )
     rate = run.schedule.learning_rate
-    best = run.schedule.judge(run.schedule.score(dev_loss, dev_accuracy))
+    best = run.schedule.judge(run.schedule.score(dev_loss, dev_accuracy, dev_macro_f1))
     record = {
         "epoch": position.epochs + 1,
         "step": position.total_steps,
@@ -112,6 +112,7 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
         "train_accuracy": train_accuracy,
         "dev_loss": dev_loss,
         "dev_accuracy": dev_accuracy,
+        **({} if dev_macro_f1 is None else {"dev_macro_f1": dev_macro_f1}),
         "learning_rate": rate,
         "best": best,
         "tokens_per_second": tokens / position.epoch_seconds,
@@ -126,8 +127,17 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
         if run.main:
             run.folder.write_metrics(position.history)
     if run.main:
-        for name in ("train_loss", "train_accuracy", "dev_loss", "dev_accuracy", "learning_rate"):
-            writer.add_scalar(f"epoch/{name}", record[name], position.total_steps)
+        figures = (
+            "train_loss",
+            "train_accuracy",
+            "dev_loss",
+            "dev_accuracy",
+            "dev_macro_f1",
+            "learning_rate",
+        )
+        for name in figures:
+            if name in record:
+                writer.add_scalar(f"epoch/{name}", record[name], position.total_steps)
         writer.flush()
     run.display.end_epoch(record, run.settings.max_epochs)
 
@@ -179,8 +189,9 @@ class _Epoch:
             with run.autocast():
                 logits = run.wrapped(batch.ids, batch.key_padding_mask, batch.gold_merges)
             losses = class_losses(logits, batch.labels)
+            learnt = losses if run.class_weights is None else losses * run.class_weights[batch.labels]
             # Gradients are averaged over the processes, but the parts of a mean add up.
-            run.accelerator.backward(batch.part_of_mean(losses) * run.processes)
+            run.accelerator.backward(batch.part_of_mean(learnt) * run.processes)
         add_up(run.sums, batch, losses, logits)
 
     def _update(self) -> None:

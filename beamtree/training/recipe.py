@@ -93,7 +93,15 @@ class TrainingSettings:
     clip: float = setting(1.0, "largest 2-norm of a step's gradient; 0 sets no limit", least=0)
     max_epochs: int = setting(100, "passes over the training split at most", least=1)
     selection: str = setting(
-        "loss", "what the dev score is: loss (lower is better) or accuracy", choices=("loss", "accuracy")
+        "loss",
+        "what the dev score is: loss (lower is better), accuracy, macro_f1 (the mean F1 of the labels), or "
+        "auto: macro_f1 where one label has over 70 % of the rows or class_weights are balanced, else loss",
+        choices=("loss", "accuracy", "macro_f1", "auto"),
+    )
+    class_weights: str = setting(
+        "none",
+        "balanced: every label has the same part in the loss, however few rows it has",
+        choices=("none", "balanced"),
     )
     patience: int = setting(4, "epochs in a row without a better dev score that are borne", least=0)
     plateau_patience: int = setting(2, "such epochs that are borne before the rate is halved", least=0)

@@ -2,6 +2,8 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -10,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from beamtree.classifier.model import TreeClassifier, create_model, save_model
 from beamtree.data.batching import Batch, BucketedBatches
+from beamtree.data.task import Example
 from beamtree.nn.heads import class_losses, predicted_classes
 from beamtree.processes.launched import failing_together
 from beamtree.training.checkpoint import (
@@ -19,10 +22,11 @@ from beamtree.training.checkpoint import (
     save_checkpoint,
     set_random_state,
 )
+from beamtree.training.classes import IMBALANCED, Confusion, balanced_weights, largest_share
 from beamtree.training.display import Display
 from beamtree.training.examples import LearningData
 from beamtree.training.ranger import Ranger
-from beamtree.training.recipe import Recipe
+from beamtree.training.recipe import Recipe, TrainingSettings
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.schedule import Schedule
 
@@ -44,7 +48,7 @@ class Run:
         accelerator: "Accelerator",
         display: Display,
     ) -> None:
-        settings = self.settings = recipe.training
+        settings = self.settings = choose_selection(recipe.training, data.train)
         self.folder, self.accelerator, self.display = folder, accelerator, display
         self.main: bool = accelerator.is_main_process
         self.device: torch.device = accelerator.device
@@ -77,6 +81,14 @@ class Run:
             rank=rank,
             num_processes=self.processes,
         )
+        # Which label is taken for which is counted of a user's own data, and where it decides.
+        self.counts_classes = data.task.own is not None or settings.selection == "macro_f1"
+        self.class_weights: Tensor | None = None
+        if settings.class_weights == "balanced":
+            weights = balanced_weights(
+                self.train_batches.examples.labels.tolist(), len(self.model.task.labels)
+            )
+            self.class_weights = torch.tensor(weights, device=self.device)
         self.position = Position(data=_checksum(self.train_batches, self.dev_batches))
         self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # this epoch's loss and correct
         self._seed_noise()
@@ -113,15 +125,24 @@ class Run:
         self.sums.zero_()
 
     @torch.no_grad()
-    def evaluate(self) -> tuple[float, float]:
-        """Loss and accuracy on the dev split."""
+    def evaluate(self) -> tuple[float, float, float | None]:
+        """Loss, accuracy and, where classes are counted, macro-F1 on the dev split."""
         model = self.kept.eval()
         sums = torch.zeros_like(self.sums)
+        labels = model.task.labels
+        counts = torch.zeros(len(labels) ** 2 if self.counts_classes else 0, device=self.device)
         for batch in self.dev_batches.epoch(0, device=self.device):
             with self.autocast():
                 logits = model(batch.ids, batch.key_padding_mask, batch.gold_merges)
             add_up(sums, batch, class_losses(logits, batch.labels), logits)
-        return self.means(sums, len(self.dev_batches.examples))
+            if self.counts_classes:
+                places = batch.labels * len(labels) + predicted_classes(logits)
+                counts.index_add_(0, places, batch.counted.to(counts.dtype))
+        loss, accuracy = self.means(sums, len(self.dev_batches.examples))
+        if not self.counts_classes:
+            return loss, accuracy, None
+        table = self.accelerator.reduce(counts, "sum").unflatten(0, (len(labels), -1)).long().tolist()
+        return loss, accuracy, Confusion(labels, table).macro_f1
 
     def means(self, sums: Tensor, examples: int) -> tuple[float, float]:
         """Loss and accuracy from the sums of all processes."""
@@ -178,6 +199,14 @@ class Run:
         """Every process drops and draws on its own."""
         place = (self.settings.seed, self.accelerator.process_index, self.position.total_steps)
         torch.manual_seed(int.from_bytes(hashlib.sha256(repr(place).encode()).digest()[:8], "little") >> 1)
+
+
+def choose_selection(settings: TrainingSettings, train: Sequence[Example]) -> TrainingSettings:
+    """`auto` decided by the training rows."""
+    if settings.selection != "auto":
+        return settings
+    uneven = settings.class_weights == "balanced" or largest_share(train)[1] > IMBALANCED
+    return replace(settings, selection="macro_f1" if uneven else "loss")
 
 
 def add_up(sums: Tensor, batch: Batch, losses: Tensor, logits: Tensor) -> None:

@@ -63,6 +63,11 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def pictures(self) -> tuple[Path, Path]:
+        """Of a run on a user's own data: its learning curve, which label is taken for which."""
+        return self.path / "learning-curve.png", self.path / "confusion.png"
+
+    @property
     def begun(self) -> bool:
         return self.recipe_file.is_file()
 
@@ -107,7 +112,7 @@ class RunFolder:
             for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard):
                 if folder.exists():
                     shutil.rmtree(folder)
-            for file in (self.metrics_file, self.data_file, self.failure_file):
+            for file in (self.metrics_file, self.data_file, self.failure_file, *self.pictures):
                 file.unlink(missing_ok=True)
         except OSError as error:
             raise BeamtreeError(f"cannot empty {self.path}: {error.strerror or error}") from error

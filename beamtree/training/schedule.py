@@ -31,8 +31,10 @@ class Schedule:
             self.optimizer, mode="max", factor=0.5, patience=self.settings.plateau_patience, threshold=1e-4
         )
 
-    def score(self, loss: float, accuracy: float) -> float:
-        """Higher is better: accuracy in percent, or minus the loss."""
+    def score(self, loss: float, accuracy: float, macro_f1: float | None = None) -> float:
+        """Higher is better: accuracy or macro-F1 in percent, or minus the loss."""
+        if self.settings.selection == "macro_f1" and macro_f1 is not None:
+            return 100 * macro_f1
         return -loss if self.settings.selection == "loss" else 100 * accuracy
 
     def judge(self, score: float) -> bool:

@@ -55,7 +55,8 @@ def lines(tmp_path: Path) -> Path:
 def test_eval_prints_a_table_of_splits_in_the_papers_order(models: Path, data: Path) -> None:
     output = call("eval", models / "trees", "--data", data).output
     assert output.index("near-iid") < output.index("200-300")
-    for word in ("accuracy %", "95 % interval", "loss", "F1 %", "exact %", "by length", "by depth"):
+    words = ("accuracy %", "95 %", "interval", "loss", "bracketing", "F1 %", "exact", "by length", "by depth")
+    for word in words:
         assert word in output
     assert max(map(len, output.splitlines())) <= 80
 

@@ -96,7 +96,7 @@ def test_changes_come_on_top_in_order() -> None:
         ("training=5", "training must be a section [training], got 5"),
         (
             "training.selection=f1",
-            "training.selection must be one of loss, accuracy, got 'f1'",
+            "training.selection must be one of loss, accuracy, macro_f1, auto, got 'f1'",
         ),
         ("model.d_model=0", "model.d_model must be at least 1, got 0"),
     ],

@@ -1,0 +1,82 @@
+"""How a classifier does label by label: precision, recall and F1 of each, their mean, who is taken for whom.
+
+Where one label has most of the rows, accuracy tells little: always naming that label is nearly as right.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from beamtree.data.task import Example
+
+IMBALANCED = 0.7  # a label with a larger share of the rows
+
+
+class ClassScore(NamedTuple):
+    label: str
+    examples: int  # that have this label
+    predicted: int  # that are given it
+    precision: float  # 0 where it is never given
+    recall: float  # 0 where no example has it
+    f1: float
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """counts[gold][predicted], both in the order of the labels."""
+
+    labels: tuple[str, ...]
+    counts: Sequence[Sequence[int]]
+
+    @property
+    def examples(self) -> int:
+        return sum(map(sum, self.counts))
+
+    @property
+    def accuracy(self) -> float:
+        return sum(row[i] for i, row in enumerate(self.counts)) / max(1, self.examples)
+
+    @property
+    def scores(self) -> list[ClassScore]:
+        found = []
+        for i, (label, row) in enumerate(zip(self.labels, self.counts, strict=True)):
+            right, has, given = row[i], sum(row), sum(other[i] for other in self.counts)
+            precision, recall = right / max(1, given), right / max(1, has)
+            found.append(ClassScore(label, has, given, precision, recall, 2 * right / max(1, has + given)))
+        return found
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 of the labels that some example has or is given."""
+        counted = [score.f1 for score in self.scores if score.examples or score.predicted]
+        return sum(counted) / max(1, len(counted))
+
+    @property
+    def majority(self) -> tuple[str, float]:
+        """The most frequent label and its share: the accuracy of always naming it."""
+        most = max(self.scores, key=lambda score: score.examples)
+        return most.label, most.examples / max(1, self.examples)
+
+    def to_dict(self) -> dict[str, Any]:
+        label, share = self.majority
+        return {
+            "macro_f1": self.macro_f1,
+            "majority": {"label": label, "accuracy": share},
+            "classes": [score._asdict() for score in self.scores],
+            "confusion": [list(row) for row in self.counts],
+        }
+
+
+def largest_share(examples: Iterable[Example]) -> tuple[str, float]:
+    """The most frequent label of some examples, and its share."""
+    counted = Counter(example.label for example in examples)
+    label, count = max(counted.items(), key=lambda item: item[1])
+    return label, count / counted.total()
+
+
+def balanced_weights(labels: Sequence[int], classes: int) -> list[float]:
+    """A weight for each class, with which all have the same part in the loss and a row's mean weight is 1."""
+    counted = Counter(labels)
+    present = len(counted)
+    return [len(labels) / (present * counted[i]) if counted[i] else 0.0 for i in range(classes)]

@@ -1,0 +1,67 @@
+"""Figures label by label, weights of labels, and what decides which epoch is best."""
+
+import pytest
+from small_runs import run_in, small_recipe
+
+from beamtree.data.task import Example
+from beamtree.training.classes import Confusion, balanced_weights, largest_share
+from beamtree.training.run import choose_selection
+
+UNEVEN = Confusion(("neg", "pos"), [[90, 0], [10, 0]])  # always the first
+MIXED = Confusion(("a", "b", "c", "never"), [[3, 1, 0, 0], [2, 4, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]])
+
+
+def test_naming_one_label_is_right_often_and_has_half_the_macro_f1() -> None:
+    assert UNEVEN.accuracy == 0.9
+    assert UNEVEN.majority == ("neg", 0.9)
+    assert UNEVEN.macro_f1 == pytest.approx((2 * 90 / 190) / 2)
+
+
+def test_precision_recall_and_f1_are_those_of_the_books() -> None:
+    a, b, c, never = MIXED.scores
+    assert (a.precision, a.recall) == (3 / 5, 3 / 4)
+    assert a.f1 == pytest.approx(2 * a.precision * a.recall / (a.precision + a.recall))
+    assert (b.examples, b.predicted, c.precision, c.recall) == (6, 6, 1.0, 0.5)
+    assert never[1:] == (0, 0, 0.0, 0.0, 0.0)
+    assert MIXED.macro_f1 == pytest.approx(
+        (a.f1 + b.f1 + c.f1) / 3
+    )  # a label that is nowhere counts for nothing
+    assert MIXED.to_dict()["confusion"][1] == [2, 4, 0, 0]
+
+
+def test_balanced_weights_give_every_label_the_same_part() -> None:
+    labels = [0] * 6 + [1] * 2 + [3] * 1
+    weights = balanced_weights(labels, 4)
+    assert weights == pytest.approx([0.5, 1.5, 0.0, 3.0])
+    assert sum(weights[label] for label in labels) == pytest.approx(len(labels))
+
+
+@pytest.mark.parametrize(
+    ("selection", "weights", "common", "chosen"),
+    [
+        ("auto", "none", 6, "loss"),
+        ("auto", "none", 9, "macro_f1"),
+        ("auto", "balanced", 5, "macro_f1"),
+        ("loss", "balanced", 9, "loss"),
+        ("accuracy", "none", 9, "accuracy"),
+    ],
+)
+def test_macro_f1_decides_by_itself_only_where_labels_are_uneven(
+    selection: str, weights: str, common: int, chosen: str
+) -> None:
+    rows = [Example((("x",),), "a")] * common + [Example((("x",),), "b")] * (10 - common)
+    assert largest_share(rows)[1] == max(common, 10 - common) / 10
+    settings = small_recipe(training={"selection": selection, "class_weights": weights}).training
+    assert choose_selection(settings, rows).selection == chosen
+
+
+def test_a_run_is_selected_by_macro_f1_and_learns_otherwise_with_weights(tmp_path) -> None:
+    plain = run_in(tmp_path / "plain", small_recipe(training={"selection": "macro_f1"}))
+    weights = {"selection": "macro_f1", "class_weights": "balanced"}
+    weighted = run_in(tmp_path / "weighted", small_recipe(training=weights))
+    best = [record for record in plain.history if record["best"]][-1]
+    assert best["dev_macro_f1"] >= max(record["dev_macro_f1"] for record in plain.history) - 1e-4
+    assert plain.history[0]["train_loss"] != weighted.history[0]["train_loss"]
+    usual = run_in(tmp_path / "usual", small_recipe())
+    assert "dev_macro_f1" not in usual.history[0]
+    assert usual.history[0]["train_loss"] == plain.history[0]["train_loss"]
