@@ -1,7 +1,7 @@
 """`beamtree eval MODEL --data …`: accuracy, loss and trees by split, length, depth; tables, JSON, plots."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,8 @@ from beamtree.printable import printable, write_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from beamtree.data.task import Task
+    from beamtree.data.task import Example, Task
+    from beamtree.training.baseline import Company
     from beamtree.training.evaluate import SplitResult, Tally
 
 
@@ -45,6 +46,14 @@ def evaluate(
             "eval-merged.json with --merge-equal-trees. Results already saved for other splits are kept.",
         ),
     ] = False,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines/--no-baselines",
+            help="For a run on your own data: measure simpler classifiers on the same rows too, trained on "
+            "the same training rows.",
+        ),
+    ] = True,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -78,12 +87,13 @@ def evaluate(
 
     from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
     from beamtree.classifier.model import find_model, load_model
-    from beamtree.cli.class_figures import class_tables
+    from beamtree.cli.class_figures import class_tables, company_parts
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows
     from beamtree.files.atomic import replace_file
     from beamtree.paper.plots import draw_confusion, require_matplotlib
     from beamtree.saving.folder import hash_weights
+    from beamtree.training.baseline import Competitor
     from beamtree.training.evaluate import evaluate as run_evaluation
     from beamtree.training.evaluate import find_sources
     from beamtree.training.recipe import load_recipe
@@ -114,15 +124,21 @@ def evaluate(
     choice = load_recipe(recipe_file.resolve()).task.bad_rows if recipe_file.is_file() else "refuse"
     rows = BadRows.chosen(bad_rows or choice)
     sources = find_sources(task, paths, split or (), rows)
-    results = []
+    results: list[SplitResult] = []
+    company = _company(Path(model), task.labels) if baselines and task.own is not None else None
+    beside: dict[str, list[Competitor]] = {}
     with count_up("examples") as bar:
         for source in sources:
             row = bar.add_task(printable(source.name), total=None)
+            examples: Iterable[Example] = source.read()
+            if company is not None:
+                examples = list(examples)
+                beside[source.name] = company.on(examples)
             results.append(
                 run_evaluation(
                     classifier,
                     source.name,
-                    source.read(),
+                    examples,
                     batch_tokens=batch_tokens,
                     advance=lambda done, total, row=row: bar.update(row, completed=done, total=total),  # type: ignore[misc]
                 )
@@ -142,7 +158,18 @@ def evaluate(
         "weights": weights,
         "device": place.type,
         "command": _command(model, paths, split or (), beam, merged, device),
-        "splits": [{**result.to_dict(), "description": task.splits.get(result.name)} for result in results],
+        "splits": [
+            {
+                **result.to_dict(),
+                **(
+                    {"baselines": [one.to_dict() for one in beside[result.name]]}
+                    if result.name in beside
+                    else {}
+                ),
+                "description": task.splits.get(result.name),
+            }
+            for result in results
+        ],
     }
     if save:
         file = Path(model, f"eval{'' if beam is None else f'-beam{beam}'}{'-merged' if merged else ''}.json")
@@ -154,9 +181,14 @@ def evaluate(
     else:
         console = Console()
         for result in results:
-            for part in () if result.confusion is None else class_tables(result.confusion, result.name):
-                console.print()
-                console.print(part)
+            if result.confusion is not None:
+                parts = [*class_tables(result.confusion, result.name)]
+                if company is not None:
+                    this = Competitor(classifier.settings.encoder, result.confusion)
+                    parts += company_parts(this, beside[result.name], result.name, company.missing)
+                for part in parts:
+                    console.print()
+                    console.print(part)
         for table in _tables(classifier.settings.encoder, task, results):
             console.print()
             console.print(table)
@@ -167,6 +199,18 @@ def evaluate(
             if result.confusion is not None:
                 file = plot / f"confusion-{result.name.replace('/', '-')}.png"
                 say(f"wrote {draw_confusion(result.confusion, file)}")
+
+
+def _company(run: Path, labels: Sequence[str]) -> "Company | None":
+    """What stands beside a model of a user's own data, where its run folder tells what it was trained on."""
+    from beamtree.training.baseline import Company, training_rows
+    from beamtree.training.recipe import load_recipe
+    from beamtree.training.run_folder import RunFolder
+
+    train = training_rows(RunFolder(run))
+    if not train:
+        return None
+    return Company(train, labels, load_recipe(RunFolder(run).recipe_file.resolve()).training)
 
 
 def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:

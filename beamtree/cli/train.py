@@ -14,7 +14,7 @@ from beamtree.files.bounded import is_file, is_folder
 if TYPE_CHECKING:
     from beamtree.training.display import Display
     from beamtree.training.examples import LearningData
-    from beamtree.training.recipe import TrainingSettings
+    from beamtree.training.recipe import Recipe, TrainingSettings
     from beamtree.training.run_folder import RunFolder
 
 
@@ -143,7 +143,7 @@ def train(
             f"{best['dev_accuracy']:.2%}{macro}, in {folder.best}"
         )
         if found.task.own is not None and accelerator.is_main_process:
-            _show_classes(folder, found, outcome.history, display)
+            _show_classes(settings, folder, found, outcome.history, display)
     else:
         command = shlex.join(["beamtree", "train", "--resume", str(folder.path)])
         display.say(f"{outcome.reason}; continue with: {command}")
@@ -173,19 +173,27 @@ def _say_if_imbalanced(
 
 
 def _show_classes(
-    folder: "RunFolder", found: "LearningData", history: Sequence[Mapping[str, Any]], display: "Display"
+    recipe: "Recipe",
+    folder: "RunFolder",
+    found: "LearningData",
+    history: Sequence[Mapping[str, Any]],
+    display: "Display",
 ) -> None:
-    """How the kept model does on dev, label by label."""
+    """How the kept model does on dev, label by label, and beside simpler ones."""
     from beamtree.classifier.inference import choose_device
     from beamtree.classifier.model import load_model
-    from beamtree.cli.class_figures import class_tables, draw_run
+    from beamtree.cli.class_figures import class_tables, company_parts, draw_run
+    from beamtree.training.baseline import Company, Competitor
     from beamtree.training.evaluate import evaluate
 
     model = load_model(folder.best, device=choose_device("auto"))
     confusion = evaluate(model, "dev", found.dev).confusion
     if confusion is None:
         return
-    for part in class_tables(confusion, "dev"):
+    seconds = sum(record["seconds"] for record in history)
+    company = Company(found.train, found.task.labels, recipe.training)
+    this, others = Competitor(recipe.model.encoder, confusion, seconds), company.on(found.dev)
+    for part in (*class_tables(confusion, "dev"), *company_parts(this, others, "dev", company.missing)):
         display.console.print()
         display.console.print(part)
     for path in draw_run(folder, history, confusion):

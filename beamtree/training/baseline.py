@@ -1,0 +1,162 @@
+"""What stands beside a model on the same rows: the most frequent label, and TF-IDF with logistic regression.
+
+The second is scikit-learn's, over words and pairs of neighbouring words; its regularisation is chosen by
+cross-validation on the training rows.
+"""
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from beamtree.data.task import BadRows, Example
+from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.training.classes import IMBALANCED, Confusion, largest_share
+from beamtree.training.examples import load_examples
+from beamtree.training.recipe import TrainingSettings, load_recipe
+from beamtree.training.run_folder import RunFolder
+
+TFIDF = "TF-IDF, logistic regression"
+_STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # C, the inverse of the regularisation
+_FOLDS = 5
+_MOST_ROWS = 100_000  # learnt from, so that it takes minutes at most
+_ROWS_TO_CHOOSE = 10_000  # for cross-validation
+_MOST_WEIGHTS = 20_000_000  # labels × features
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """A way to label rows, and how it does on those that a model was measured on."""
+
+    name: str
+    confusion: Confusion
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "accuracy": self.confusion.accuracy, "macro_f1": self.confusion.macro_f1}
+
+
+class Company:
+    """What stands beside a model: fitted to its training rows once, then measured on any."""
+
+    def __init__(self, train: Sequence[Example], labels: Sequence[str], settings: TrainingSettings) -> None:
+        self.train, self.labels = train, tuple(labels)
+        self.most_frequent, share = largest_share(train)
+        self.missing: str | None = None  # what to install for a fuller comparison
+        self.counts: WordCounts | None = None
+        balanced = settings.class_weights == "balanced"
+        try:
+            self.counts = WordCounts(train, balanced=balanced, by_macro_f1=balanced or share > IMBALANCED)
+        except MissingExtraError as error:
+            self.missing = str(error)
+
+    def on(self, tested: Sequence[Example]) -> list[Competitor]:
+        always = [self.most_frequent] * len(tested)
+        found = [Competitor(f"always {self.most_frequent!r}", _confusion(tested, always, self.labels))]
+        if self.counts is not None:
+            given = self.counts.label(tested)
+            found.append(Competitor(TFIDF, _confusion(tested, given, self.labels), self.counts.seconds))
+        return found
+
+
+class WordCounts:
+    """TF-IDF with logistic regression, fitted to training rows."""
+
+    def __init__(
+        self, train: Sequence[Example], *, balanced: bool = False, by_macro_f1: bool = False
+    ) -> None:
+        try:
+            from sklearn.feature_extraction.text import TfidfVectorizer
+            from sklearn.linear_model import LogisticRegression
+        except ImportError as error:
+            raise MissingExtraError(f"the comparison with {TFIDF}", "baseline") from error
+        began = time.monotonic()
+        train = train[:: -(-len(train) // _MOST_ROWS)]
+        gold = [example.label for example in train]
+        self._vectorizer = TfidfVectorizer(
+            analyzer=_word_features,
+            sublinear_tf=True,
+            min_df=2 if len(train) > 1000 else 1,
+            max_features=max(1000, _MOST_WEIGHTS // len(set(gold))),
+        )
+        found = self._vectorizer.fit_transform(train)
+        make = {"max_iter": 1000, "class_weight": "balanced" if balanced else None}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a fold without a rare label, a fit that stops early
+            self.strength = _choose_strength(found, gold, make, "f1_macro" if by_macro_f1 else "accuracy")
+            self._classifier = LogisticRegression(C=self.strength, **make).fit(found, gold)
+        self.rows, self.seconds = len(train), time.monotonic() - began
+
+    def label(self, examples: Sequence[Example]) -> list[str]:
+        given: list[str] = self._classifier.predict(self._vectorizer.transform(examples)).tolist()
+        return given
+
+
+def _choose_strength(found: Any, gold: Sequence[str], make: dict[str, Any], scoring: str) -> float:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+    every = -(-len(gold) // _ROWS_TO_CHOOSE)
+    folds = min(_FOLDS, max(2, min(Counter(gold).values())))
+    search = GridSearchCV(
+        LogisticRegression(**make),
+        {"C": list(_STRENGTHS)},
+        scoring=scoring,
+        cv=StratifiedKFold(folds, shuffle=True, random_state=0),
+    )
+    try:
+        return float(search.fit(found[::every], gold[::every]).best_params_["C"])
+    except ValueError:  # too few rows to be parted
+        return 1.0
+
+
+def _word_features(example: Example) -> Iterator[str]:
+    """Words and pairs of neighbours, of a pair of texts each by its text, and the words that both have."""
+    alone = len(example.sentences) == 1
+    for number, tokens in enumerate(example.sentences, start=1):
+        mark = "" if alone else f"{number}:"
+        yield from (f"{mark}{token}" for token in tokens)
+        yield from (f"{mark}{first} {second}" for first, second in pairwise(tokens))
+    if not alone:
+        yield from (f"both:{token}" for token in set.intersection(*map(set, example.sentences)))
+
+
+def _confusion(tested: Sequence[Example], given: Sequence[str], labels: Sequence[str]) -> Confusion:
+    places = {label: i for i, label in enumerate(labels)}
+    counts = [[0] * len(labels) for _ in labels]
+    for example, label in zip(tested, given, strict=True):
+        counts[places[example.label]][places[label]] += 1
+    return Confusion(tuple(labels), counts)
+
+
+def training_rows(run: RunFolder) -> list[Example]:
+    """The rows that a run on a user's own data was trained on; none where they are gone or changed."""
+    with suppress(BeamtreeError):
+        facts, place = run.read_data_facts(), run.read_data_place()
+        if run.begun and facts is not None and place is not None and "path" in facts:
+            settings = load_recipe(run.recipe_file.resolve()).task
+            _, train, _ = load_examples(settings, place, BadRows.chosen(settings.bad_rows))
+            return train if len(train) == facts["train"]["examples"] else []
+    return []
+
+
+def verdict(model: Competitor, others: Sequence[Competitor], split: str) -> str:
+    """One line that says which is best: by accuracy, or by macro-F1 where labels are uneven."""
+    uneven = model.confusion.majority[1] > IMBALANCED
+    measure = "macro-F1" if uneven else "accuracy"
+
+    def score(competitor: Competitor) -> float:
+        return competitor.confusion.macro_f1 if uneven else competitor.confusion.accuracy
+
+    best = max((model, *others), key=score)
+    next_best = max((one for one in (model, *others) if one is not best), key=score)
+    rival, lead = (next_best, best) if best is model else (model, best)
+    points = 100 * (score(lead) - score(rival))
+    return (
+        f"best on {split} by {measure}: {best.name} with {score(best):.1%}, {points:.1f} points above "
+        f"{rival.name} ({score(rival):.1%}; {model.confusion.examples:,} rows)"
+    )
