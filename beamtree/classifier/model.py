@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.nn.embedding import create_embedding
 from beamtree.nn.heads import ClassifierHead, class_probabilities, pair_features
 from beamtree.printable import code
+from beamtree.pytorch.tracing import is_exporting
 from beamtree.saving.folder import (
     CONFIG,
     VOCABULARY,
@@ -43,6 +44,8 @@ from beamtree.saving.pretrained import HubMixin
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.by_name import create_encoder, pair_encoder_names
 
+Item = TypeVar("Item")
+
 _KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
 PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
@@ -56,6 +59,16 @@ class ModelSettings:
     )
     project_tokens: bool = setting(False, "a learnt linear map to d_model after the embedding")
     classifier_hidden: int = setting(128, "hidden features of the classifier", least=1, most=65536)
+    readout: str = setting(
+        "root",
+        "what the classifier reads: root of the trees; or pooled: mean and maximum of all token vectors "
+        "beside it",
+        choices=("root", "pooled"),
+    )
+    tree_tokens: int = setting(
+        0, "of a longer text the trees are over its first and last tokens, so many in all; 0: all", least=0
+    )
+    word_dropout: float = setting(0.0, "share of words read as unknown in training", least=0, most=0.99)
     input_dropout: float = setting(0.1, "on token vectors", least=0, most=0.99)
     dropout: float = setting(0.1, "inside the encoder", least=0, most=0.99)
     output_dropout: float = setting(0.1, "around the classifier's first layer", least=0, most=0.99)
@@ -86,6 +99,7 @@ class TreeClassifier(HubMixin, nn.Module):
             settings.embedding_size,
             projected_to=d if settings.project_tokens else None,
             dropout=settings.input_dropout,
+            word_dropout=settings.word_dropout,
         )
         self.meets = settings.encoder in pair_encoder_names()  # both sentences give one vector
         if self.meets and task.sentences != 2:
@@ -104,7 +118,13 @@ class TreeClassifier(HubMixin, nn.Module):
             raise BeamtreeError(
                 f"the encoder {settings.encoder!r} follows gold trees, task {task.name!r} has none"
             )
-        features = d if task.sentences == 1 or self.meets else 4 * d
+        if (self.meets or self.needs_merges) and (settings.readout != "root" or settings.tree_tokens):
+            reason = "reads pairs" if self.meets else "follows gold trees"
+            raise BeamtreeError(
+                f"the encoder {settings.encoder!r} {reason}: model.readout must be root, model.tree_tokens 0"
+            )
+        features = d + (0 if settings.readout == "root" else 2 * embedding.output_size)
+        features *= 1 if task.sentences == 1 or self.meets else 4
         self.head = ClassifierHead(
             features, settings.classifier_hidden, len(task.labels), dropout=settings.output_dropout
         )
@@ -137,11 +157,43 @@ class TreeClassifier(HubMixin, nn.Module):
             found = self.encoder(*x.chunk(2), *key_padding_mask.chunk(2), **trees_too)
         else:
             merges = {"merges": gold_merges} if self.needs_merges else {}
-            found = self.encoder(x, key_padding_mask=key_padding_mask, **trees_too, **merges)
+            seen, seen_padding = self.part_for_trees(x, key_padding_mask)
+            found = self.encoder(seen, key_padding_mask=seen_padding, **trees_too, **merges)
         root, trees = found if need_trees else (found, None)  # (S·B, d), of pairs that meet (B, d)
-        apart = self.task.sentences == 2 and not self.meets
-        logits = self.head(pair_features(*root.unflatten(0, (2, -1))) if apart else root)
+        logits = self.classify(root, x, key_padding_mask)
         return (logits, trees) if need_trees else logits
+
+    def part_for_trees(self, x: Tensor, key_padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The token vectors that trees are over, and their padding: all, or the first and the last ones."""
+        most = self.settings.tree_tokens
+        if not most or (not is_exporting() and x.shape[1] <= most):
+            return x, key_padding_mask
+        lengths = (~key_padding_mask).sum(1, keepdim=True)  # (B, 1)
+        place = torch.arange(most, device=x.device)
+        skipped = (lengths - most).clamp(min=0) * (place >= _in_front(most))  # (B, most)
+        where = (place + skipped).clamp(max=x.shape[1] - 1)
+        part = x.gather(1, where.unsqueeze(-1).expand(-1, -1, x.shape[2]))
+        padding = place >= lengths
+        return part.masked_fill(padding.unsqueeze(-1), 0.0), padding
+
+    def in_trees(self, tokens: Sequence[Item]) -> tuple[Item, ...]:
+        """The tokens of a sentence that its trees are over, or what else there is one of a token."""
+        most = self.settings.tree_tokens
+        if not most or len(tokens) <= most:
+            return tuple(tokens)
+        front = _in_front(most)
+        return (*tokens[:front], *tokens[len(tokens) - most + front :])
+
+    def classify(self, root: Tensor, x: Tensor, key_padding_mask: Tensor) -> Tensor:
+        """Logits from roots (S·B, d), or (B, d) of pairs that meet, and from token vectors (S·B, n, e)."""
+        read = root
+        if self.settings.readout == "pooled":
+            padding = key_padding_mask.unsqueeze(-1)
+            mean = x.masked_fill(padding, 0.0).sum(1) / (~padding).sum(1)
+            read = torch.cat((root, mean, x.masked_fill(padding, -torch.inf).amax(1)), -1)
+        apart = self.task.sentences == 2 and not self.meets
+        logits: Tensor = self.head(pair_features(*read.unflatten(0, (2, -1))) if apart else read)
+        return logits
 
     def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
         """Examples as this model reads them, gold trees included if it needs them."""
@@ -177,9 +229,9 @@ class TreeClassifier(HubMixin, nn.Module):
                 found[row] = Prediction(best, by_label[best], by_label, own)
         return [found[row] for row in range(len(examples))]
 
-    @staticmethod
-    def _trees_of(example: Example, trees: BeamTrees) -> tuple[BeamTrees, ...]:
-        return tuple(trees[s].named([list(tokens)]) for s, tokens in enumerate(example.sentences))
+    def _trees_of(self, example: Example, trees: BeamTrees) -> tuple[BeamTrees, ...]:
+        names = map(self.in_trees, example.sentences)
+        return tuple(trees[s].named([list(tokens)]) for s, tokens in enumerate(names))
 
     def _save_folder(self, folder: Path) -> None:
         save_model(self, folder, self.notes)
@@ -229,6 +281,11 @@ class TreeClassifier(HubMixin, nn.Module):
             raise UnreadableTextError(f"texts[{i}]: {error}", getattr(error, "token", None)) from error
 
 
+def _in_front(most: int) -> int:
+    """How many of the tokens that trees are over come from a text's beginning."""
+    return most - most // 2
+
+
 def create_model(settings: ModelSettings, task: Task, words: Words | None = None) -> TreeClassifier:
     """A fresh model for a task; `words` are those counted in its text, if it is one on language."""
     check_model(settings, task, words)
@@ -261,7 +318,7 @@ def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None
     if model.words.vectors is not None:
         content["vectors"] = model.words.describe_vectors()
     write_config(folder, content)
-    model.vocabulary.save(folder / VOCABULARY)
+    model.words.own.save(folder / VOCABULARY)
     save_tensors(folder / WEIGHTS, model.state_dict(), notes or {})
 
 

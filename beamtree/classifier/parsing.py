@@ -160,7 +160,7 @@ def _predict(
                 ()
                 if found is None
                 else tuple(
-                    SentenceTrees(tokens, found, s * len(rows) + b)
+                    SentenceTrees(model.in_trees(tokens), found, s * len(rows) + b)
                     for s, tokens in enumerate(examples[row].sentences)
                 )
             )

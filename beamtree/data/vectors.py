@@ -1,12 +1,16 @@
-"""Ready-made word vectors: GloVe text files, plain or in a .zip, or a .npy array with a list of its words."""
+"""Ready-made word vectors: GloVe text files, plain or in a .zip, or a .npy array with a list of its words;
+and those that come with the package, 8 bits a number with a scale for every word.
+"""
 
+import hashlib
 import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
@@ -17,6 +21,10 @@ from numpy.typing import NDArray
 
 from beamtree.errors import BeamtreeError, first_line
 from beamtree.files.lines import COMPRESSIONS, OPENERS, read_lines, refuse_if_it_swells, split_lines
+
+SHIPPED = "glove-6b-100d"  # what comes with the package, by the name that recipes and models give it
+SHIPPED_FILE = Path(__file__).resolve().parent / "glove" / f"{SHIPPED}.npz"
+SHIPPED_SHA256 = "d3857827a020c3bcca6e36fb2f8e3f303bad8ae7bb6531e662cf7f45d07659a0"  # of its content
 
 _KINDS = (".npy", ".zip", ".txt")
 _LARGEST_TABLE = 4 << 30  # bytes
@@ -33,6 +41,48 @@ class WordVectors:
     name: str
     words: tuple[str, ...]
     table: NDArray[Any]  # (words, width) float16 or float32, as stored
+
+
+@dataclass(frozen=True)
+class ShippedVectors:
+    """Every vector of the package's file: `numbers[i] * scales[i]` is that of `words[i]`."""
+
+    words: tuple[str, ...]  # the most frequent first
+    numbers: NDArray[np.int8]  # (words, width)
+    scales: NDArray[np.float32]  # (words,)
+
+    def deviation(self) -> float:
+        """The standard deviation of all numbers of all vectors."""
+        return float((self.numbers * self.scales[:, None]).std())
+
+
+@cache
+def read_shipped() -> ShippedVectors:
+    """The vectors that come with the package, read once."""
+    with np.load(SHIPPED_FILE, allow_pickle=False) as arrays:
+        words = arrays["words"].tobytes().decode().split("\n")
+        return ShippedVectors(tuple(words), arrays["numbers"], arrays["scales"].astype(np.float32))
+
+
+def write_shipped(path: Path, words: Sequence[str], table: NDArray[np.float32]) -> None:
+    """Write vectors as the package has them; the same content gives the same bytes."""
+    scales = (np.abs(table).max(1) / 127).astype(np.float16)
+    numbers = np.rint(table / scales.astype(np.float32)[:, None]).clip(-127, 127).astype(np.int8)
+    listed = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, array in (("words", listed), ("scales", scales), ("numbers", numbers)):
+            content = io.BytesIO()
+            np.lib.format.write_array(content, array, version=(1, 0), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), content.getvalue(), zipfile.ZIP_DEFLATED)
+
+
+def checksum_of(path: Path) -> str:
+    """SHA-256 of the arrays in a file of `write_shipped`, whoever packed them."""
+    digest = hashlib.sha256()
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in ("words", "scales", "numbers"):
+            digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def find_vectors(folder: Path) -> Path | None:

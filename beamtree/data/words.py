@@ -1,19 +1,32 @@
-"""The words that a model knows: counted in text by the task's rule, those with a ready-made vector first.
+"""The words that a model knows, in the order of their numbers, and where each has its vector from.
 
-A word without a vector shares that of the unknown word, unless it is frequent and rows are learnt for such.
+1. Words whose ready-made vectors, from a user's file, stay as they are: rows among the model's weights.
+2. Words that learn: some begin with a ready-made vector (they are tuned), some at random.
+3. Words of the vectors that come with the package, seen in training or not: 8 bits a number, read from the
+   package and not among the weights, so that a small model stays small.
+
+A word of none of these shares the vector of the unknown word.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from beamtree.data.task import REFUSE, BadRows, CountRule, Example, Task
-from beamtree.data.vectors import read_vectors
+from beamtree.data.vectors import (
+    SHIPPED,
+    SHIPPED_FILE,
+    SHIPPED_SHA256,
+    ShippedVectors,
+    read_shipped,
+    read_vectors,
+)
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import shown
@@ -25,32 +38,67 @@ _FREQUENT = 5
 
 
 @dataclass(frozen=True)
+class ShippedRows:
+    """Vectors of the package's file: `numbers[i] * scales[i]`, of the last words of a vocabulary."""
+
+    numbers: Tensor  # (words, width) int8
+    scales: Tensor  # (words,) float32, `factor` included
+    factor: float = 1.0  # by which all vectors of the file are multiplied
+
+    @classmethod
+    def choose(cls, file: ShippedVectors, rows: Sequence[int], factor: float) -> "ShippedRows":
+        return cls(
+            torch.from_numpy(file.numbers[list(rows)]),
+            torch.from_numpy(file.scales[list(rows)] * np.float32(factor)),
+            factor,
+        )
+
+
+@dataclass(frozen=True)
 class Words:
-    """A vocabulary; its first words have the vectors of `vectors`, the others a row to learn."""
+    """A vocabulary and its vectors: `vectors` of its first words, rows to learn, `shipped` of its last."""
 
     vocabulary: Vocabulary
-    vectors: Tensor | None = None  # (words with a vector, width) float16 or float32; None: all is learnt
+    vectors: Tensor | None = None  # (fixed words, width) float16 or float32; None: all is learnt
     source: str | None = None  # where the vectors are from
     unknown: dict[str, float] = field(default_factory=dict)  # split -> share of running words
+    starts: Tensor | None = None  # (tuned words, width) float32: where the first rows to learn begin
+    shipped: ShippedRows | None = None
 
     @property
     def learnt(self) -> int:
         """How many words have a row to learn."""
-        return len(self.vocabulary.tokens) - (0 if self.vectors is None else len(self.vectors))
+        fixed = 0 if self.vectors is None else len(self.vectors)
+        return len(self.vocabulary.tokens) - fixed - self.from_package
+
+    @property
+    def from_package(self) -> int:
+        """How many words have their vector in the package alone."""
+        return 0 if self.shipped is None else len(self.shipped.numbers)
+
+    @property
+    def own(self) -> Vocabulary:
+        """The words that a model folder has to list: all but those of the package."""
+        tokens = self.vocabulary.tokens
+        return Vocabulary(tokens[: len(tokens) - self.from_package]) if self.from_package else self.vocabulary
 
     def describe_vectors(self) -> dict[str, Any] | None:
-        """What a model's config says of its ready-made vectors, which are among the weights."""
+        """What a model's config says of its ready-made vectors."""
         if self.vectors is None:
             return None
         count, width = self.vectors.shape
         dtype = str(self.vectors.dtype).removeprefix("torch.")
-        return {"words": count, "width": width, "dtype": dtype, "source": self.source}
+        told = {"words": count, "width": width, "dtype": dtype, "source": self.source}
+        if self.shipped is not None:
+            told["shipped"] = {"name": SHIPPED, "sha256": SHIPPED_SHA256, "factor": self.shipped.factor}
+        return told
 
     def facts(self) -> dict[str, Any]:
         """What a report should say about them, as JSON."""
         return {
             "words": len(self.vocabulary.tokens),
             "learnt": self.learnt,
+            **({} if self.starts is None else {"tuned": len(self.starts)}),
             "vectors": self.source,
             "width": None if self.vectors is None else self.vectors.shape[1],
             "unknown": self.unknown,
@@ -62,23 +110,54 @@ class Words:
         known = f"{len(self.vocabulary.tokens):,} words"
         if self.vectors is None:
             return f"{known}, no word vectors: all are learnt; unknown are {shares}"
-        count, width = self.vectors.shape
-        own = f", {self.learnt:,} frequent words without one learn theirs" if self.learnt else ""
-        fixed = f"{count:,} with vectors of {self.source} ({width} wide, fixed)"
-        return f"{known}: {fixed}{own}; unknown are {shares}"
+        tuned = 0 if self.starts is None else len(self.starts)
+        count, missing = len(self.vectors) + self.from_package, self.learnt - tuned
+        own = f", {missing:,} frequent words without one learn theirs" if missing else ""
+        kept = f"{tuned:,} seen in training are tuned, {count:,} fixed" if tuned else "fixed"
+        have = f"{count + tuned:,} with vectors of {self.source} ({self.vectors.shape[1]} wide, {kept})"
+        return f"{known}: {have}{own}; unknown are {shares}"
 
 
 def saved_words(vocabulary: Vocabulary, vectors: Any) -> Words:
-    """The words of a model folder; its vectors are zeros of the shape that the config says."""
+    """The words of a model folder; vectors among its weights are zeros of the shape that the config says."""
     match vectors:
         case None:
             return Words(vocabulary)
         case {"words": count, "width": width, "dtype": "float16" | "float32" as dtype} if (
-            type(count) is type(width) is int and 0 < count <= len(vocabulary.tokens) and 0 < width <= 65536
+            type(count) is type(width) is int and 0 <= count <= len(vocabulary.tokens) and 0 < width <= 65536
         ):
             table = torch.zeros(count, width, dtype=getattr(torch, dtype))
-            return Words(vocabulary, table, vectors.get("source"))
+            if "shipped" in vectors:
+                return _with_package(Words(vocabulary, table, vectors.get("source")), vectors["shipped"])
+            if count:
+                return Words(vocabulary, table, vectors.get("source"))
     raise BeamtreeError(f"vectors must have words, width and dtype, got {shown(vectors)}")
+
+
+def _with_package(words: Words, shipped: Any) -> Words:
+    """The words of a model folder, and those of the package that it was made with."""
+    match shipped:
+        case {"name": str(name), "sha256": str(checksum), "factor": float(factor)} if 0 < factor < 1e6:
+            if (name, checksum) != (SHIPPED, SHIPPED_SHA256):
+                raise BeamtreeError(
+                    f"the model reads the word vectors {shown(name)} ({checksum[:12]}) of another version of "
+                    f"beamtree; this one has {SHIPPED} ({SHIPPED_SHA256[:12]})"
+                )
+            file = read_shipped()
+            assert words.vectors is not None
+            if file.numbers.shape[1] != words.vectors.shape[1]:
+                raise BeamtreeError(
+                    f"{SHIPPED} is {file.numbers.shape[1]} wide, not {words.vectors.shape[1]}"
+                )
+            return _add_shipped(words, file, factor)
+    raise BeamtreeError(f"vectors.shipped must have name, sha256 and factor, got {shown(shipped)}")
+
+
+def _add_shipped(words: Words, file: ShippedVectors, factor: float) -> Words:
+    """All words of the package that are not among those already, in the file's order."""
+    rows = [row for row, word in enumerate(file.words) if word not in words.vocabulary]
+    tokens = (*words.vocabulary.tokens, *(file.words[row] for row in rows))
+    return replace(words, vocabulary=Vocabulary(tokens), shipped=ShippedRows.choose(file, rows, factor))
 
 
 def count_words(examples: Iterable[Example]) -> Counter[str]:
@@ -89,37 +168,81 @@ def count_words(examples: Iterable[Example]) -> Counter[str]:
     return counts
 
 
+@dataclass(frozen=True)
+class VectorUse:
+    """How ready-made vectors are used."""
+
+    # Words without a vector seen so often in training get a row to learn; 0: none do;
+    # None: 5 for vectors that lack even `a` and `i` and for those of the package, else none.
+    learn_missing: int | None = None
+    every: bool = False  # a word of the data keeps its vector however rare it is
+    tuned: bool = False  # those of the words seen in training learn
+    unit: bool = False  # scaled so that their numbers have a standard deviation of one
+
+
+AS_THEY_ARE = VectorUse()
+
+
 def choose_words(
     rule: CountRule,
     seen: Counter[str],
     counted: Counter[str],
     vectors: Path | None,
-    *,
-    learn_missing: int | None = None,
+    use: VectorUse = AS_THEY_ARE,
 ) -> Words:
     """The words of a task by its rule: how often they are `seen` in training, and in all `counted` splits.
 
-    Words without a vector that are seen `learn_missing` times in training get a row to learn (0: none do;
-    None: 5 for vectors that lack even `a` and `i`). Without vectors every word of the training split does
-    that the rule admits.
+    Without vectors every word of the training split learns that the rule admits. `SHIPPED_FILE` has vectors
+    for all its words, also for those that are in no split.
     """
     if vectors is None:
         # What is in no training sentence would keep its first, random vector.
         frequent = [word for word, count in seen.most_common(rule.most) if count >= rule.least]
         return Words(Vocabulary(tuple(frequent)))
-    admitted = [word for word, count in counted.most_common() if count >= rule.least]
+    if vectors == SHIPPED_FILE:
+        return _choose_shipped(rule, seen, use)
+    least = 1 if use.every else rule.least
+    admitted = [word for word, count in counted.most_common() if count >= least]
     found = read_vectors(vectors, {*admitted, *_COMMONEST})
     rows = {word: row for row, word in enumerate(found.words)}
+    learn_missing = use.learn_missing
     if learn_missing is None:
         learn_missing = 0 if all(word in rows for word in _COMMONEST) else _FREQUENT
-    fixed = [word for word in admitted if word in rows][: rule.most]
-    if not fixed:
+    have = [word for word in admitted if word in rows][: rule.most]
+    if not have:
         raise BeamtreeError(f"{vectors} has a vector for none of the words of the data")
+    fixed = [word for word in have if not (use.tuned and seen[word])]
+    tuned = [word for word in have if use.tuned and seen[word]]
     without = set(admitted).difference(rows)
     learnt = [word for word, count in seen.most_common() if word in without and count >= learn_missing > 0]
-    learnt = learnt[: rule.most - len(fixed)]
-    table = torch.from_numpy(found.table[[rows[word] for word in fixed]])
-    return Words(Vocabulary((*fixed, *learnt)), table, found.name)
+    learnt = learnt[: rule.most - len(have)]
+    factor = 1 / float(found.table.astype(np.float32).std()) if use.unit else 1.0
+    table, starts = (
+        torch.from_numpy(found.table[[rows[word] for word in some]]) * factor for some in (fixed, tuned)
+    )
+    return Words(
+        Vocabulary((*fixed, *tuned, *learnt)),
+        table,
+        found.name,
+        starts=starts.float() if use.tuned else None,
+    )
+
+
+def _choose_shipped(rule: CountRule, seen: Counter[str], use: VectorUse) -> Words:
+    file = read_shipped()
+    rows = {word: row for row, word in enumerate(file.words)}
+    factor = 1 / file.deviation() if use.unit else 1.0
+    tuned = [word for word, _ in seen.most_common() if use.tuned and word in rows][: rule.most]
+    least = _FREQUENT if use.learn_missing is None else use.learn_missing
+    learnt = [word for word, count in seen.most_common() if word not in rows and count >= least > 0]
+    starts = ShippedRows.choose(file, [rows[word] for word in tuned], factor)
+    own = Words(
+        Vocabulary((*tuned, *learnt[: rule.most - len(tuned)])),
+        torch.zeros(0, file.numbers.shape[1]),
+        SHIPPED,
+        starts=starts.numbers * starts.scales[:, None] if use.tuned else None,
+    )
+    return _add_shipped(own, file, factor)
 
 
 def find_words(
@@ -128,8 +251,8 @@ def find_words(
     train: Sequence[Example],
     dev: Sequence[Example],
     vectors: Path | None,
+    use: VectorUse = AS_THEY_ARE,
     *,
-    learn_missing: int | None = None,
     names: tuple[str, str] = ("train", "dev"),
     bad_rows: BadRows = REFUSE,
 ) -> Words:
@@ -141,13 +264,13 @@ def find_words(
         raise BeamtreeError(f"the words of task {task.name!r} are given, not counted")
     counts = dict(zip(names, map(count_words, (train, dev)), strict=True))
     for split in task.words.counted:
-        if split not in counts and vectors is not None:
+        if split not in counts and vectors not in (None, SHIPPED_FILE):
             counts[split] = count_words(_if_there(task, folder, split, bad_rows))
     seen = counts[names[0]]
     if task.words.seen_in is not None:
         seen = count_words(_if_there(task, folder, task.words.seen_in, bad_rows)) or seen
     counted = sum((counts[split] for split in counts if split in task.words.counted), Counter[str]())
-    words = choose_words(task.words, seen, counted, vectors, learn_missing=learn_missing)
+    words = choose_words(task.words, seen, counted, vectors, use)
     for split, found in counts.items():
         if total := found.total():
             known = sum(count for word, count in found.items() if word in words.vocabulary)

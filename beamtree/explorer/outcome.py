@@ -8,6 +8,7 @@ A pair's score never changes, so n−1 scores of leaves and two for each merge t
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,7 @@ from beamtree.engine.record import (
 from beamtree.engine.search import search
 from beamtree.errors import BeamtreeError
 from beamtree.nn.encoder import BeamTreeEncoder
-from beamtree.nn.heads import class_probabilities, pair_features
+from beamtree.nn.heads import class_probabilities
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.beam_tree_grc import BeamTreeGRC
 
@@ -88,12 +89,15 @@ def run_model(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: i
 def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
     encoder: Any = model.encoder
     device = next(model.parameters()).device
+    encoded = model.encode([Example(sentences, "")], labelled=False).collate(np.arange(1)).to(device)
+    x, padding = model.embedding(encoded.ids), encoded.key_padding_mask
     records = []
-    for tokens in sentences:
-        ids = torch.tensor([model.vocabulary.encode(tokens)], device=device)
-        records.append(record_search(encoder, model.embedding(ids), beam_size or encoder.beam_size))
-    roots = [record.beams.root() for record in records]
-    logits = refuse_unless_finite(model.head(roots[0] if len(roots) == 1 else pair_features(*roots)))
+    for s in range(len(sentences)):
+        own = ~padding[s]
+        part, _ = model.part_for_trees(x[s : s + 1, own], padding[s : s + 1, own])
+        records.append(record_search(encoder, part, beam_size or encoder.beam_size))
+    roots = torch.cat([record.beams.root() for record in records])
+    logits = refuse_unless_finite(model.classify(roots, x, padding))
     trees = [record.beams.trees() for record in records]
     return Outcome(class_probabilities(logits)[0].tolist(), trees, records)
 

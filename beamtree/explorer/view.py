@@ -69,6 +69,7 @@ def _view_prediction(labels: Tokens, probabilities: list[float]) -> dict[str, An
 def _view_sentence(
     model: TreeClassifier, reading: Reading, trees: BeamTrees | None, record: SearchRecord | None
 ) -> dict[str, Any]:
+    reading = Reading(reading.text, model.in_trees(reading.tokens), list(model.in_trees(reading.ranges)))
     gold_merges = model.task.gold_merges
     gold = None if gold_merges is None else BeamTrees.from_merges([gold_merges(reading.tokens)])
     beams = [] if trees is None else _view_beams(reading.tokens, trees, gold, record)

@@ -10,11 +10,11 @@ from beamtree.data.folders import data_folder, vectors_folder
 from beamtree.data.own import NAME as OWN
 from beamtree.data.own import find_split, look_at
 from beamtree.data.task import REFUSE, BadRows, Example, Task, find_task
-from beamtree.data.vectors import find_vectors
-from beamtree.data.words import Words, find_words
+from beamtree.data.vectors import SHIPPED_FILE, find_vectors
+from beamtree.data.words import VectorUse, Words, find_words
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import MissingFileError
-from beamtree.training.recipe import Recipe, SampledSettings, TaskSettings
+from beamtree.training.recipe import Recipe, SampledSettings, TaskSettings, WordSettings
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,16 @@ def load_learning_data(
         more = f" and {len(task.labels) - 20} more" if len(task.labels) > 20 else ""
         say(f"{kind} with {len(task.labels)} labels: {', '.join(task.labels[:20])}{more}")
     if task.words is not None:
-        vectors = _choose_vectors(recipe.words.vectors, given)
+        vectors = _choose_vectors(recipe, given)
         if vectors is None:
-            say(
-                f"no word vectors in {vectors_folder(given)}: all words learn "
-                f"{recipe.model.embedding_size} features of their own"
-            )
+            say(f"no word vectors: all words learn {recipe.model.embedding_size} features of their own")
         words = find_words(
             task,
             data_folder(task.name, given),
             train,
             dev,
             vectors,
-            learn_missing=None if recipe.words.learn_missing < 0 else recipe.words.learn_missing,
+            vector_use(recipe.words),
             names=(settings.train, settings.dev),
             bad_rows=bad_rows,
         )
@@ -80,11 +77,24 @@ def load_learning_data(
     )
 
 
-def _choose_vectors(choice: str, given: Path | None) -> Path | None:
+def vector_use(settings: WordSettings) -> VectorUse:
+    return VectorUse(
+        learn_missing=None if settings.learn_missing < 0 else settings.learn_missing,
+        every=settings.every,
+        tuned=settings.learning_rate > 0,
+        unit=settings.unit_deviation,
+    )
+
+
+def _choose_vectors(recipe: Recipe, given: Path | None) -> Path | None:
+    choice, settings = recipe.words.vectors, recipe.task
     if choice == "none":
         return None
+    if choice == "shipped":
+        return SHIPPED_FILE
     if choice == "auto":
-        return find_vectors(vectors_folder(given))
+        english = settings.name != OWN or settings.own.tokenizer == "words"
+        return find_vectors(vectors_folder(given)) or (SHIPPED_FILE if english else None)
     path = Path(os.path.expanduser(choice))
     found = find_vectors(path) if path.is_dir() else path
     if found is None:

@@ -72,13 +72,22 @@ class TaskSettings:
 @dataclass(frozen=True)
 class WordSettings:
     vectors: str = setting(
-        "auto", "file of ready-made vectors; auto: the one in the data's folder `vectors`; none: learn all"
+        "auto",
+        "file of ready-made vectors; auto: the one in the data's folder `vectors`, else shipped; "
+        "shipped: those that come with beamtree; none: learn all",
     )
     learn_missing: int = setting(
         -1,
         "words without a vector seen so often in training learn their own; 0: none; "
-        "-1: 5 if the vectors lack even `a` and `i`, else 0",
+        "-1: 5 if the vectors lack even `a` and `i` or are shipped, else 0",
         least=-1,
+    )
+    every: bool = setting(
+        False, "words of the data keep the vector that a file has for them however rare they are"
+    )
+    unit_deviation: bool = setting(False, "vectors are scaled so that their numbers have deviation 1")
+    learning_rate: float = setting(
+        0.0, "vectors of words seen in training learn at this rate; 0: they stay as they are", least=0
     )
 
 

@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from beamtree.classifier.model import TreeClassifier, create_model, save_model
 from beamtree.data.batching import Batch, BucketedBatches
 from beamtree.data.task import Example
+from beamtree.nn.embedding import WordEmbedding
 from beamtree.nn.heads import class_losses, predicted_classes
 from beamtree.processes.launched import failing_together
 from beamtree.training.checkpoint import (
@@ -60,7 +61,9 @@ class Run:
         if settings.averaging:
             self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(settings.averaging))
         self.optimizer = Ranger(
-            self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+            _groups(self.model, recipe.words.learning_rate),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
         )
         self.schedule = Schedule(settings, self.optimizer)
         self.train_batches = BucketedBatches(
@@ -207,6 +210,18 @@ def choose_selection(settings: TrainingSettings, train: Sequence[Example]) -> Tr
         return settings
     uneven = settings.class_weights == "balanced" or largest_share(train)[1] > IMBALANCED
     return replace(settings, selection="macro_f1" if uneven else "loss")
+
+
+def _groups(model: TreeClassifier, words_rate: float) -> list[dict[str, Any]]:
+    """All parameters; the rows of words apart where they have a rate of their own."""
+    apart = {
+        id(row) for part in model.modules() if isinstance(part, WordEmbedding) for row in part.parameters()
+    }
+    if not words_rate or not apart:
+        return [{"params": list(model.parameters())}]
+    rest = [weight for weight in model.parameters() if id(weight) not in apart]
+    rows = [weight for weight in model.parameters() if id(weight) in apart]
+    return [{"params": rest}, {"params": rows, "lr": words_rate}]
 
 
 def add_up(sums: Tensor, batch: Batch, losses: Tensor, logits: Tensor) -> None:

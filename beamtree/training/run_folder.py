@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +151,8 @@ class RunFolder:
         """The recipe of this run, with changes that leave what was learnt so far valid."""
         if not self.begun:
             raise BeamtreeError(f"there is no run to resume in {self.path}: it has no recipe.toml")
-        begun_with = load_recipe(self.recipe_file)
-        wanted = load_recipe(recipe or self.recipe_file, changes)
+        begun_with = self._as_begun(load_recipe(self.recipe_file))
+        wanted = self._as_begun(load_recipe(recipe or self.recipe_file, changes))
         if not same_but_for_stopping(begun_with, wanted):
             raise BeamtreeError(
                 f"{self.path} was begun with other settings; a resumed run may only change "
@@ -167,3 +167,10 @@ class RunFolder:
         """The records, one an epoch."""
         lines = enumerate(read_text(self.metrics_file).split("\n"), start=1)
         return [parse_json(line, f"{self.metrics_file}, line {number},") for number, line in lines if line]
+
+    def _as_begun(self, recipe: Recipe) -> Recipe:
+        """`auto` means no vectors in a run that found none and did not know of those in the package."""
+        words = (self.read_data_facts() or {}).get("words")
+        if words is None or words["vectors"] is not None or recipe.words.vectors != "auto":
+            return recipe
+        return replace(recipe, words=replace(recipe.words, vectors="none"))

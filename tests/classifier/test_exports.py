@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from typer.testing import CliRunner
 from beamtree.classifier import exports as portable
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.cli import app
-from beamtree.data.task import find_task
+from beamtree.data.task import CountRule, find_task
+from beamtree.data.vectors import SHIPPED_FILE
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.data.words import Words
+from beamtree.data.words import VectorUse, Words, choose_words
 from beamtree.errors import BeamtreeError, MissingExtraError
 
 Run = Callable[[Tensor], Tensor]
@@ -128,6 +130,21 @@ def test_rivals_are_exported_too(tmp_path: Path, name: str) -> None:
     model, path = small_model(name, **options), tmp_path / "model.onnx"
     portable.save_onnx(portable.export_program(model), model, path)
     assert portable.compare_with_onnx(model, path) < 2e-6
+
+
+@pytest.mark.slow
+def test_vectors_of_the_package_pooling_and_a_bounded_tree_are_exported_too(tmp_path: Path) -> None:
+    use = VectorUse(tuned=True, unit=True)
+    seen = Counter({"film": 3, "a": 2, "zqzqz": 6})
+    words = choose_words(CountRule(2, ()), seen, seen, SHIPPED_FILE, use)
+    settings = ModelSettings(d_model=16, classifier_hidden=8, readout="pooled", tree_tokens=6)
+    model = create_model(settings, find_task("imdb"), words).eval()
+    program = portable.export_program(model)
+    portable.save_onnx(program, model, tmp_path / "a.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"))
+    for B, n in ((1, 1), (3, 5), (2, 6), (4, 19)):
+        ids = portable.random_ids(model, B, n, torch.Generator().manual_seed(B * 100 + n))
+        torch.testing.assert_close(run(session, ids), predict(model, ids), rtol=0, atol=2e-6)
 
 
 def test_an_encoder_that_cannot_go_is_refused_by_name() -> None:

