@@ -114,11 +114,12 @@ def predict(
     settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
     if streamed:
         rows = source.read() if file != _STANDARD else _standard_input()
-        for line in table.header:
-            typer.echo(line)
+        heading = table.header  # with the first row: a file that cannot be read leaves nothing
         kept: list[TextRow] = []  # those whose records are still to come, a chunk at most
         for record in watch(parse_stream(classifier, _keep(rows, kept), need_trees=trees, **settings)):
-            typer.echo(table.write(kept.pop(0), record))
+            for line in (*heading, table.write(kept.pop(0), record)):
+                typer.echo(line)
+            heading = []
     else:
         made_of = {
             "model": model_checksum(find_model(model)),
@@ -135,7 +136,7 @@ def predict(
 
         header = next(iter(table.header), None)
         job = LineJob(survey(file, source.read), out, made_of, processes, CHUNK_LINES, header=header)
-        run_and_tell(job, transform, "predicting", resume=resume, overwrite=overwrite)
+        run_and_tell(job, transform, "predicting", unit="rows", resume=resume, overwrite=overwrite)
     watch.report()
 
 

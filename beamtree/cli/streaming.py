@@ -229,20 +229,22 @@ class LineJob:
             part.unlink()
 
 
-def run_and_tell(job: LineJob, transform: Transform, doing: str, *, resume: bool, overwrite: bool) -> None:
+def run_and_tell(
+    job: LineJob, transform: Transform, doing: str, *, unit: str = "lines", resume: bool, overwrite: bool
+) -> None:
     """Run a job of a command: how far it is, that it was stopped and how to go on, what was written."""
     first = job.processes.first
     try:
-        with counting(doing, job.own_lines, "lines", wanted=first) as advance:
+        with counting(doing, job.own_lines, unit, wanted=first) as advance:
             done = job.run(transform, resume=resume, overwrite=overwrite, advance=advance)
     except KeyboardInterrupt:
-        say(f"stopped; finished lines are kept: --resume continues {job.out}")
+        say(f"stopped; finished {unit} are kept: --resume continues {job.out}")
         raise typer.Exit(130) from None
     finally:
         job.processes.leave()
     if first:
         said = f"wrote {job.out}" if done else f"{job.out} was already complete"
-        say(f"{said}: {job.source.lines:,} lines")
+        say(f"{said}: {job.source.lines:,} {unit}")
 
 
 def _keep_whole_lines(path: Path) -> int:

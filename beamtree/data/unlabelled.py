@@ -91,11 +91,11 @@ def find_rows(
         usual = ("text",) if task.sentences == 1 else ("text1", "text2")
         names = chosen or _trained(task) or usual
         missing = next((name for name in names if not _find_chosen(present, (name,))), names[0])
-        remedy = "--text NAME chooses it, or both of a pair with a comma between"
+        remedy = "--text NAME chooses it" if task.sentences == 1 else "--text NAME,NAME chooses both"
         if len(present) == 1:
             remedy = "columns stand between tabs, in a .csv between commas; plain lines belong in a .txt"
         raise BeamtreeError(
-            f"{path}, line 1: no column of text, {missing!r}{_like(missing, present)}: {remedy}"
+            f"{path}, line 1: no column of text, {missing!r}{_like(missing, present)}; {remedy}"
         )
     found = _find_chosen(present, (id,)) if id else ()
     if id and not found:
