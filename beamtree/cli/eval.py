@@ -15,6 +15,7 @@ from beamtree.printable import printable, write_json
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from beamtree.classifier.model import TreeClassifier
     from beamtree.data.task import Example, Task
     from beamtree.training.baseline import Company
     from beamtree.training.evaluate import SplitResult, Tally
@@ -125,7 +126,7 @@ def evaluate(
     rows = BadRows.chosen(bad_rows or choice)
     sources = find_sources(task, paths, split or (), rows)
     results: list[SplitResult] = []
-    company = _company(Path(model), task.labels) if baselines and task.own is not None else None
+    company = _company(Path(model), classifier) if baselines and task.own is not None else None
     beside: dict[str, list[Competitor]] = {}
     with count_up("examples") as bar:
         for source in sources:
@@ -201,7 +202,7 @@ def evaluate(
                 say(f"wrote {draw_confusion(result.confusion, file)}")
 
 
-def _company(run: Path, labels: Sequence[str]) -> "Company | None":
+def _company(run: Path, classifier: "TreeClassifier") -> "Company | None":
     """What stands beside a model of a user's own data, where its run folder tells what it was trained on."""
     from beamtree.training.baseline import Company, training_rows
     from beamtree.training.recipe import load_recipe
@@ -210,7 +211,7 @@ def _company(run: Path, labels: Sequence[str]) -> "Company | None":
     train = training_rows(RunFolder(run))
     if not train:
         return None
-    return Company(train, labels, load_recipe(RunFolder(run).recipe_file.resolve()).training)
+    return Company(train, classifier, load_recipe(RunFolder(run).recipe_file.resolve()).training)
 
 
 def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:

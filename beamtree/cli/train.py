@@ -191,7 +191,7 @@ def _show_classes(
     if confusion is None:
         return
     seconds = sum(record["seconds"] for record in history)
-    company = Company(found.train, found.task.labels, recipe.training)
+    company = Company(found.train, model, recipe.training)
     this, others = Competitor(recipe.model.encoder, confusion, seconds), company.on(found.dev)
     for part in (*class_tables(confusion, "dev"), *company_parts(this, others, "dev", company.missing)):
         display.console.print()

@@ -1,7 +1,8 @@
-"""What stands beside a model on the same rows: the most frequent label, and TF-IDF with logistic regression.
+"""What stands beside a model on the same rows: the most frequent label, TF-IDF with logistic regression, and
+logistic regression on the model's own token vectors, their mean and maximum, without its tree.
 
-The second is scikit-learn's, over words and pairs of neighbouring words; its regularisation is chosen by
-cross-validation on the training rows.
+Both regressions are scikit-learn's; TF-IDF is over words and pairs of neighbouring words. Regularisation is
+chosen by cross-validation on the training rows.
 """
 
 import time
@@ -13,18 +14,27 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import torch
+
+from beamtree.classifier.inference import BATCH_TOKENS, evaluating
+from beamtree.classifier.model import TreeClassifier
+from beamtree.data.batching import BucketedBatches
 from beamtree.data.task import BadRows, Example
 from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.nn.heads import pair_features
 from beamtree.training.classes import IMBALANCED, Confusion, largest_share
 from beamtree.training.examples import load_examples
 from beamtree.training.recipe import TrainingSettings, load_recipe
 from beamtree.training.run_folder import RunFolder
 
 TFIDF = "TF-IDF, logistic regression"
+TOKENS = "token vectors, no tree"
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # C, the inverse of the regularisation
 _FOLDS = 5
 _MOST_ROWS = 100_000  # learnt from, so that it takes minutes at most
 _ROWS_TO_CHOOSE = 10_000  # for cross-validation
+_ROWS_IN_A_BATCH = 512
 _MOST_WEIGHTS = 20_000_000  # labels × features
 
 
@@ -43,23 +53,25 @@ class Competitor:
 class Company:
     """What stands beside a model: fitted to its training rows once, then measured on any."""
 
-    def __init__(self, train: Sequence[Example], labels: Sequence[str], settings: TrainingSettings) -> None:
-        self.train, self.labels = train, tuple(labels)
+    def __init__(self, train: Sequence[Example], model: TreeClassifier, settings: TrainingSettings) -> None:
+        self.labels = model.task.labels
         self.most_frequent, share = largest_share(train)
         self.missing: str | None = None  # what to install for a fuller comparison
-        self.counts: WordCounts | None = None
+        self.fitted: dict[str, WordCounts | TokenVectors] = {}
         balanced = settings.class_weights == "balanced"
+        options = {"balanced": balanced, "by_macro_f1": balanced or share > IMBALANCED}
         try:
-            self.counts = WordCounts(train, balanced=balanced, by_macro_f1=balanced or share > IMBALANCED)
+            self.fitted[TFIDF] = WordCounts(train, **options)
+            self.fitted[TOKENS] = TokenVectors(train, model, **options)
         except MissingExtraError as error:
             self.missing = str(error)
 
     def on(self, tested: Sequence[Example]) -> list[Competitor]:
         always = [self.most_frequent] * len(tested)
         found = [Competitor(f"always {self.most_frequent!r}", _confusion(tested, always, self.labels))]
-        if self.counts is not None:
-            given = self.counts.label(tested)
-            found.append(Competitor(TFIDF, _confusion(tested, given, self.labels), self.counts.seconds))
+        for name, fitted in self.fitted.items():
+            given = _confusion(tested, fitted.label(tested), self.labels)
+            found.append(Competitor(name, given, fitted.seconds))
         return found
 
 
@@ -71,7 +83,6 @@ class WordCounts:
     ) -> None:
         try:
             from sklearn.feature_extraction.text import TfidfVectorizer
-            from sklearn.linear_model import LogisticRegression
         except ImportError as error:
             raise MissingExtraError(f"the comparison with {TFIDF}", "baseline") from error
         began = time.monotonic()
@@ -84,19 +95,79 @@ class WordCounts:
             max_features=max(1000, _MOST_WEIGHTS // len(set(gold))),
         )
         found = self._vectorizer.fit_transform(train)
-        make = {"max_iter": 1000, "class_weight": "balanced" if balanced else None}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a fold without a rare label, a fit that stops early
-            self.strength = _choose_strength(found, gold, make, "f1_macro" if by_macro_f1 else "accuracy")
-            self._classifier = LogisticRegression(C=self.strength, **make).fit(found, gold)
-        self.rows, self.seconds = len(train), time.monotonic() - began
+        self._classifier = _regression(found, gold, _STRENGTHS, balanced, by_macro_f1)
+        self.seconds = time.monotonic() - began
 
     def label(self, examples: Sequence[Example]) -> list[str]:
         given: list[str] = self._classifier.predict(self._vectorizer.transform(examples)).tolist()
         return given
 
 
-def _choose_strength(found: Any, gold: Sequence[str], make: dict[str, Any], scoring: str) -> float:
+class TokenVectors:
+    """Logistic regression on mean and maximum of a model's token vectors, as its training left them."""
+
+    def __init__(
+        self,
+        train: Sequence[Example],
+        model: TreeClassifier,
+        *,
+        balanced: bool = False,
+        by_macro_f1: bool = False,
+    ) -> None:
+        began = time.monotonic()
+        self._model = model
+        train = train[:: -(-len(train) // _MOST_ROWS)]
+        found = self._features(train)
+        self._mean, self._deviation = found.mean(0), found.std(0) + 1e-6
+        gold = [example.label for example in train]
+        scaled = (found - self._mean) / self._deviation
+        weaker = tuple(strength / 1000 for strength in _STRENGTHS)  # every feature has a say in every row
+        self._classifier = _regression(scaled, gold, weaker, balanced, by_macro_f1)
+        self.seconds = time.monotonic() - began
+
+    def label(self, examples: Sequence[Example]) -> list[str]:
+        scaled = (self._features(examples) - self._mean) / self._deviation
+        given: list[str] = self._classifier.predict(scaled).tolist()
+        return given
+
+    @torch.no_grad()
+    def _features(self, examples: Sequence[Example]) -> np.ndarray[Any, Any]:
+        """(examples, features)"""
+        model = evaluating(self._model)
+        batches = BucketedBatches(
+            model.encode(examples, labelled=False),
+            batch_size=_ROWS_IN_A_BATCH,
+            bucket=-(-len(examples) // _ROWS_IN_A_BATCH),
+            max_padded_tokens=BATCH_TOKENS,
+        )
+        parts, rows = [], []
+        for batch in batches.epoch(0, device=next(model.parameters()).device):
+            x, padding = model.embedding(batch.ids), batch.key_padding_mask.unsqueeze(-1)  # (S·B, n, e)
+            mean = x.masked_fill(padding, 0.0).sum(1) / (~padding).sum(1)
+            pooled = torch.cat((mean, x.masked_fill(padding, -torch.inf).amax(1)), -1)
+            if model.task.sentences == 2:
+                pooled = pair_features(*pooled.unflatten(0, (2, -1)))
+            parts.append(pooled.float().cpu())
+            rows.append(batch.rows.cpu())
+        order = torch.cat(rows).argsort()
+        return torch.cat(parts)[order].numpy()
+
+
+def _regression(
+    found: Any, gold: Sequence[str], strengths: Sequence[float], balanced: bool, by_macro_f1: bool
+) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    make = {"max_iter": 1000, "class_weight": "balanced" if balanced else None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fold without a rare label, a fit that stops early
+        strength = _choose_strength(found, gold, make, strengths, "f1_macro" if by_macro_f1 else "accuracy")
+        return LogisticRegression(C=strength, **make).fit(found, gold)
+
+
+def _choose_strength(
+    found: Any, gold: Sequence[str], make: dict[str, Any], strengths: Sequence[float], scoring: str
+) -> float:
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
@@ -104,14 +175,14 @@ def _choose_strength(found: Any, gold: Sequence[str], make: dict[str, Any], scor
     folds = min(_FOLDS, max(2, min(Counter(gold).values())))
     search = GridSearchCV(
         LogisticRegression(**make),
-        {"C": list(_STRENGTHS)},
+        {"C": list(strengths)},
         scoring=scoring,
         cv=StratifiedKFold(folds, shuffle=True, random_state=0),
     )
     try:
         return float(search.fit(found[::every], gold[::every]).best_params_["C"])
     except ValueError:  # too few rows to be parted
-        return 1.0
+        return strengths[len(strengths) // 2]
 
 
 def _word_features(example: Example) -> Iterator[str]:

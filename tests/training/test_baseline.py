@@ -7,9 +7,23 @@ from typing import Any
 
 import pytest
 from command_line import call
+from small_models import small_model
 
+from beamtree.classifier.model import TreeClassifier
+from beamtree.data.own import restore
 from beamtree.data.task import Example
-from beamtree.training.baseline import TFIDF, Company, Competitor, WordCounts, training_rows, verdict
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.data.words import Words
+from beamtree.training.baseline import (
+    TFIDF,
+    TOKENS,
+    Company,
+    Competitor,
+    TokenVectors,
+    WordCounts,
+    training_rows,
+    verdict,
+)
 from beamtree.training.classes import Confusion
 from beamtree.training.recipe import TrainingSettings
 from beamtree.training.run_folder import RunFolder
@@ -28,6 +42,12 @@ def write_rows(path: Path, count: int = 40) -> Path:
     rows = [f"{label}\ta {word} film" for word, label in [("dull", "neg"), ("fine", "pos")] * (count // 2)]
     path.write_text("label\ttext\n" + "\n".join(rows) + "\n")
     return path
+
+
+def own_model(sentences: int = 1) -> TreeClassifier:
+    texts = ["text"] if sentences == 1 else ["text1", "text2"]
+    task = restore(["neg", "pos"], {"label": "label", "texts": texts, "tokenizer": "words"})
+    return small_model(task=task, words=Words(Vocabulary(("a", "dull", "fine", "film"))))
 
 
 def without_sklearn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +72,16 @@ def test_counts_of_words_learn_what_words_tell() -> None:
     assert WordCounts(pairs).label(pairs[:2]) == ["same", "other"]
 
 
+def test_token_vectors_tell_without_a_tree_and_pairs_by_both_texts() -> None:
+    pytest.importorskip("sklearn")
+    told = TokenVectors(TRAIN, own_model())
+    assert told.label([TRAIN[1], TRAIN[0], TRAIN[1]]) == ["pos", "neg", "pos"]  # in the order they came in
+    pairs = [Example((*one.sentences, ("film", "a")), one.label) for one in TRAIN]
+    assert TokenVectors(pairs, own_model(2)).label(pairs[:2]) == ["neg", "pos"]
+    names = [one.name for one in Company(TRAIN, own_model(), TrainingSettings()).on(TRAIN[:4])]
+    assert names == ["always 'neg'", TFIDF, TOKENS]
+
+
 @pytest.mark.parametrize("rows", [2, 3, 5])
 def test_few_rows_and_lone_labels_are_borne(rows: int) -> None:
     pytest.importorskip("sklearn")
@@ -63,7 +93,7 @@ def test_the_most_frequent_label_is_that_of_training_and_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without_sklearn(monkeypatch)
-    company = Company([*TRAIN, TRAIN[1]], ("neg", "pos"), TrainingSettings())
+    company = Company([*TRAIN, TRAIN[1]], own_model(), TrainingSettings())
     (always,) = company.on(TRAIN[:3])
     assert always.name == "always 'pos'"
     assert always.confusion.counts == [[0, 2], [0, 1]]
@@ -102,7 +132,7 @@ def test_train_and_eval_print_the_company_or_what_to_install(
     assert len(training_rows(RunFolder(run))) == 36
     assert "beside it" not in call("eval", run, test, "--no-baselines").stdout
     (split,) = json.loads(call("eval", run, test, "--json").stdout)["splits"]
-    assert len(split["baselines"]) == 1 + there
+    assert len(split["baselines"]) == (3 if there else 1)
     path.write_text("label\ttext\n")  # gone, or changed: no company, but figures
     assert training_rows(RunFolder(run)) == []
     assert "beside it" not in call("eval", run, test).stdout
