@@ -24,6 +24,7 @@ from beamtree.data.task import BadRows, Example
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.nn.heads import pair_features
 from beamtree.training.classes import IMBALANCED, Confusion, largest_share
+from beamtree.training.evaluate import wilson_interval
 from beamtree.training.examples import load_examples
 from beamtree.training.recipe import TrainingSettings, load_recipe
 from beamtree.training.run_folder import RunFolder
@@ -227,7 +228,10 @@ def verdict(model: Competitor, others: Sequence[Competitor], split: str) -> str:
     next_best = max((one for one in (model, *others) if one is not best), key=score)
     rival, lead = (next_best, best) if best is model else (model, best)
     points = 100 * (score(lead) - score(rival))
+    rows = model.confusion.examples
+    low, _ = wilson_interval(round(rows * score(lead)), rows)
+    close = ", too close to tell" if score(rival) >= low else ""
     return (
         f"best on {split} by {measure}: {best.name} with {score(best):.1%}, {points:.1f} points above "
-        f"{rival.name} ({score(rival):.1%}; {model.confusion.examples:,} rows)"
+        f"{rival.name} ({score(rival):.1%}; {rows:,} rows{close})"
     )

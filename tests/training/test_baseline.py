@@ -108,6 +108,8 @@ def test_one_line_says_which_is_best_and_by_how_much() -> None:
     said = "best on dev by accuracy: TF-IDF, logistic regression with 90.0%, 10.0 points above tree (80.0%"
     assert verdict(model, [always, words], "dev").startswith(said)
     assert "tree with 80.0%, 30.0 points above always 'a'" in verdict(model, [always], "dev")
+    assert "too close to tell" not in verdict(model, [always, words], "dev")
+    assert "too close to tell" in verdict(model, [competitor("x", 41)], "dev")
     uneven = Competitor("tree", Confusion(("a", "b"), [[80, 10], [5, 5]]))
     assert "by macro-F1" in verdict(uneven, [Competitor("x", Confusion(("a", "b"), [[90, 0], [10, 0]]))], "t")
 
