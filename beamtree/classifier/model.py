@@ -152,7 +152,8 @@ class TreeClassifier(HubMixin, nn.Module):
     ) -> Any:
         """The logits, and with `need_trees` the encoder's trees beside them."""
         trees_too = {"need_trees": True} if need_trees else {}
-        x = self.embedding(ids)
+        vectors = self.embedding.look_up(ids)
+        x = self.embedding.dropout(vectors)
         if self.meets:
             found = self.encoder(*x.chunk(2), *key_padding_mask.chunk(2), **trees_too)
         else:
@@ -160,7 +161,8 @@ class TreeClassifier(HubMixin, nn.Module):
             seen, seen_padding = self.part_for_trees(x, key_padding_mask)
             found = self.encoder(seen, key_padding_mask=seen_padding, **trees_too, **merges)
         root, trees = found if need_trees else (found, None)  # (S·B, d), of pairs that meet (B, d)
-        logits = self.classify(root, x, key_padding_mask)
+        # A maximum over dropped and enlarged features would be another one in training than in evaluation.
+        logits = self.classify(root, vectors, key_padding_mask)
         return (logits, trees) if need_trees else logits
 
     def part_for_trees(self, x: Tensor, key_padding_mask: Tensor) -> tuple[Tensor, Tensor]:

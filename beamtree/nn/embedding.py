@@ -2,8 +2,8 @@
 
 In training whole words may be dropped too: they are read as the unknown word, which so learns its vector.
 
-An embedding is a module from ids (B, n) to vectors (B, n, output_size), zero where the id is `padding_id`;
-the classifier asks nothing else of it.
+An embedding is a module from ids (B, n) to vectors (B, n, output_size), zero where the id is `padding_id`:
+`dropout(look_up(ids))`, so that the classifier can pool vectors before features are dropped.
 """
 
 import torch
@@ -69,9 +69,12 @@ class TrainableEmbedding(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
-        ids = drop_words(ids, self.word_dropout, self.training)
-        vectors: Tensor = self.dropout(self.table(ids))
+    def look_up(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
+        vectors: Tensor = self.table(drop_words(ids, self.word_dropout, self.training))
+        return vectors
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors: Tensor = self.dropout(self.look_up(ids))
         return vectors
 
 
@@ -126,7 +129,7 @@ class WordEmbedding(nn.Module):
         if starts is not None:
             self.learnt.weight[1 : 1 + len(starts)] = starts
 
-    def forward(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
+    def look_up(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
         ids = drop_words(ids, self.word_dropout, self.training)
         row = torch.where(ids == UNK, 0, ids - self.first_learnt + 1)
         is_learnt = (ids == UNK) | (ids >= self.first_learnt)
@@ -138,8 +141,11 @@ class WordEmbedding(nn.Module):
             place = (ids - self.first_shipped).clamp(min=0)
             ready = self.shipped_numbers[place] * self.shipped_scales[place].unsqueeze(-1)
             vectors = torch.where((ids >= self.first_shipped).unsqueeze(-1), ready.to(vectors.dtype), vectors)
-        dropped: Tensor = self.dropout(vectors)
-        return dropped
+        return vectors
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors: Tensor = self.dropout(self.look_up(ids))
+        return vectors
 
 
 class ProjectedEmbedding(nn.Module):
@@ -160,7 +166,9 @@ class ProjectedEmbedding(nn.Module):
         self.projection = nn.Linear(embedding.output_size, output_size, device=device, dtype=dtype)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
-        projected = self.projection(self.inner(ids)).masked_fill((ids == PAD).unsqueeze(-1), 0.0)
-        vectors: Tensor = self.dropout(projected)
+    def look_up(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
+        return self.projection(self.inner(ids)).masked_fill((ids == PAD).unsqueeze(-1), 0.0)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors: Tensor = self.dropout(self.look_up(ids))
         return vectors

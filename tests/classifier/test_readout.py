@@ -92,3 +92,13 @@ def test_gradients_reach_tokens_that_no_tree_is_over() -> None:
     gradient = model.embedding.table.weight.grad
     assert gradient is not None
     assert (gradient[3:].abs().sum(1) > 0).all()
+
+
+def test_features_are_dropped_for_the_tree_and_not_for_the_pool() -> None:
+    model = small(readout="pooled", input_dropout=0.9, output_dropout=0.0).train()
+    pooled: list[torch.Tensor] = []
+    model.head.register_forward_pre_hook(lambda _, given: pooled.append(given[0][:, 8:]))
+    batch = model.encode([Example((tuple(LETTERS),), "")], labelled=False).collate(np.arange(1))
+    model(batch.ids, batch.key_padding_mask)
+    model.eval()(batch.ids, batch.key_padding_mask)
+    assert torch.equal(pooled[0], pooled[1])
