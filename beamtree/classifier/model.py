@@ -152,8 +152,11 @@ class TreeClassifier(HubMixin, nn.Module):
     ) -> Any:
         """The logits, and with `need_trees` the encoder's trees beside them."""
         trees_too = {"need_trees": True} if need_trees else {}
-        vectors = self.embedding.look_up(ids)
-        x = self.embedding.dropout(vectors)
+        if self.settings.readout == "root":
+            x = vectors = self.embedding(ids)
+        else:  # a maximum over dropped and enlarged features would be another one than in evaluation
+            vectors = self.embedding.look_up(ids)
+            x = self.embedding.dropout(vectors)
         if self.meets:
             found = self.encoder(*x.chunk(2), *key_padding_mask.chunk(2), **trees_too)
         else:
@@ -161,7 +164,6 @@ class TreeClassifier(HubMixin, nn.Module):
             seen, seen_padding = self.part_for_trees(x, key_padding_mask)
             found = self.encoder(seen, key_padding_mask=seen_padding, **trees_too, **merges)
         root, trees = found if need_trees else (found, None)  # (S·B, d), of pairs that meet (B, d)
-        # A maximum over dropped and enlarged features would be another one in training than in evaluation.
         logits = self.classify(root, vectors, key_padding_mask)
         return (logits, trees) if need_trees else logits
 

@@ -71,7 +71,7 @@ def choose(
         scores = candidates.gather(1, chosen)
     if may_die:
         chosen = torch.where(scores > -torch.inf, chosen, chosen[:, :1])
-        column = column.clamp(1, width - 3)  # where a sequence is finished it may be anywhere
+    column = column.clamp(1, width - 3)  # it may be anywhere where a sequence is finished or a score is NaN
     if equal_trees is not None:
         equal_trees.keep(chosen, scores, ids, pair_scores)
     return scores, chosen // k, column.gather(1, chosen)
