@@ -23,7 +23,8 @@ from beamtree.trees.forest import Forest
 from beamtree.zoo.by_name import create_encoder, register_encoder
 
 if TYPE_CHECKING:
-    from beamtree.classifier.model import Prediction, TreeClassifier, load_model
+    from beamtree.classifier.model import Prediction, TreeClassifier
+    from beamtree.classifier.model_folder import load_model
     from beamtree.data.batching import Batch, EncodedExamples
     from beamtree.data.vocabulary import Vocabulary
 
@@ -72,7 +73,7 @@ _LATER = {  # classifiers need more than torch, so they are imported when they a
     "Prediction": "beamtree.classifier.model",
     "TreeClassifier": "beamtree.classifier.model",
     "Vocabulary": "beamtree.data.vocabulary",
-    "load_model": "beamtree.classifier.model",
+    "load_model": "beamtree.classifier.model_folder",
 }
 
 

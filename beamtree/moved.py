@@ -35,7 +35,7 @@ MOVED = {
     "rivals.naive": "engine.naive",
     **{f"rivals.{name}": f"graphs.{name}" for name in ("step_graphs", "whole_graphs")},
     "demo": "cli.demo",
-    "model": "classifier.model",
+    "model": "classifier.model_folder",
     "portable": "classifier.exports",
     "data.listops_language": "data.listops.language",
     "data.listops_sampler": "data.listops.draws",

@@ -1,11 +1,7 @@
-"""A whole classifier (embedding, encoder, head) and the folder it lives in.
+"""A whole classifier: embedding, encoder, head; texts in, labels with their probabilities and trees out."""
 
-A model folder holds `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
-"""
-
-import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,40 +10,27 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.data.batching import EncodedExamples
-from beamtree.data.own import restore
-from beamtree.data.task import Example, Task, find_task
+from beamtree.data.task import Example, Task
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.data.words import Words, saved_words
-from beamtree.errors import BeamtreeError, UnreadableTextError, nearest
-from beamtree.files.atomic import make_folder
-from beamtree.files.bounded import is_file, is_folder, machine_memory, shown
-from beamtree.files.settings import from_table, setting
-from beamtree.files.tensors import load_tensors, save_tensors
+from beamtree.data.words import Words
+from beamtree.errors import BeamtreeError, UnreadableTextError
+from beamtree.files.bounded import is_folder, machine_memory, shown
+from beamtree.files.settings import setting
 from beamtree.nn.embedding import create_embedding
 from beamtree.nn.heads import ClassifierHead, class_probabilities, pair_features
 from beamtree.printable import code
 from beamtree.pytorch.tracing import is_exporting
 from beamtree.saving.folder import (
-    CONFIG,
-    VOCABULARY,
-    WEIGHTS,
     bytes_of,
-    check_fit,
     check_options,
-    filled,
-    read_config,
     sizes_of,
     write_card,
-    write_config,
 )
 from beamtree.saving.pretrained import HubMixin
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.by_name import create_encoder, pair_encoder_names
 
 Item = TypeVar("Item")
-
-_KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
-PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
 
 @dataclass(frozen=True)
@@ -238,14 +221,20 @@ class TreeClassifier(HubMixin, nn.Module):
         return tuple(trees[s].named([list(tokens)]) for s, tokens in enumerate(names))
 
     def _save_folder(self, folder: Path) -> None:
+        from beamtree.classifier.model_folder import save_model
+
         save_model(self, folder, self.notes)
 
     @classmethod
     def _load_folder(cls, folder: Path, device: torch.device | str) -> "TreeClassifier":
+        from beamtree.classifier.model_folder import load_model
+
         return load_model(folder, device=device)
 
     @classmethod
     def _find_folder(cls, path_or_name: str | Path) -> Path | None:
+        from beamtree.classifier.model_folder import find_model
+
         may_be_repository = str(path_or_name).count("/") == 1 and not is_folder(Path(path_or_name))
         return None if may_be_repository else find_model(path_or_name)
 
@@ -307,73 +296,3 @@ def check_model(settings: ModelSettings, task: Task, words: Words | None = None)
             f"the weights would take {needed / 2**30:,.0f} GiB, more than this machine's memory: "
             "choose a smaller d_model or embedding_size"
         )
-
-
-def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None = None) -> None:
-    """Write a model folder. Where one of the same shape stands, only its weights change, in one rename."""
-    make_folder(folder)
-    content: dict[str, Any] = {
-        "task": model.task.name,
-        "labels": list(model.task.labels),
-        "model": asdict(model.settings),
-    }
-    if model.task.own is not None:
-        content["own"] = dict(model.task.own)
-    if model.words.vectors is not None:
-        content["vectors"] = model.words.describe_vectors()
-    write_config(folder, content)
-    model.words.own.save(folder / VOCABULARY)
-    save_tensors(folder / WEIGHTS, model.state_dict(), notes or {})
-
-
-def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") -> TreeClassifier:
-    """The model of a folder, of a run folder (its best) or of a name that ships with beamtree; evaluating."""
-    folder = find_model(path_or_name)
-    config = read_config(folder, _KINDS)
-    source = str(folder / CONFIG)
-    settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
-    vocabulary, vectors = Vocabulary.load(folder / VOCABULARY), config.get("vectors")
-
-    def make() -> TreeClassifier:  # words and all: their vectors have the size that the config says
-        return TreeClassifier(settings, task, saved_words(vocabulary, vectors))
-
-    try:
-        task = find_task(config["task"])
-        if task.own is not None:
-            task = restore(config["labels"], config.get("own"))
-        wanted = sizes_of(make)
-    except BeamtreeError as error:
-        raise BeamtreeError(f"{source}: {error}") from error
-    if config["labels"] != list(task.labels):
-        raise BeamtreeError(f"{source} lists other labels than the task {task.name!r} has")
-    tensors, notes = load_tensors(folder / WEIGHTS, largest=bytes_of(wanted))
-    check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
-    model = filled(make, tensors, device)
-    model.notes = notes
-    return model
-
-
-def shipped_models() -> tuple[str, ...]:
-    """The names of the models that come with beamtree."""
-    return tuple(sorted(entry.name for entry in PRETRAINED.glob("*") if (entry / CONFIG).is_file()))
-
-
-def find_model(path_or_name: str | Path) -> Path:
-    """The model folder that a path or a shipped name means."""
-    path = Path(path_or_name)
-    for folder in (path, path / "best"):
-        if is_file(folder / CONFIG):
-            return folder
-    if is_file(path / "last" / CONFIG):
-        raise BeamtreeError(
-            f"no epoch of {path} is finished, so that none is best; {path / 'last'} has the weights so far"
-        )
-    shipped = shipped_models()
-    if str(path_or_name) in shipped:
-        return PRETRAINED / str(path_or_name)
-    if is_folder(path):
-        raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
-    known = nearest(str(path_or_name), shipped) if shipped else ""
-    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path_or_name)):  # as the hub names its repositories
-        known = f"; TreeClassifier.from_pretrained({shown(str(path_or_name))}) asks the Hugging Face hub"
-    raise BeamtreeError(f"there is no model {shown(str(path_or_name))}, neither a folder nor shipped{known}")

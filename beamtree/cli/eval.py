@@ -87,7 +87,7 @@ def evaluate(
     from rich.console import Console
 
     from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
-    from beamtree.classifier.model import find_model, load_model
+    from beamtree.classifier.model_folder import find_model, load_model
     from beamtree.cli.class_figures import class_tables, company_parts
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows

@@ -29,7 +29,7 @@ def export(
     """
     from beamtree.classifier.exports import compare_with_onnx, export_program, save_onnx, save_program
     from beamtree.classifier.inference import set_beam_size
-    from beamtree.classifier.model import load_model
+    from beamtree.classifier.model_folder import load_model
 
     wanted = [path for path in (onnx, exported_program) if path is not None]
     if not wanted:

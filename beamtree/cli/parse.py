@@ -74,7 +74,7 @@ def parse(
     launch divides the lines among processes and machines that see the same folder.
     """
     from beamtree.classifier.inference import choose_device, set_beam_size
-    from beamtree.classifier.model import find_model, load_model
+    from beamtree.classifier.model_folder import find_model, load_model
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
     from beamtree.cli.streaming import LineJob, run_and_tell, survey
     from beamtree.data.unlabelled import find_rows

@@ -85,7 +85,7 @@ def predict(
     goes on with --resume, and torchrun or accelerate launch divides the rows among processes.
     """
     from beamtree.classifier.inference import choose_device, set_beam_size
-    from beamtree.classifier.model import find_model, load_model
+    from beamtree.classifier.model_folder import find_model, load_model
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
     from beamtree.cli.streaming import LineJob, run_and_tell, survey
     from beamtree.data.unlabelled import Unlabelled, find_rows

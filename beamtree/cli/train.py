@@ -181,7 +181,7 @@ def _show_classes(
 ) -> None:
     """How the kept model does on dev, label by label, and beside simpler ones."""
     from beamtree.classifier.inference import choose_device
-    from beamtree.classifier.model import load_model
+    from beamtree.classifier.model_folder import load_model
     from beamtree.cli.class_figures import class_tables, company_parts, draw_run
     from beamtree.training.baseline import Company, Competitor
     from beamtree.training.evaluate import evaluate

@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from beamtree.classifier.inference import choose_device
-from beamtree.classifier.model import TreeClassifier, find_model, load_model, shipped_models
+from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.model_folder import find_model, load_model, shipped_models
 from beamtree.data.listops import sample_expressions
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.outcome import is_watched

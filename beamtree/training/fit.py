@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from beamtree.classifier.model import save_model
+from beamtree.classifier.model_folder import save_model
 from beamtree.data.batching import Batch
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.files.atomic import replace_file

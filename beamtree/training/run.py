@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from beamtree.classifier.model import TreeClassifier, create_model, save_model
+from beamtree.classifier.model import TreeClassifier, create_model
+from beamtree.classifier.model_folder import save_model
 from beamtree.data.batching import Batch, BucketedBatches
 from beamtree.data.task import Example
 from beamtree.nn.embedding import WordEmbedding

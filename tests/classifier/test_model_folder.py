@@ -10,8 +10,9 @@ import torch
 from small_models import small_model
 
 import beamtree
-from beamtree.classifier import model as model_module
-from beamtree.classifier.model import ModelSettings, create_model, load_model, save_model
+from beamtree.classifier import model_folder
+from beamtree.classifier.model import ModelSettings, create_model
+from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.files.tensors import load_tensors, save_tensors
@@ -98,7 +99,7 @@ def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
 ) -> None:
     save_model(small_model("recurrent-grc"), tmp_path / "run" / "best")
     assert load_model(tmp_path / "run").predict(EXPRESSIONS) == load_model(folder).predict(EXPRESSIONS)
-    monkeypatch.setattr(model_module, "PRETRAINED", tmp_path)
+    monkeypatch.setattr(model_folder, "PRETRAINED", tmp_path)
     assert load_model("model").predict(EXPRESSIONS) == load_model(folder).predict(EXPRESSIONS)
     with pytest.raises(BeamtreeError, match=r"there is no model 'mdel', .*did you mean 'model'\?"):
         load_model("mdel")
@@ -110,7 +111,7 @@ def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
         BeamtreeError, match=r"no epoch of .*begun is finished.*begun/last has the weights so far"
     ):
         load_model(tmp_path / "begun")
-    monkeypatch.setattr(model_module, "PRETRAINED", tmp_path / "nothing")
+    monkeypatch.setattr(model_folder, "PRETRAINED", tmp_path / "nothing")
     with pytest.raises(BeamtreeError, match=r"there is no model '\.\./model', neither a folder nor shipped$"):
         load_model("../model")
 

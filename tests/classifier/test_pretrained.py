@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from beamtree import load_model
-from beamtree.classifier.model import PRETRAINED, shipped_models
+from beamtree.classifier.model_folder import PRETRAINED, shipped_models
 from beamtree.cli.demo import LOGIC, SHIPPED
 from beamtree.data.listops import sample_expressions
 from beamtree.data.logic import generate_logic, read

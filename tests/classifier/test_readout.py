@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model, load_model, save_model
+from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
+from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import Parsed, parse_lines
 from beamtree.data.task import Example, find_task
 from beamtree.data.vocabulary import Vocabulary

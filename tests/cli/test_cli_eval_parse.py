@@ -12,7 +12,7 @@ import pytest
 from command_line import call
 from small_models import small_model
 
-from beamtree.classifier.model import load_model, save_model
+from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import parse_lines
 from beamtree.cli.formats import as_json
 from beamtree.data import listops

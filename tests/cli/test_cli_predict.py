@@ -11,7 +11,8 @@ from command_line import call
 from small_models import small_model
 
 import beamtree.classifier.parsing
-from beamtree.classifier.model import TreeClassifier, load_model, save_model
+from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.cli.predict import harmless
 from beamtree.data.own import restore
 from beamtree.data.vocabulary import Vocabulary

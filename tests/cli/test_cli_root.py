@@ -78,10 +78,10 @@ def test_a_terminal_that_lacks_a_character_gets_a_question_mark_and_no_trace() -
 
 
 def test_too_little_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from beamtree.classifier import model
+    from beamtree.classifier import model_folder
 
     def fail(*arguments: object, **options: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(model, "load_model", fail)
+    monkeypatch.setattr(model_folder, "load_model", fail)
     assert answer("parse", "listops-ebt-grc", "5") == "beamtree: there is not enough memory for this"

@@ -9,7 +9,7 @@ from small_runs import SMALL
 
 import beamtree
 from beamtree import cli
-from beamtree.classifier.model import load_model
+from beamtree.classifier.model_folder import load_model
 from beamtree.data.listops.task import TASK
 from beamtree.errors import BeamtreeError
 from beamtree.files.settings import from_table, merge_tables

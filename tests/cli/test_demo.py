@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from small_models import small_model
 
-from beamtree.classifier.model import save_model
+from beamtree.classifier.model_folder import save_model
 from beamtree.cli import demo
 
 
 def test_both_shipped_models_are_evaluated_and_their_trees_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("beamtree.classifier.model.PRETRAINED", tmp_path)
+    monkeypatch.setattr("beamtree.classifier.model_folder.PRETRAINED", tmp_path)
     for task, name in (("listops", demo.SHIPPED), ("logic", demo.LOGIC)):
         save_model(small_model(task=task), tmp_path / name)
     monkeypatch.setattr(demo, "PAIRS", 3000)

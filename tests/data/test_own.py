@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import attempt, call
 
-from beamtree.classifier.model import load_model
+from beamtree.classifier.model_folder import load_model
 from beamtree.data.own import MOST_LABELS, look_at, restore
 from beamtree.data.task import BadRows, Example, find_task
 from beamtree.errors import BeamtreeError

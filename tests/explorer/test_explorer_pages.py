@@ -12,7 +12,7 @@ import pytest
 from small_models import small_model
 from typer.testing import CliRunner
 
-from beamtree.classifier.model import save_model
+from beamtree.classifier.model_folder import save_model
 from beamtree.classifier.parsing import Unparsed
 from beamtree.cli import app
 from beamtree.data import logic

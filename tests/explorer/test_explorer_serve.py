@@ -21,7 +21,7 @@ from explored import small_model
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from beamtree.classifier.model import save_model
+from beamtree.classifier.model_folder import save_model
 from beamtree.cli import app
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.models import load_models
@@ -212,6 +212,6 @@ def test_models_are_named_by_their_folders_and_nothing_above(tmp_path: Path) -> 
 
 
 def test_a_package_without_models_says_what_to_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("beamtree.classifier.model.PRETRAINED", tmp_path)
+    monkeypatch.setattr("beamtree.classifier.model_folder.PRETRAINED", tmp_path)
     with pytest.raises(BeamtreeError, match="name a model folder or a run folder"):
         load_models([])

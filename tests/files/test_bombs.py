@@ -20,7 +20,7 @@ from peaks import Refused, refuse_alone
 from small_models import small_model
 
 from beamtree import BeamTreeEncoder
-from beamtree.classifier.model import load_model, save_model
+from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.data.task import TASKS, BadRows, find_task
 from beamtree.data.vectors import read_vectors
 from beamtree.errors import BeamtreeError

@@ -14,7 +14,7 @@ from small_models import small_model
 
 from beamtree import BeamTreeEncoder
 from beamtree.classifier import parsing
-from beamtree.classifier.model import load_model, save_model
+from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import parse_lines
 from beamtree.data import task as task_module
 from beamtree.data.corpora import sentiment

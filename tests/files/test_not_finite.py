@@ -14,9 +14,10 @@ from small_models import small_model
 from small_runs import run_in, small_recipe
 
 from beamtree import BeamTreeContextualizer, BeamTreeEncoder
-from beamtree.classifier import model as model_module
+from beamtree.classifier import model_folder
 from beamtree.classifier.exports import compare_with_onnx
-from beamtree.classifier.model import TreeClassifier, load_model, save_model
+from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.app import create_app
 from beamtree.explorer.view import make_view
@@ -57,7 +58,7 @@ def test_a_model_that_is_not_finite_is_refused_by_every_command(
     for load in (load_model, TreeClassifier.from_pretrained):
         with pytest.raises(BeamtreeError, match="not finite"):
             load(tmp_path / "run" / "best")
-    monkeypatch.setattr(model_module, "PRETRAINED", tmp_path / "run")
+    monkeypatch.setattr(model_folder, "PRETRAINED", tmp_path / "run")
     with pytest.raises(BeamtreeError, match="not finite"):
         load_model("best")
 

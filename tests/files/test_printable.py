@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from small_models import small_model
 
 from beamtree import BeamTreeEncoder
-from beamtree.classifier.model import load_model, save_model
+from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.data.own import restore
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words

@@ -147,6 +147,16 @@ def test_every_old_name_leads_somewhere() -> None:
         __import__(f"beamtree.{old}")
 
 
+def test_the_old_module_of_classifiers_has_both_the_model_and_its_folder() -> None:
+    from beamtree.classifier import model, model_folder
+
+    old = __import__("beamtree.model", fromlist=["*"])
+    for name in ("ModelSettings", "Prediction", "TreeClassifier", "check_model", "create_model"):
+        assert getattr(old, name) is getattr(model, name)
+    for name in ("PRETRAINED", "find_model", "load_model", "save_model", "shipped_models"):
+        assert getattr(old, name) is getattr(model_folder, name)
+
+
 @pytest.mark.parametrize("name", ["crvnn_step", "by_name", "naive", "judges"])
 def test_what_was_among_the_rivals_is_never_loaded_twice(name: str) -> None:
     old = __import__(f"beamtree.rivals.{name}", fromlist=["*"])

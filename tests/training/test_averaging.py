@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_runs import run_in, small_recipe
 
-from beamtree.classifier.model import load_model
+from beamtree.classifier.model_folder import load_model
 from beamtree.files.tensors import load_tensors
 from beamtree.training.recipe import Recipe
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from small_runs import run_in, small_examples, small_recipe, without_times
 
-from beamtree.classifier.model import TreeClassifier, create_model, load_model
+from beamtree.classifier.model import TreeClassifier, create_model
+from beamtree.classifier.model_folder import load_model
 from beamtree.data.batching import BucketedBatches
 from beamtree.data.task import Example, find_task
 from beamtree.errors import BeamtreeError, MissingExtraError

@@ -9,7 +9,8 @@ import torch
 from command_line import attempt
 from small_language import PAIRS, WIDTH, write_corpora
 
-from beamtree.classifier.model import ModelSettings, create_model, load_model
+from beamtree.classifier.model import ModelSettings, create_model
+from beamtree.classifier.model_folder import load_model
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words

@@ -8,7 +8,8 @@ from rich.console import Console
 from small_language import TASKS, find_small, write_corpora
 from small_language import examples_of as language_examples
 
-from beamtree.classifier.model import create_model, load_model
+from beamtree.classifier.model import create_model
+from beamtree.classifier.model_folder import load_model
 from beamtree.data.listops import sample_expressions
 from beamtree.data.task import Example, find_task
 from beamtree.data.words import Words

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from small_runs import run_in, small_examples, small_recipe, without_times
 
-from beamtree.classifier.model import load_model
+from beamtree.classifier.model_folder import load_model
 from beamtree.errors import BeamtreeError
 from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.training.recipe import Recipe

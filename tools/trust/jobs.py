@@ -69,7 +69,7 @@ def _no(folder: Path) -> None:
 
 def _copy_run(folder: Path) -> None:
     """A finished run: that of the trained model which ships with the package."""
-    from beamtree.classifier.model import PRETRAINED
+    from beamtree.classifier.model_folder import PRETRAINED
 
     shipped = PRETRAINED / "listops-ebt-grc"
     shutil.copytree(shipped, folder / "run" / "best")

@@ -68,7 +68,8 @@ class ModelFolders(Kind):
     name = "model folders"
 
     def __init__(self, folder: Path) -> None:
-        from beamtree.classifier.model import ModelSettings, create_model, save_model
+        from beamtree.classifier.model import ModelSettings, create_model
+        from beamtree.classifier.model_folder import save_model
         from beamtree.data.task import find_task
 
         super().__init__(folder)
@@ -77,7 +78,7 @@ class ModelFolders(Kind):
         self.good = _contents(self.place)
 
     def load(self) -> None:
-        from beamtree.classifier.model import load_model
+        from beamtree.classifier.model_folder import load_model
         from beamtree.errors import BeamtreeError
 
         model = load_model(self.place)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from statistics import mean
 
-from beamtree.classifier.model import PRETRAINED
+from beamtree.classifier.model_folder import PRETRAINED
 from beamtree.data.task import find_task
 from beamtree.paper.published import LABELS, OPTIONAL, TABLES, Figure
 from beamtree.paper.report.remarks import COSTS, Cost, CutOff, Remarks, Target

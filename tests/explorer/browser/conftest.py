@@ -14,7 +14,7 @@ from browsing import Explorer, find_program
 from explored import small_model
 from selenium import webdriver
 
-from beamtree.classifier.model import load_model
+from beamtree.classifier.model_folder import load_model
 from beamtree.data.own import OwnFormat
 from beamtree.explorer.app import create_app
 from beamtree.explorer.work import Limits
