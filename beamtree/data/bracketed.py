@@ -18,11 +18,19 @@ def known_tokens(text: str, same: Mapping[str, str], says: str, *, dropped: str 
     try:
         return tuple(map(same.__getitem__, _words(text, dropped)))
     except KeyError:
-        words = enumerate(_words(text, dropped), start=1)
-        position, word = next((place, word) for place, word in words if word not in same)
-        raise UnreadableTextError(
-            f"unknown token {shown(word)} at position {position}; {says}", position - 1
-        ) from None
+        return known_words(_words(text, dropped), same, says)
+
+
+def known_words(words: Iterable[str], same: Mapping[str, str], says: str) -> Tokens:
+    """The same of words that are parted already."""
+    tokens = []
+    for position, word in enumerate(words, start=1):
+        if word not in same:
+            raise UnreadableTextError(
+                f"unknown token {shown(word)} at position {position}; {says}", position - 1
+            )
+        tokens.append(same[word])
+    return tuple(tokens)
 
 
 def _words(text: str, dropped: str) -> Iterable[str]:

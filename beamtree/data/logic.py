@@ -6,13 +6,14 @@ operators in the longer formula, 12 standing for 12 and more. A line is `relatio
 """
 
 import itertools
+import re
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-from beamtree.data.bracketed import known_tokens, merges_by_brackets
-from beamtree.data.task import REFUSE, BadRows, Example, Task, Tokens, require_split
+from beamtree.data.bracketed import known_tokens, known_words, merges_by_brackets
+from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
 from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import shown
 from beamtree.files.lines import find_file, read_rows, write_lines
@@ -44,10 +45,21 @@ def relation_between(left: int, right: int) -> str:
 
 
 def tokenize(formula: str) -> Tokens:
-    """Split at blanks; a token that is unknown or out of place is refused with its number, from 1."""
-    tokens = known_tokens(formula, _SAME, _LANGUAGE)
+    """A token that is unknown or out of place is refused with its number, from 1.
+
+    What people type is forgiven capitals and missing blanks: `(A (and b))`.
+    """
+    try:
+        tokens = known_tokens(formula, _SAME, _LANGUAGE)
+    except UnreadableTextError:
+        words = (formula[start:end].lower() for start, end in find_words(formula))
+        tokens = known_words(words, _SAME, _LANGUAGE)
     worlds_of(tokens)
     return tokens
+
+
+def find_words(formula: str) -> list[Range]:
+    return [match.span() for match in re.finditer(r"[()]|[^\s()]+", formula)]
 
 
 def worlds_of(tokens: Tokens) -> int:
@@ -178,6 +190,7 @@ TASK = Task(
     read_file=read_file,
     gold_merges=gold_merges,
     answer=lambda sentences: relation_between(*map(worlds_of, sentences)),
+    find_words=find_words,
 )
 
 

@@ -4,6 +4,7 @@ Rows of a data file that cannot be used are told with file and line, counted, an
 """
 
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import shown
 
 Tokens = tuple[str, ...]
+Range = tuple[int, int]  # of a text's characters, half-open
 Line = TypeVar("Line")
 Value = TypeVar("Value")
 
@@ -97,6 +99,10 @@ class CountRule:
     seen_in: str | None = None  # what tells how often a word is seen in training, if not the training split
 
 
+def split_at_blanks(text: str) -> list[Range]:
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
 @dataclass(frozen=True)
 class Task:
     name: str
@@ -109,7 +115,7 @@ class Task:
     read_file: FileReader  # one file in the task's own format
     gold_merges: Callable[[Tokens], list[int]] | None = None  # n−1 merge positions, as BeamTrees.merges
     answer: Callable[[tuple[Tokens, ...]], str] | None = None  # the label, where the language determines it
-    token_pattern: str = r"\S+"  # what a token is in a text, unreadable ones included
+    find_words: Callable[[str], list[Range]] = split_at_blanks  # where tokens stand, unreadable ones too
     words: CountRule | None = None  # of a language whose words are counted
     corpora: Mapping[str, str] = field(default_factory=dict)  # split -> the corpus a user gets it from
     published: Mapping[str, int] = field(default_factory=dict)  # split -> examples, in the paper's corpora

@@ -1,14 +1,12 @@
 """Texts as sentences whose tokens know where they stand; what cannot be read is explained at its place."""
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from beamtree.data.task import Task, Tokens
+from beamtree.data.task import Range, Task, Tokens
 from beamtree.errors import BeamtreeError
 
-Range = tuple[int, int]  # half-open, in code points
 _LOOK_AHEAD = 8  # characters that may stand between two tokens of a normalised text
 _MAX_MARKS = (
     30  # on one character, as in Unicode's stream-safe format: their order takes a time quadratic in them
@@ -53,7 +51,7 @@ def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) 
 
 def _read(task: Task, number: int, text: str, max_tokens: int | None) -> Reading:
     _check_marks(number, text)
-    words = [match.span() for match in re.finditer(task.token_pattern, text)]
+    words = task.find_words(text)
     _check_count(number, words, max_tokens)  # before a tokeniser works on what is too long anyway
     try:
         tokens = task.tokenize(text)

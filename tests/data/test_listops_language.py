@@ -16,6 +16,7 @@ from beamtree.data.listops.language import (
     gold_merges,
     tokenize,
 )
+from beamtree.data.listops.typed import find_words
 from beamtree.errors import BeamtreeError, UnreadableTextError
 
 Nested = str | tuple[str, tuple["Nested", ...]]
@@ -109,6 +110,42 @@ def test_brackets_are_dropped_by_the_tokenizer(expression: Nested) -> None:
     assert tokenize(brackets(tokens)) == tokens == tokenize(" ".join(tokens))
 
 
+def typed(expression: Nested, style: str) -> str:
+    """An expression as somebody might write it: a call, a Lisp list, or brackets without blanks."""
+    if isinstance(expression, str):
+        return expression
+    operator, arguments = expression[0].strip("["), [typed(one, style) for one in expression[1]]
+    return {
+        "call": f"{operator.lower()}({', '.join(arguments)})",
+        "lisp": f"({operator} {' '.join(arguments)})",
+        "tight": f"[{operator.capitalize()} {','.join(arguments)}]",
+    }[style]
+
+
+@pytest.mark.parametrize("style", ["call", "lisp", "tight"])
+@given(expression=nested_expressions)
+def test_expressions_are_read_as_people_type_them(style: str, expression: Nested) -> None:
+    assert tokenize(typed(expression, style)) == tuple(flat(expression))
+
+
+@given(nested_expressions)
+def test_the_places_of_words_are_those_of_the_tokens_in_either_writing(expression: Nested) -> None:
+    tokens = tuple(flat(expression))
+    for text in (" ".join(tokens), brackets(tokens)):
+        assert tuple(text[word.start : word.end] for word in find_words(text)) == tokens
+    text = typed(expression, "call")
+    places = [text[word.start : word.end] for word in find_words(text)]
+    names = {"]": ")"} | {f"[{name}": f"{name.lower()}(" for name in ("MIN", "MAX", "MED", "SM")}
+    assert places == [names.get(token, token) for token in tokens]
+
+
+@pytest.mark.parametrize(
+    "text", ["MAX(2, 9, MIN(4,7))", "[max 2 9 [ min 4 7]]", "[MAX 2 9 [MIN 4 7]]", "(max 2 9 (min 4 7))"]
+)
+def test_one_expression_in_many_hands(text: str) -> None:
+    assert tokenize(text) == tuple("[MAX 2 9 [MIN 4 7 ] ]".split())
+
+
 @given(nested_expressions)
 def test_brackets_show_the_left_leaning_chain(expression: Nested) -> None:
     def text(tree: object) -> str:
@@ -151,7 +188,10 @@ def test_nesting_counts_operators_not_brackets() -> None:
             "[MAX 2 [AVG 3 4 ] ]",
             r"unknown token '\[AVG' at position 3; ListOps has \[MIN \[MAX \[MED \[SM \]",
         ),
-        ("[MAX 2 9]", r"unknown token '9\]' at position 3; .* with a blank between tokens"),
+        ("[MAX 2 9x]", r"unknown token '9x' at position 3; .*, as in \[MAX 2 9"),
+        ("MAX 2 9", "unknown token 'MAX' at position 1"),
+        ("max(2, 9", r"unbalanced round brackets: 1 '\(' and 0 '\)'"),
+        ("[MAX 2 [ 9 ]", r"unknown token '\[' at position 3"),
         ("( ( ( [MAX 2 ) 10 ) ] )", "unknown token '10' at position 3"),
         ("( ( [MAX 2 ) ] ) )", r"unbalanced round brackets: 2 '\(' and 3 '\)'"),
         ("[MAX 2 [MIN 3 4 ]", r"unbalanced brackets: \[MAX not closed at the end, position 6"),

@@ -125,6 +125,10 @@ def test_gold_trees_of_formulas_nested_deeper_than_the_recursion_limit() -> None
     assert worlds_of(tokens) == worlds_of(("a",))
 
 
+def test_blanks_may_be_left_out_and_letters_be_capital() -> None:
+    assert tokenize("(NOT (a (And B)))") == tokenize("( not ( a ( and b ) ) )")
+
+
 @pytest.mark.parametrize(
     ("formula", "message"),
     [

@@ -6,7 +6,8 @@ An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses,
 from array import array
 from collections.abc import Callable, Sequence
 
-from beamtree.data.bracketed import known_tokens, merges_by_brackets
+from beamtree.data.bracketed import known_tokens, known_words, merges_by_brackets
+from beamtree.data.listops.typed import find_words
 from beamtree.data.task import Tokens
 from beamtree.errors import UnreadableTextError
 
@@ -30,24 +31,32 @@ OPERATORS = tuple(VALUE_OF)
 TOKENS = (*OPERATORS, CLOSE, *DIGITS)
 
 _SAME = {token: token for token in TOKENS}  # one object a token type: 4 million tokens are 15 strings
-_LANGUAGE = f"ListOps has {' '.join(TOKENS[:5])} and 0 to 9, with a blank between tokens"
+_LANGUAGE = f"ListOps has {' '.join(TOKENS[:5])} and 0 to 9, as in [MAX 2 9 [MIN 4 7 ] ]"
 _DIGIT_VALUE = {digit: value for value, digit in enumerate(DIGITS)}
-
-
-def tokenize(text: str) -> Tokens:
-    """The tokens of a sound expression, with or without the round brackets of the published files."""
-    tokens = split_tokens(text)
-    evaluate(tokens)
-    return tokens
 
 
 def split_tokens(text: str) -> Tokens:
     """Known tokens of an unchecked expression; round brackets are dropped, as models never see them."""
+    _check_round_brackets(text)
+    return known_tokens(text, _SAME, _LANGUAGE, dropped="()")
+
+
+def tokenize(text: str) -> Tokens:
+    """The tokens of a sound expression, as files write it or as people type it."""
+    try:
+        tokens = split_tokens(text)
+    except UnreadableTextError:
+        _check_round_brackets(text)
+        tokens = known_words((word.token for word in find_words(text)), _SAME, _LANGUAGE)
+    evaluate(tokens)
+    return tokens
+
+
+def _check_round_brackets(text: str) -> None:
     if text.count("(") != text.count(")"):
         raise UnreadableTextError(
             f"unbalanced round brackets: {text.count('(')} '(' and {text.count(')')} ')'"
         )
-    return known_tokens(text, _SAME, _LANGUAGE, dropped="()")
 
 
 def evaluate(tokens: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from beamtree.data.listops.language import DIGITS, TOKENS, evaluate, gold_merges, split_tokens, tokenize
+from beamtree.data.listops.typed import find_words
 from beamtree.data.task import REFUSE, BadRows, Example, Task, require_split
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import shown
@@ -109,5 +110,5 @@ TASK = Task(
     read_file=read_file,
     gold_merges=gold_merges,
     answer=lambda sentences: DIGITS[evaluate(sentences[0])],
-    token_pattern=r"[^\s()]+",
+    find_words=lambda text: [(word.start, word.end) for word in find_words(text)],
 )

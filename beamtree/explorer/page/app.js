@@ -30,6 +30,7 @@ function newPane() {
 
 // Show answers, one a pane; `wanted` is what a link asks of each.
 function present(answers, wanted = {}) {
+  dim(false);
   while (panes.length > answers.length) panes.pop().root.remove();
   while (panes.length < answers.length) {
     panes.push(newPane());
@@ -71,11 +72,20 @@ async function submit({ model, other, beams, texts }, wanted) {
   document.body.removeAttribute("aria-busy");
   const refused = answers.find((answer) => answer instanceof Error);
   if (refused && answers.every((answer) => answer instanceof Error)) {
-    present([]);
-    asking.explain(refused);
+    dim(panes.length > 0);
+    asking.explain(refused, panes.length ? "What you see below is the text before." : "");
     return;
   }
   present(answers, wanted);
+}
+
+// The last answer stays in sight beside an error, but nobody should take it for the answer to this text.
+function dim(wanted) {
+  player.pause();
+  for (const part of [byId("player"), byId("panes")]) {
+    part.classList.toggle("stale", wanted);
+    part.inert = wanted;
+  }
 }
 
 // There is nothing to begin with: the first text is the reader's.

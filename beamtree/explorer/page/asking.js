@@ -163,8 +163,8 @@ export class Asking {
   }
 
   // The server counts characters as code points, JavaScript as UTF-16 units.
-  explain({ message, where }) {
-    byId("problem").textContent = message;
+  explain({ message, where }, more) {
+    byId("problem").textContent = more ? `${message}. ${more}` : message;
     byId("problem").hidden = false;
     const box = where && this.boxes[where.text];
     if (!box) return;

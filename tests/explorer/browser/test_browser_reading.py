@@ -87,14 +87,22 @@ def test_a_text_that_cannot_be_read_is_explained_and_marked_at_its_token(explore
     box = explorer.one("#text-0")
     assert box.get_attribute("aria-invalid") == "true"
     assert explorer.run("return document.activeElement.id") == "text-0"
-    assert explorer.all(".pane") == [], "no tree of another text is left standing"
+    assert "the text before" in explorer.text("#problem")
+    assert (
+        explorer.each("#panes, #player", "[e.inert, +getComputedStyle(e).opacity < 0.5]")
+        == [[True, True]] * 2
+    )
     explorer.shot("bad-input")
     mark, text = explorer.box(".backdrop mark"), explorer.box("#text-0")
     assert mark["left"] > text["left"] + 100, "the mark lies where the token is, not at the start"
     box.send_keys(" ")
     assert not explorer.one("#problem").is_displayed()
-    explorer.type("[SM 4 5 ]")
+    explorer.type("sm(4, [max 2 5]]")
+    explorer.wait("return !document.querySelector('#problem').hidden")
+    explorer.type("sm(4, [max 2 5])")
     explorer.said("says 9")
+    assert tree_texts(explorer) == ["[SM", "4", "[MAX", "2", "5", "]", "]"]
+    assert explorer.all(".stale") == []
 
 
 def test_in_a_long_text_the_mark_is_scrolled_into_sight(explorer: Explorer) -> None:
