@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 
 import beamtree
 from beamtree.errors import BeamtreeError, SharedError, nearest
-from beamtree.processes.launched import Processes
 
 # name -> module and what it holds: a function, or a Typer of several
 COMMANDS = {
@@ -56,6 +55,8 @@ class _Commands(TyperGroup):
             if not shared or os.environ.get("RANK", "0") == "0":
                 typer.echo(f"beamtree: {said}", err=True)
         if shared:  # the error's frames are gone here, and with them what they held of the process group
+            from beamtree.processes.launched import Processes
+
             Processes.from_environment().leave()
         raise typer.Exit(2)
 

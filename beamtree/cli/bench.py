@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from beamtree.cli.conventions import Device
+from beamtree.cli.conventions import LINE_EVERY, Device, say, say_torch_loads
 from beamtree.errors import BeamtreeError
 
 
@@ -76,6 +76,8 @@ def bench(
     model was made; on a CPU the growth of a fresh process's peak since one step on 8 tokens. Ctrl-C keeps
     what was measured.
     """
+    say_torch_loads()
+
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
@@ -85,6 +87,7 @@ def bench(
     from beamtree.paper.plots import check_plot, curves_of, draw_speed
     from beamtree.paper.speed.measure import Plan
     from beamtree.paper.speed.suites import Wanted, arithmetic, run_paper, run_sizes
+    from beamtree.training.display import EverySoOften
 
     place = choose_device(device)
     if place.type not in ("cpu", "cuda"):
@@ -97,10 +100,12 @@ def bench(
             make_folder(file.parent)
     columns = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     with arithmetic(threads, matmul_precision), show_progress(*columns) as bar:
-        task = bar.add_task("", total=1.0)
+        task, log = bar.add_task("", total=1.0), EverySoOften(LINE_EVERY)
 
         def show(share: float, doing: str) -> None:
             bar.update(task, completed=share, description=doing)
+            if bar.disable and log.due():
+                say(f"{share:.0%} done, now {doing}")
 
         if suite is Suite.paper:
             sizes = {"--batch": batch, "--beam": beam, "--d-model": d_model, "--slice-size": slice_size}

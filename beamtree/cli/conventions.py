@@ -4,6 +4,8 @@ Sentences and names may quote anything and are printed without harm; a bar is sh
 leaves nothing behind. A log gets a line every so often in its place.
 """
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +33,7 @@ BatchTokens = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")]
 
 
-_LINE_EVERY = 20.0  # seconds, in a log
+LINE_EVERY = 20.0  # seconds, in a log
 
 
 def refuse_to_replace(path: Path, overwrite: bool) -> None:
@@ -45,6 +47,12 @@ def refuse_to_replace(path: Path, overwrite: bool) -> None:
 def say(sentence: str, *, err: bool = True) -> None:
     """A line on standard error, or on standard output."""
     typer.echo(printable(sentence), err=err)
+
+
+def say_torch_loads() -> None:
+    """A command's first word: torch, which takes seconds, is about to be imported. Nothing if it is there."""
+    if "torch" not in sys.modules and os.environ.get("RANK", "0") == "0":
+        say("loading PyTorch …")
 
 
 def name(text: str, style: str = "") -> "Text":
@@ -79,31 +87,24 @@ def count_up(unit: str, *, wanted: bool = True) -> "Progress":
 @contextmanager
 def counting(doing: str, total: int, unit: str, *, wanted: bool = True) -> Iterator[Callable[[int], None]]:
     """`advance(more)` moves a bar in a terminal; elsewhere it writes a line every so often."""
+    from beamtree.training.display import EverySoOften, in_words
+
     with count_up(unit, wanted=wanted) as bar:
         row = bar.add_task(printable(doing), total=total)
-        began = told = time.monotonic()
-        done = 0
+        began, log, done = time.monotonic(), EverySoOften(LINE_EVERY), 0
         before: int | None = None  # the first call may bring what an earlier command has done
 
         def advance(more: int) -> None:
-            nonlocal told, done, before
+            nonlocal done, before
             before = more if before is None else before
             done += more
             bar.advance(row, more)
-            now = time.monotonic()
-            if wanted and bar.disable and now - told >= _LINE_EVERY and done < total:
-                told = now
-                rate = (done - before) / (now - began)
-                left = f", about {_in_words((total - done) / rate)} left" if rate else ""
+            if wanted and bar.disable and done < total and log.due():
+                rate = (done - before) / (time.monotonic() - began)
+                left = f", about {in_words((total - done) / rate)} left" if rate else ""
                 say(f"{doing}: {done:,} of {total:,} {unit}{left}")
 
         yield advance
-
-
-def _in_words(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def show_progress(*columns: "ProgressColumn", wanted: bool = True) -> "Progress":

@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, count_up, name, new_table, say
+from beamtree.cli.conventions import (
+    LINE_EVERY,
+    BatchTokens,
+    Beam,
+    Device,
+    Model,
+    count_up,
+    name,
+    new_table,
+    say,
+    say_torch_loads,
+)
 from beamtree.errors import BeamtreeError
 from beamtree.printable import printable, write_json
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
     from rich.table import Table
 
     from beamtree.classifier.model import TreeClassifier
@@ -84,6 +96,8 @@ def evaluate(
     not. Exact is the share of sentences whose tree is the gold tree. Sentences of one or two tokens have only
     one tree and count for neither. A dash means that the encoder builds no tree.
     """
+    say_torch_loads()
+
     from rich.console import Console
 
     from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
@@ -95,6 +109,7 @@ def evaluate(
     from beamtree.paper.plots import draw_confusion, require_matplotlib
     from beamtree.saving.folder import hash_weights
     from beamtree.training.baseline import Competitor
+    from beamtree.training.display import EverySoOften
     from beamtree.training.evaluate import evaluate as run_evaluation
     from beamtree.training.evaluate import find_sources
     from beamtree.training.recipe import load_recipe
@@ -129,20 +144,21 @@ def evaluate(
     company = _company(Path(model), classifier) if baselines and task.own is not None else None
     beside: dict[str, list[Competitor]] = {}
     with count_up("examples") as bar:
+        log = EverySoOften(LINE_EVERY)
         for source in sources:
             row = bar.add_task(printable(source.name), total=None)
+
+            def advance(done: int, total: int, name: str = source.name, row: "TaskID" = row) -> None:
+                bar.update(row, completed=done, total=total)
+                if bar.disable and done < total and log.due():
+                    say(f"{name}: {done:,} of {total:,} examples")
+
             examples: Iterable[Example] = source.read()
             if company is not None:
                 examples = list(examples)
                 beside[source.name] = company.on(examples)
             results.append(
-                run_evaluation(
-                    classifier,
-                    source.name,
-                    examples,
-                    batch_tokens=batch_tokens,
-                    advance=lambda done, total, row=row: bar.update(row, completed=done, total=total),  # type: ignore[misc]
-                )
+                run_evaluation(classifier, source.name, examples, batch_tokens=batch_tokens, advance=advance)
             )
             bar.remove_task(row)
     for path in _learnt_from(Path(model), paths):

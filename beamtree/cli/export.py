@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from beamtree.cli.conventions import Beam, Model, refuse_to_replace, say
+from beamtree.cli.conventions import Beam, Model, refuse_to_replace, say, say_torch_loads
 from beamtree.errors import BeamtreeError
 
 
@@ -27,10 +27,6 @@ def export(
 
     Every sentence encoder can be exported except gold-grc, which follows given trees.
     """
-    from beamtree.classifier.exports import compare_with_onnx, export_program, save_onnx, save_program
-    from beamtree.classifier.inference import set_beam_size
-    from beamtree.classifier.model_folder import load_model
-
     wanted = [path for path in (onnx, exported_program) if path is not None]
     if not wanted:
         raise BeamtreeError("say what to write: --onnx FILE, --exported-program FILE or both")
@@ -40,6 +36,11 @@ def export(
         refuse_to_replace(path, overwrite)
         if not path.parent.is_dir():
             raise BeamtreeError(f"there is no folder {path.parent} to write {path.name} to")
+    say_torch_loads()
+
+    from beamtree.classifier.exports import compare_with_onnx, export_program, save_onnx, save_program
+    from beamtree.classifier.inference import set_beam_size
+    from beamtree.classifier.model_folder import load_model
 
     classifier = load_model(model)
     set_beam_size(classifier, beam)

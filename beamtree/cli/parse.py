@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, refuse_to_replace, say
+from beamtree.cli.conventions import (
+    BatchTokens,
+    Beam,
+    Device,
+    Model,
+    refuse_to_replace,
+    say,
+    say_torch_loads,
+)
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import hash_files, shown
 
@@ -73,6 +81,9 @@ def parse(
     --out and the format brackets or json, an interrupted run can be resumed, and torchrun or accelerate
     launch divides the lines among processes and machines that see the same folder.
     """
+    if file is not None:
+        say_torch_loads()
+
     from beamtree.classifier.inference import choose_device, set_beam_size
     from beamtree.classifier.model_folder import find_model, load_model
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, say
+from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, say, say_torch_loads
 from beamtree.cli.parse import model_checksum
 from beamtree.errors import BeamtreeError
 from beamtree.printable import write_json
@@ -84,6 +84,8 @@ def predict(
     take for a formula begin with an apostrophe. Files of any size are read row by row; an interrupted run
     goes on with --resume, and torchrun or accelerate launch divides the rows among processes.
     """
+    say_torch_loads()
+
     from beamtree.classifier.inference import choose_device, set_beam_size
     from beamtree.classifier.model_folder import find_model, load_model
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream

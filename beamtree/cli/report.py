@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from beamtree.cli.conventions import say
+from beamtree.cli.conventions import say, say_torch_loads
 
 
 def report(
@@ -45,6 +45,8 @@ def report(
     so, and so do evaluations with another beam. Cells without a run show a dash. All runs are listed with
     their commands.
     """
+    say_torch_loads()
+
     from beamtree.files.atomic import make_folder, replace_file
     from beamtree.paper.report.pages import build_report, to_html, to_markdown, to_short_markdown
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from beamtree.cli.conventions import Device, say
+from beamtree.cli.conventions import Device, say, say_torch_loads
 from beamtree.errors import BeamtreeError
 
 _DEFAULT_PORT = 8765
@@ -53,6 +53,8 @@ def serve(
     """
     listener = _listen(host, port)
     with listener:
+        say_torch_loads()
+
         from beamtree.explorer.app import LOCAL_HOSTS, create_app
         from beamtree.explorer.models import load_models
         from beamtree.explorer.server import run

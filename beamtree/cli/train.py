@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from beamtree.cli.conventions import say_torch_loads
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import is_file, is_folder
 
@@ -78,6 +79,7 @@ def train(
         raise BeamtreeError("--resume continues a run in its own folder: leave out --out and --overwrite")
     if recipe is None and resume is None:
         raise BeamtreeError("name a RECIPE (--show lists them), or a run folder with --resume")
+    say_torch_loads()
 
     import signal
 

@@ -1,6 +1,7 @@
-"""What the user sees of a run: a live line in a terminal, one plain line an epoch elsewhere."""
+"""What the user sees of a run: a live line in a terminal, elsewhere a plain line now and then."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -9,12 +10,46 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from beamtree.printable import printable
 
+_MEASURED = 5.0  # seconds of steps that an estimate is made from
+_LOG_SECONDS, _LOG_SHARE = 30.0, 0.1  # a log's next line: so much later, and so much of an epoch further on
+
+
+class EverySoOften:
+    """When a log is due its next line: so many seconds after the last one, and so much further on."""
+
+    def __init__(
+        self,
+        seconds: float,
+        share: float = 0.0,
+        *,
+        done: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.seconds, self.share, self.clock = seconds, share, clock
+        self.last_time, self.last_done = clock(), done
+
+    def due(self, done: float = 0.0) -> bool:
+        """Whether now, with this share of the work done; a line is then taken to be written."""
+        now = self.clock()
+        if now - self.last_time < self.seconds or done - self.last_done < self.share - 1e-9:
+            return False
+        self.last_time, self.last_done = now, done
+        return True
+
+
+def in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
 
 class Display(AbstractContextManager["Display"]):
     """Epochs, loss, accuracy, speed and time left; give a `Console(quiet=True)` for silence."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
+    def __init__(
+        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.console, self.clock = console or Console(), clock
         self.live = self.console.is_terminal and not self.console.quiet
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -27,7 +62,7 @@ class Display(AbstractContextManager["Display"]):
             transient=True,
         )
         self._task: TaskID | None = None
-        self._headed = False
+        self._headed = self._estimated = False
 
     def __enter__(self) -> "Display":
         self._bar.start()
@@ -41,11 +76,30 @@ class Display(AbstractContextManager["Display"]):
             self._bar.remove_task(self._task)
         name = f"epoch {epoch}/{max_epochs}"
         self._task = self._bar.add_task(name, total=steps, completed=done, figures="")
+        self._place, self._steps, self._epochs_left = _place(epoch, max_epochs), steps, max_epochs - epoch + 1
+        self._first_look: tuple[int, float] | None = None  # at which step, and when
+        self._log = EverySoOften(_LOG_SECONDS, _LOG_SHARE, done=done / steps, clock=self.clock)
 
     def show(self, step: int, loss: float, accuracy: float, tokens_per_second: float) -> None:
-        if self._task is not None:
-            figures = f"loss {loss:.4f} accuracy {accuracy:.1%} {tokens_per_second:,.0f} tokens/s"
-            self._bar.update(self._task, completed=step, figures=figures)
+        if self._task is None:
+            return
+        figures = f"loss {loss:.4f} accuracy {accuracy:.1%} {tokens_per_second:,.0f} tokens/s"
+        self._bar.update(self._task, completed=step, figures=figures)
+        now = self.clock()
+        if self._first_look is None:  # steps before it are not counted: the first may compile
+            self._first_look = step, now
+        first, began = self._first_look
+        seconds = self._steps * (now - began) / max(step - first, 1)  # an epoch takes
+        if not self._estimated and now - began >= _MEASURED:
+            self._estimated = True
+            self.say(
+                f"an epoch takes about {in_words(seconds)}, its dev examples apart; at most "
+                f"{self._epochs_left} to go: {in_words(seconds * self._epochs_left)}"
+            )
+        share = step / self._steps
+        if not self.live and step < self._steps and self._log.due(share):
+            left = f", about {in_words(seconds * (1 - share))} left" if step > first else ""
+            self.say(f"{self._place}  {share:.0%}: {figures}{left}")
 
     def end_epoch(self, record: Mapping[str, Any], max_epochs: int) -> None:
         if not self._headed:
@@ -53,7 +107,7 @@ class Display(AbstractContextManager["Display"]):
             self.say(f"  epoch     loss  accuracy  dev loss  dev accuracy{macro}  tokens/s  seconds")
             self._headed = True
         self.say(
-            f"{record['epoch']:>{len(str(max_epochs))}}/{max_epochs}".rjust(7)
+            _place(record["epoch"], max_epochs)
             + f"{record['train_loss']:9.4f}{record['train_accuracy']:10.1%}{record['dev_loss']:10.4f}"
             f"{record['dev_accuracy']:14.2%}"
             + (f"{record['dev_macro_f1']:10.2%}" if "dev_macro_f1" in record else "")
@@ -64,3 +118,7 @@ class Display(AbstractContextManager["Display"]):
     def say(self, text: str) -> None:
         """A line that stays."""
         self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def _place(epoch: int, max_epochs: int) -> str:
+    return f"{epoch:>{len(str(max_epochs))}}/{max_epochs}".rjust(7)

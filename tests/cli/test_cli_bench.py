@@ -27,6 +27,13 @@ def refusal(*options: str) -> str:
     return result.stderr
 
 
+def test_a_log_hears_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("beamtree.cli.bench.LINE_EVERY", 0.0)
+    said = bench(*SMALL, "--lengths", "4", "--batch", "1").stderr.splitlines()
+    assert said[0].startswith("0% done, now ")
+    assert any("naive: step 2 of 2" in line for line in said)
+
+
 def test_the_fast_path_is_measured_beside_the_original_one(tmp_path):
     files = {name: tmp_path / "new" / name for name in ("b.json", "b.md", "b.svg")}
     result = bench(

@@ -52,6 +52,18 @@ def lines(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_log_hears_how_far_eval_is(models: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = call("eval", models / "trees", "--data", data, "--batch-tokens", 100)
+    monkeypatch.setattr("beamtree.cli.eval.LINE_EVERY", 0.0)
+    told = call("eval", models / "trees", "--data", data, "--batch-tokens", 100)
+    assert quiet.stderr == ""
+    lines = told.stderr.splitlines()
+    assert len(lines) > 2
+    assert lines[-1].startswith("200-300: ")
+    assert lines[-1].endswith(" of 12 examples")
+    assert told.stdout == quiet.stdout
+
+
 def test_eval_prints_a_table_of_splits_in_the_papers_order(models: Path, data: Path) -> None:
     output = call("eval", models / "trees", "--data", data).output
     assert output.index("near-iid") < output.index("200-300")

@@ -1,6 +1,8 @@
 """The command line as a whole: mistyped words are answered by what was probably meant."""
 
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +11,10 @@ from typer.testing import CliRunner
 
 import beamtree
 from beamtree.cli import COMMANDS, app
+from beamtree.cli.conventions import say_torch_loads
 from beamtree.errors import nearest
+
+PACKAGE = Path(beamtree.__file__).parent
 
 
 def answer(*words: str) -> str:
@@ -85,3 +90,42 @@ def test_too_little_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(model_folder, "load_model", fail)
     assert answer("parse", "listops-ebt-grc", "5") == "beamtree: there is not enough memory for this"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "own", "--data", "nowhere.tsv"],
+        ["eval", "nowhere"],
+        ["predict", "nowhere", "nowhere.csv"],
+        ["parse", "nowhere", "--file", "nowhere.txt"],
+        ["bench", "--models", "nothing"],
+        ["report", "nowhere"],
+        ["serve", "nowhere", "--port", "0"],
+    ],
+)
+def test_a_long_command_speaks_before_it_imports_torch(words: list[str], tmp_path: Path) -> None:
+    # A torch that ends the process as soon as it is imported: what is said by then was said before.
+    (tmp_path / "torch.py").write_text("raise SystemExit(7)")
+    done = subprocess.run(
+        [sys.executable, "-m", "beamtree", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "loading PyTorch …\n")
+
+
+def test_of_several_processes_the_first_speaks_and_none_where_torch_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say_torch_loads()
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setenv("RANK", "1")
+    say_torch_loads()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("RANK", "0")
+    say_torch_loads()
+    assert capsys.readouterr().err == "loading PyTorch …\n"

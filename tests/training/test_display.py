@@ -3,9 +3,10 @@
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from beamtree.training.display import Display
+from beamtree.training.display import Display, EverySoOften, in_words
 
 RECORD: dict[str, Any] = {
     "epoch": 2,
@@ -54,3 +55,88 @@ def test_elsewhere_there_is_one_plain_line_an_epoch_never_wrapped_under_one_head
 
 def test_quiet_is_quiet() -> None:
     assert shown_by(Console(file=io.StringIO(), force_terminal=True, quiet=True)) == ""
+
+
+class Clock:
+    """Stands still until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines_of(
+    seconds_a_step: float, steps: int, *, first_step: float = 0.0, done: int = 0, terminal: bool = False
+) -> list[str]:
+    """What an epoch of so many steps leaves in a log, or in a terminal; the first step may take longer."""
+    file, clock = io.StringIO(), Clock()
+    with Display(Console(file=file, force_terminal=terminal, width=200), clock=clock) as display:
+        display.begin_epoch(3, 20, steps, done)
+        clock.now += first_step
+        for step in range(done + 1, steps + 1):
+            clock.now += seconds_a_step
+            display.show(step, loss=0.25, accuracy=0.875, tokens_per_second=999.6)
+    return file.getvalue().splitlines()
+
+
+def test_an_epoch_is_estimated_once_before_it_ends_without_its_first_step() -> None:
+    for terminal in (False, True):
+        for first_step in (0.0, 300.0):
+            lines = lines_of(0.4, 100, first_step=first_step, terminal=terminal)
+            told = [line for line in lines if "an epoch takes" in line]
+            assert len(told) == 1
+            assert "about 40 s, its dev examples apart; at most 18 to go: 12 min" in told[0]
+
+
+def test_an_epoch_that_ends_at_once_is_not_estimated() -> None:
+    assert lines_of(0.04, 100) == []
+
+
+def test_a_resumed_epoch_counts_its_own_steps_alone() -> None:
+    assert lines_of(0.4, 100, done=60)[0].startswith("an epoch takes about 40 s")
+
+
+@pytest.mark.parametrize(
+    ("seconds_a_step", "steps", "wanted"),
+    [
+        (1.0, 100, 3),  # every 30 seconds, at 30, 60 and 90 %
+        (0.01, 100_000, 9),  # every 10 % of 1000 seconds, however often it looks
+        (60.0, 20, 9),  # every 10 % of 20 minutes, not every 30 seconds
+        (0.25, 100, 0),  # over before a line is due
+    ],
+)
+def test_a_log_gets_a_line_every_half_minute_or_tenth_of_an_epoch(
+    seconds_a_step: float, steps: int, wanted: int
+) -> None:
+    lines = [line for line in lines_of(seconds_a_step, steps) if "%: loss" in line]
+    assert len(lines) == wanted
+    assert len(set(lines)) == wanted
+
+
+def test_a_line_of_a_log_says_how_far_the_epoch_is_and_what_is_left() -> None:
+    line = next(line for line in lines_of(1.0, 100) if "%: loss" in line)
+    assert line == "   3/20  30%: loss 0.2500 accuracy 87.5% 1,000 tokens/s, about 70 s left"
+
+
+def test_a_terminal_has_its_bar_and_no_lines_of_a_log() -> None:
+    shown = "\n".join(lines_of(1.0, 100, terminal=True))
+    assert "100/100" in shown
+    assert "%: loss" not in shown
+
+
+def test_a_line_is_due_after_some_time_and_only_once() -> None:
+    clock = Clock()
+    log = EverySoOften(20.0, clock=clock)
+    assert not log.due()
+    clock.now += 20
+    assert log.due()
+    assert not log.due()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (9000, "2.5 h")]
+)
+def test_time_in_words(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words
