@@ -1,4 +1,4 @@
-"""`beamtree data listops` and `logic` draw the formal tasks' files anew; `check` says what a folder holds."""
+"""`beamtree data listops`, `logic` and `filters` draw a task's files; `check` says what a folder holds."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -95,6 +95,28 @@ def logic(
             folder, seed=seed, pairs=pairs, progress=lambda done, total: bar.update(task, completed=done)
         )
     say(f"{len(files)} files of logical inference in {folder}", err=False)
+
+
+@app.command()
+def filters(out: Out = None, seed: Seed = 0, overwrite: Overwrite = False) -> None:
+    """Filters: nested boolean conditions with their values filled in, true or false.
+
+    7 < 5 and not ( blue = red or 2 > 3 ): not binds tighter than and, and tighter than or. Splits: train and
+    dev nest brackets up to 4 deep; depth1 to depth10 are for testing. Half of each depth is true.
+    """
+    from beamtree.data.filters import generate_filters
+    from beamtree.data.folders import data_folder
+
+    folder = out or data_folder("filters")
+    with show_progress() as bar:
+        row = bar.add_task("drawing conditions", total=None)
+        files = generate_filters(
+            folder,
+            seed=seed,
+            progress=lambda done, total: bar.update(row, completed=done, total=total),
+            overwrite=overwrite,
+        )
+    say(f"{len(files)} splits of filters in {folder}: {', '.join(files)}", err=False)
 
 
 @app.command()

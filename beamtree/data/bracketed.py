@@ -1,6 +1,7 @@
 """What the formal languages share: texts as known tokens, gold trees and nesting by their brackets."""
 
 import re
+from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from beamtree.data.task import Tokens
@@ -72,3 +73,14 @@ def nesting(tokens: Sequence[str]) -> int:
         elif token in (")", "]"):
             depth -= 1
     return deepest
+
+
+def first_unclosed(tokens: Iterable[str]) -> int:
+    """Where the outermost round bracket that is never closed stands, in a text that has one."""
+    opened = array("q")
+    for place, token in enumerate(tokens):
+        if token == "(":
+            opened.append(place)
+        elif token == ")":
+            opened.pop()
+    return opened[0]

@@ -7,12 +7,11 @@ operators in the longer formula, 12 standing for 12 and more. A line is `relatio
 
 import itertools
 import re
-from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-from beamtree.data.bracketed import known_tokens, known_words, merges_by_brackets
+from beamtree.data.bracketed import first_unclosed, known_tokens, known_words, merges_by_brackets
 from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
 from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import shown
@@ -92,7 +91,7 @@ def worlds_of(tokens: Tokens) -> int:
             return worlds
     if "(" in stack:
         raise UnreadableTextError(
-            f"unbalanced brackets: {stack.count('(')} '(' never closed", _first_unclosed(tokens)
+            f"unbalanced brackets: {stack.count('(')} '(' never closed", first_unclosed(tokens)
         )
     raise UnreadableTextError("not a formula: wanted is a variable, ( not X ) or ( X ( and Y ) )")
 
@@ -101,16 +100,6 @@ def _why_not_closed(stack: list[str | int | tuple[str, int]], place: int) -> str
     if "(" not in stack:
         return f"unbalanced brackets: ')' at position {place} closes nothing"
     return f"')' at position {place} closes neither ( not X ) nor ( X ( and Y ) ) nor ( X ( or Y ) )"
-
-
-def _first_unclosed(tokens: Tokens) -> int:
-    opened = array("q")
-    for place, token in enumerate(tokens):
-        if token == "(":
-            opened.append(place)
-        elif token == ")":
-            opened.pop()
-    return opened[0]
 
 
 def gold_merges(tokens: Tokens) -> list[int]:

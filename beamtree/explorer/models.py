@@ -33,6 +33,12 @@ _LOGIC = (
     Ready("de Morgan", ("( not ( a ( or b ) ) )", "( ( not a ) ( and ( not b ) ) )")),
     Ready("nothing in common", ("( c ( and ( not d ) ) )", "( d ( and ( not c ) ) )")),
 )
+_FILTERS = (
+    Ready("one comparison", ("7 < 5",)),
+    Ready("and before or", ("1 < 2 or 3 < 4 and blue = red",)),
+    Ready("in brackets", ("7 < 5 and not ( blue = red or 2 > 3 )",)),
+    Ready("four levels", ("not ( 3 > 1 and ( red != red or not ( 4 < 9 and ( 2 > 8 or grey = grey ) ) ) )",)),
+)
 _SENTENCES = (
     Ready("short", ("a gripping film with a weak ending",)),
     Ready("negated", ("I did not expect to like it, but I could not look away.",)),
@@ -115,6 +121,8 @@ def _examples_of(task: str, sentences: int) -> tuple[Ready, ...]:
         return (*_LISTOPS, *(_random_list(*sizes) for sizes in _RANDOM))
     if task == "logic":
         return _LOGIC
+    if task == "filters":
+        return _FILTERS
     return _SENTENCES if sentences == 1 else _PAIRS
 
 

@@ -54,7 +54,9 @@ class OwnSettings:
 
 @dataclass(frozen=True)
 class TaskSettings:
-    name: str = setting("listops", "listops, logic, sst5, imdb, snli, mnli, qqp, or own for your own files")
+    name: str = setting(
+        "listops", "listops, logic, filters, sst5, imdb, snli, mnli, qqp, or own for your own files"
+    )
     train: str = setting("train", "split to learn from")
     dev: str = setting("dev", "split that decides about learning rate, best model and early stopping")
     bad_rows: str = setting(

@@ -1,5 +1,7 @@
 """`beamtree train` and `beamtree data`: what they say, what they refuse, what they leave behind."""
 
+import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from small_runs import SMALL
 import beamtree
 from beamtree import cli
 from beamtree.classifier.model_folder import load_model
+from beamtree.data.filters import generate_filters
 from beamtree.data.listops.task import TASK
 from beamtree.errors import BeamtreeError
 from beamtree.files.settings import from_table, merge_tables
@@ -176,6 +179,22 @@ def test_listops_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: p
     assert "no split" in refusal("data", "listops", "--split", "tran")
 
 
+def test_filters_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BEAMTREE_DATA", str(tmp_path / "sets"))
+    few = partial(generate_filters, train=20, dev=8, test=2)
+    monkeypatch.setattr("beamtree.data.filters.generate_filters", few)
+    made = attempt("data", "filters", "--seed", 3)
+    assert made.exit_code == 0, made.output
+    assert f"12 splits of filters in {tmp_path / 'sets/filters'}: train, dev, depth1" in made.output
+    assert "already has train.tsv" in refusal("data", "filters")
+    assert attempt("data", "filters", "--overwrite").exit_code == 0
+    tiny = ["--set", "model.d_model=8", "--set", "training.batch_size=8", "--set", "training.max_epochs=1"]
+    trained = attempt("train", "filters", *tiny, "--out", tmp_path / "run")
+    assert trained.exit_code == 0, trained.output
+    measured = attempt("eval", tmp_path / "run", "--split", "depth2", "--split", "depth10", "--json")
+    assert [split["by_depth"][0]["depth"] for split in json.loads(measured.stdout)["splits"]] == [2, 10]
+
+
 def test_logic_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BEAMTREE_DATA", str(tmp_path / "sets"))
     made = attempt("data", "logic", "--pairs", 20_000, "--seed", 3)
@@ -212,6 +231,7 @@ def shared_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "logic").mkdir()
     lines = [f"{i % 10}\t{bracket('[MAX', [str(i % 10), '0'])}" for i in range(1200)]
     (root / "listops" / "train_d20s.tsv").write_text("\n".join(lines) + "\n")
+    generate_filters(root / "filters", seed=0, train=20, dev=8, test=2)
     for index in range(7):
         (root / "logic" / f"train{index}").write_text("#\ta\tb\n^\ta\t( not a )\n" * 10)
     return write_corpora(root)

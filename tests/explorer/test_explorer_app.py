@@ -72,6 +72,7 @@ def test_every_example_that_is_short_enough_can_be_viewed(client: TestClient) ->
 def test_examples_speak_of_what_the_model_knows() -> None:
     knowing = small_model(task="snli")
     assert [ready.title for ready in examples_for(knowing)] == ["follows"]
+    assert len(examples_for(small_model(task="filters"))) == 4
     assert examples_for(small_model(task=OwnFormat(labels=("no", "yes")).task())) == []
 
 

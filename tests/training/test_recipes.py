@@ -39,6 +39,7 @@ LISTOPS_PARAMETERS = {
     "listops-om": 464_779,
     "listops-recurrent-grc": 431_498,
 }
+SMALL_FILTERS = [(one, other, colour) for one in (2, 5) for other in (3, 7, 9) for colour in ("red", "blue")]
 ROWS = tuple(name for name in shipped_recipes() if not load_recipe(name).task.sampled.train)
 SIZES = ("model.d_model=16", "model.embedding_size=8", "model.classifier_hidden=8")
 BATCHES = ("training.batch_size=4", "training.micro_batch_size=2")
@@ -126,6 +127,12 @@ def examples_of(task: str, corpora: Path) -> tuple[list[Example], Words | None]:
 def formal_examples(task: str) -> list[Example]:
     if task == "listops":
         return sample_expressions(12, seed=1, min_length=4, max_length=9)
+    if task == "filters":
+        read = find_task(task).tokenize
+        texts = [
+            f"{one} < {other} or not ( red = {colour} and 1 > 0 )" for one, other, colour in SMALL_FILTERS
+        ]
+        return [Example((read(text),), find_task(task).answer((read(text),))) for text in texts]
     formulas = ("a", "( not b )", "( a ( and b ) )", "( ( not a ) ( or ( b ( and c ) ) ) )")
     relations = find_task(task).labels
     pairs = [(one, other) for one in formulas for other in formulas][:12]
