@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from beamtree.moved import MOVED, keep_old_names
 
 if TYPE_CHECKING:
-    from beamtree.classifier.model import Prediction, TreeClassifier
+    from beamtree.classifier.model import NodeReading, Prediction, TreeClassifier
     from beamtree.classifier.model_folder import load_model
     from beamtree.data.batching import Batch, EncodedExamples
     from beamtree.data.vocabulary import Vocabulary
@@ -49,6 +49,7 @@ __all__ = [
     "GatedAttentionUnit",
     "GatedRecursiveCell",
     "HybridStack",
+    "NodeReading",
     "ParentAttention",
     "Prediction",
     "ScoredTree",
@@ -68,7 +69,7 @@ __all__ = [
 ]
 
 _PLACES = {  # where each public name is
-    "beamtree.classifier.model": ("Prediction", "TreeClassifier"),
+    "beamtree.classifier.model": ("NodeReading", "Prediction", "TreeClassifier"),
     "beamtree.classifier.model_folder": ("load_model",),
     "beamtree.data.batching": ("Batch", "EncodedExamples"),
     "beamtree.data.vocabulary": ("Vocabulary",),

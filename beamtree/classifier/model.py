@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,16 @@ class Prediction:
     probability: float
     probabilities: dict[str, float] = field(default_factory=dict, repr=False, compare=False)  # of every label
     trees: tuple[BeamTrees, ...] = field(default=(), compare=False)  # one a sentence, with its tokens
+
+
+class NodeReading(NamedTuple):
+    """What a model would say of the tokens from `start` to before `end`, were they the whole text."""
+
+    start: int
+    end: int
+    label: str
+    probability: float
+    is_text: bool  # whether such a part is a text of the task, as in training; else this extrapolates
 
 
 class TreeClassifier(HubMixin, nn.Module):
@@ -173,14 +183,18 @@ class TreeClassifier(HubMixin, nn.Module):
 
     def classify(self, root: Tensor, x: Tensor, key_padding_mask: Tensor) -> Tensor:
         """Logits from roots (S·B, d), or (B, d) of pairs that meet, and from token vectors (S·B, n, e)."""
-        read = root
-        if self.settings.readout == "pooled":
-            padding = key_padding_mask.unsqueeze(-1)
-            mean = x.masked_fill(padding, 0.0).sum(1) / (~padding).sum(1)
-            read = torch.cat((root, mean, x.masked_fill(padding, -torch.inf).amax(1)), -1)
+        read = self.read_out(root, x, key_padding_mask)
         apart = self.task.sentences == 2 and not self.meets
         logits: Tensor = self.head(pair_features(*read.unflatten(0, (2, -1))) if apart else read)
         return logits
+
+    def read_out(self, root: Tensor, x: Tensor, key_padding_mask: Tensor) -> Tensor:
+        """What the head reads of each sentence: its root, and of all its tokens what the settings say."""
+        if self.settings.readout == "root":
+            return root
+        padding = key_padding_mask.unsqueeze(-1)
+        mean = x.masked_fill(padding, 0.0).sum(1) / (~padding).sum(1)
+        return torch.cat((root, mean, x.masked_fill(padding, -torch.inf).amax(1)), -1)
 
     def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
         """Examples as this model reads them, gold trees included if it needs them."""
@@ -215,6 +229,18 @@ class TreeClassifier(HubMixin, nn.Module):
                 own = () if trees is None else self._trees_of(examples[row], trees[b :: len(rows)])
                 found[row] = Prediction(best, by_label[best], by_label, own)
         return [found[row] for row in range(len(examples))]
+
+    def read_nodes(self, text: str | tuple[str, str], beam: int = 0) -> tuple[list[NodeReading], ...]:
+        """What the model would say of every part of a text, by the tree of one beam: the head read on every
+        node. One list for each sentence, in the order of the merges; the last one of it is the root.
+
+        A part of a pair is read beside the whole other sentence. Encoders that keep no node vectors, and
+        pairs that are read together, have none: that is an error.
+        """
+        from beamtree.classifier.inference import evaluating
+        from beamtree.classifier.node_readings import read_nodes
+
+        return read_nodes(evaluating(self), self._sentences(text, 0), beam)
 
     def _trees_of(self, example: Example, trees: BeamTrees) -> tuple[BeamTrees, ...]:
         names = map(self.in_trees, example.sentences)

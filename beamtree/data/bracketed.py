@@ -4,7 +4,7 @@ import re
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from beamtree.data.task import Tokens
+from beamtree.data.task import Range, Tokens
 from beamtree.errors import UnreadableTextError
 from beamtree.files.bounded import shown
 
@@ -61,6 +61,17 @@ def merges_by_brackets(tokens: Sequence[str], openers: Collection[str], closer: 
                 if opened:
                     merges.append(opened - 1)
     return merges
+
+
+def bracketed_spans(tokens: Sequence[str], openers: Collection[str], closer: str) -> list[Range]:
+    """From each bracket to behind the one that closes it, inner ones first."""
+    spans, opened = [], array("q")
+    for place, token in enumerate(tokens):
+        if token in openers:
+            opened.append(place)
+        elif token == closer:
+            spans.append((opened.pop(), place + 1))
+    return spans
 
 
 def nesting(tokens: Sequence[str]) -> int:

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-from beamtree.data.bracketed import first_unclosed, known_tokens, known_words, merges_by_brackets
+from beamtree.data.bracketed import (
+    bracketed_spans,
+    first_unclosed,
+    known_tokens,
+    known_words,
+    merges_by_brackets,
+)
 from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
 from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import shown
@@ -102,6 +108,13 @@ def _why_not_closed(stack: list[str | int | tuple[str, int]], place: int) -> str
     return f"')' at position {place} closes neither ( not X ) nor ( X ( and Y ) ) nor ( X ( or Y ) )"
 
 
+def formulas_in(tokens: Tokens) -> list[Range]:
+    """The spans of a formula that are formulas: variables and brackets, but for `( and Y )`."""
+    variables = [(place, place + 1) for place, token in enumerate(tokens) if token in WORLDS_OF]
+    bracketed = bracketed_spans(tokens, "(", ")")
+    return variables + [span for span in bracketed if tokens[span[0] + 1] not in ("and", "or")]
+
+
 def gold_merges(tokens: Tokens) -> list[int]:
     """The tree of the brackets: an open bracket takes in what follows, item by item, until it is closed.
 
@@ -179,6 +192,7 @@ TASK = Task(
     read_file=read_file,
     gold_merges=gold_merges,
     answer=lambda sentences: relation_between(*map(worlds_of, sentences)),
+    texts_in=formulas_in,
     find_words=find_words,
 )
 

@@ -115,6 +115,9 @@ class Task:
     read_file: FileReader  # one file in the task's own format
     gold_merges: Callable[[Tokens], list[int]] | None = None  # n−1 merge positions, as BeamTrees.merges
     answer: Callable[[tuple[Tokens, ...]], str] | None = None  # the label, where the language determines it
+    texts_in: Callable[[Tokens], list[Range]] | None = (
+        None  # the parts of a sentence that are texts themselves
+    )
     find_words: Callable[[str], list[Range]] = split_at_blanks  # where tokens stand, unreadable ones too
     words: CountRule | None = None  # of a language whose words are counted
     corpora: Mapping[str, str] = field(default_factory=dict)  # split -> the corpus a user gets it from

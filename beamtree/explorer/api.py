@@ -75,6 +75,9 @@ class Prediction(BaseModel):
     probabilities: list[LabelProbability]
 
 
+_LABEL = "What the classifier would say of the part: a number among the model's labels, from 0."
+
+
 class Structure(BaseModel):
     """Columns with an entry for each of the n−1 merges; leaf i is i, the node of step t is n + t."""
 
@@ -83,6 +86,8 @@ class Structure(BaseModel):
     start: list[Count]
     end: list[Count]
     height: list[Count]
+    label: list[Count] | None = Field(description=_LABEL)
+    label_probability: list[Share | None] | None
 
 
 class Nodes(Structure):
@@ -125,6 +130,8 @@ class Search(BaseModel):
     left_score: list[list[float | None]]
     right_score: list[list[float | None]]
     log_z: list[list[float | None]]
+    label: list[list[Count]] | None = Field(description=_LABEL)
+    label_probability: list[list[Share | None]] | None
     final: list[int]
 
 
@@ -132,6 +139,9 @@ class Sentence(BaseModel):
     text: str
     tokens: list[str]
     ranges: list[tuple[int, int]]
+    texts_in: list[tuple[int, int]] | None = Field(
+        description="Spans that are texts of the task by themselves; labels of other parts extrapolate."
+    )
     unknown: list[int]
     beams: list[Beam]
     gold: Gold | None
@@ -143,6 +153,7 @@ class View(BaseModel):
     model: ModelCard
     seconds: float
     prediction: Prediction
+    with_gold: Prediction | None = Field(description="Had the model followed the gold trees.")
     answer: str | None
     note: str | None
     sentences: list[Sentence]

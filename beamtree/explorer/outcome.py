@@ -8,20 +8,28 @@ A pair's score never changes, so n−1 scores of leaves and two for each merge t
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from beamtree.classifier.inference import evaluating, refuse_unless_finite, run_in_batches
 from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.node_readings import (
+    Input,
+    grow_forests,
+    has_node_vectors,
+    read_input,
+    read_vectors,
+)
 from beamtree.data.task import Example, Tokens
 from beamtree.engine.operators import search_parts
 from beamtree.engine.record import (
     BEFORE,
+    LEFT,
     LEFT_NEIGHBOUR,
     LOG_Z,
     NONE,
     POSITION,
+    RIGHT,
     RIGHT_NEIGHBOUR,
     Beams,
     find_lineages,
@@ -32,6 +40,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.heads import class_probabilities
 from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.forest import Forest
 from beamtree.zoo.beam_tree_grc import BeamTreeGRC
 
 _CHOSEN = 1  # a column of Tape.ended
@@ -50,14 +59,27 @@ class SearchRecord(NamedTuple):
     chosen_score: Tensor  # (K, n−1) of the pair merged at each step of each beam
     chosen_log_probability: Tensor  # (K, n−1)
     final: Tensor  # (K,) the slot after the last step of each beam
+    slots: Tensor  # (K, n−1) the slots that each beam passed through
+    nodes: Tensor  # (n−1, K, d) the node made in each slot
+    spans: Tensor  # (n−1, K, 2) what it covers
+
+
+class Readings(NamedTuple):
+    """The probability of every label for every node: what the classifier would say of its part."""
+
+    beams: Tensor  # (K, n−1, labels) of the trees
+    slots: Tensor | None = None  # (n−1, K, labels) of the search
+    gold: Tensor | None = None  # (n−1, labels) of the gold tree, where the encoder can follow it
 
 
 class Outcome(NamedTuple):
-    """Trees and records are one for each sentence, or None."""
+    """Trees, records and readings are one for each sentence, or None."""
 
     probabilities: list[float]  # of the task's labels
     trees: Sequence[BeamTrees | None]
     records: Sequence[SearchRecord | None]
+    readings: Sequence[Readings | None]
+    with_gold: list[float] | None = None  # probabilities had the encoder followed the gold trees
 
 
 def is_watched(model: TreeClassifier) -> bool:
@@ -76,30 +98,66 @@ def run_model(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: i
         return _watch(model, sentences, beam_size)
     if beam_size is not None:
         raise BeamtreeError(f"beam_size does not apply to the encoder {model.settings.encoder!r}")
+    nothing = [None] * len(sentences)
+    if has_node_vectors(model):
+        given = read_input(model, sentences)
+        forests = grow_forests(model, given)
+        roots = torch.cat([forest.average(forest.roots) for forest in forests])
+        readings = [
+            Readings(read_vectors(model, given, roots, s, forest.nodes[0], forest.trees.spans[0]))
+            for s, forest in enumerate(forests)
+        ]
+        return Outcome(_judge(model, given, roots), [forest.trees for forest in forests], nothing, readings)
     encoded = model.encode([Example(sentences, "")], labelled=False)
     ((_, logits, trees),) = run_in_batches(model, encoded, need_trees=True)
-    nothing = [None] * len(sentences)
     return Outcome(
         class_probabilities(logits)[0].tolist(),
         nothing if trees is None else [trees[s] for s in range(len(sentences))],
         nothing,
+        nothing,
     )
+
+
+def _judge(model: TreeClassifier, given: Input, roots: Tensor) -> list[float]:
+    logits = refuse_unless_finite(model.classify(roots, given.x, given.key_padding_mask))
+    probabilities: list[float] = class_probabilities(logits)[0].tolist()
+    return probabilities
 
 
 def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
     encoder: Any = model.encoder
-    device = next(model.parameters()).device
-    encoded = model.encode([Example(sentences, "")], labelled=False).collate(np.arange(1)).to(device)
-    x, padding = model.embedding(encoded.ids), encoded.key_padding_mask
-    records = []
-    for s in range(len(sentences)):
-        own = ~padding[s]
-        part, _ = model.part_for_trees(x[s : s + 1, own], padding[s : s + 1, own])
-        records.append(record_search(encoder, part, beam_size or encoder.beam_size))
+    given = read_input(model, sentences)
+    records = [record_search(encoder, part, beam_size or encoder.beam_size) for part in given.parts]
     roots = torch.cat([record.beams.root() for record in records])
-    logits = refuse_unless_finite(model.classify(roots, x, padding))
+    probabilities = _judge(model, given, roots)
+    gold = _follow_gold(model, sentences, given)
+    gold_roots = roots if gold is None else torch.cat([forest.roots[:, 0] for forest in gold])
+    readings = []
+    for s, record in enumerate(records):
+        slots = read_vectors(model, given, roots, s, record.nodes, record.spans)
+        by_gold = None
+        if gold is not None:
+            by_gold = read_vectors(
+                model, given, gold_roots, s, gold[s].nodes[0, 0], gold[s].trees.spans[0, 0]
+            )
+        steps = torch.arange(len(slots), device=slots.device)
+        readings.append(Readings(slots[steps, record.slots], slots, by_gold))
     trees = [record.beams.trees() for record in records]
-    return Outcome(class_probabilities(logits)[0].tolist(), trees, records)
+    return Outcome(
+        probabilities, trees, records, readings, None if gold is None else _judge(model, given, gold_roots)
+    )
+
+
+def _follow_gold(model: TreeClassifier, sentences: tuple[Tokens, ...], given: Input) -> list[Forest] | None:
+    """The gold tree of each sentence with the nodes that this encoder makes along it."""
+    encoder, find = model.encoder, model.task.gold_merges
+    if find is None or not isinstance(encoder, BeamTreeEncoder):
+        return None
+    merges = [torch.tensor([find(model.in_trees(tokens))], dtype=torch.int64) for tokens in sentences]
+    return [
+        encoder.forest(part, merges=gold.to(part.device))
+        for part, gold in zip(given.parts, merges, strict=True)
+    ]
 
 
 @torch.no_grad()
@@ -149,4 +207,19 @@ def record_search(encoder: BeamTreeEncoder | BeamTreeGRC, x: Tensor, beam_size: 
         chosen[..., _CHOSEN],
         chosen[..., _CHOSEN] - chosen[..., LOG_Z],
         (tape.roots[0] - first).clamp(min=0) % K,
+        lineages[0] % K,
+        tape.nodes[first:].view(n - 1, K, leaves.shape[-1]),
+        _spans(links, n),
     )
+
+
+def _spans(links: Tensor, n: int) -> Tensor:
+    """The tokens under the node of every slot, from the links (n−1, K, 6) of one sequence: (n−1, K, 2)."""
+    steps, K, _ = links.shape
+    spans = links.new_zeros(1 + n + steps * K, 2)  # by id
+    place = torch.arange(n, device=links.device)
+    spans[1 : 1 + n] = torch.stack((place, place + 1), -1)
+    for step, made in enumerate(spans[1 + n :].view(steps, K, 2)):
+        made[:, 0] = spans[links[step, :, LEFT], 0]
+        made[:, 1] = spans[links[step, :, RIGHT], 1]
+    return spans[1 + n :].view(steps, K, 2)

@@ -10,9 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.node_readings import texts_in
 from beamtree.data.task import Tokens
 from beamtree.explorer.models import describe_model, explain_kind
-from beamtree.explorer.outcome import SearchRecord, run_model
+from beamtree.explorer.outcome import Readings, SearchRecord, run_model
 from beamtree.explorer.sentences import Reading, read_texts
 from beamtree.trees.agreement import Agreement
 from beamtree.trees.beam_trees import BeamTrees
@@ -39,7 +40,8 @@ def make_view(
     sentences = tuple(reading.tokens for reading in readings)
     outcome = run_model(model, sentences, beam_size)
     views = [
-        _view_sentence(model, *parts) for parts in zip(readings, outcome.trees, outcome.records, strict=True)
+        _view_sentence(model, *parts)
+        for parts in zip(readings, outcome.trees, outcome.records, outcome.readings, strict=True)
     ]
     card = describe_model(name, model)
     return {
@@ -47,6 +49,9 @@ def make_view(
         "model": card if beam_size is None else card | {"beam_size": beam_size},
         "seconds": round(time.perf_counter() - begun, 3),
         "prediction": _view_prediction(model.task.labels, outcome.probabilities),
+        "with_gold": (
+            _view_prediction(model.task.labels, outcome.with_gold) if outcome.with_gold is not None else None
+        ),
         "answer": model.task.answer(sentences) if model.task.answer is not None else None,
         "note": explain_kind(model),
         "sentences": views,
@@ -67,25 +72,34 @@ def _view_prediction(labels: Tokens, probabilities: list[float]) -> dict[str, An
 
 
 def _view_sentence(
-    model: TreeClassifier, reading: Reading, trees: BeamTrees | None, record: SearchRecord | None
+    model: TreeClassifier,
+    reading: Reading,
+    trees: BeamTrees | None,
+    record: SearchRecord | None,
+    labels: Readings | None,
 ) -> dict[str, Any]:
     reading = Reading(reading.text, model.in_trees(reading.tokens), list(model.in_trees(reading.ranges)))
     gold_merges = model.task.gold_merges
     gold = None if gold_merges is None else BeamTrees.from_merges([gold_merges(reading.tokens)])
-    beams = [] if trees is None else _view_beams(reading.tokens, trees, gold, record)
+    beams = [] if trees is None else _view_beams(reading.tokens, trees, gold, record, labels)
     return {
         "text": reading.text,
         "tokens": list(reading.tokens),
         "ranges": reading.ranges,
+        "texts_in": None if labels is None else sorted(texts_in(model, reading.tokens)),
         "unknown": [i for i, token in enumerate(reading.tokens) if token not in model.vocabulary],
         "beams": beams,
-        "gold": None if gold is None else _view_gold(reading.tokens, gold, beams),
-        "search": None if record is None else _view_search(record, len(beams)),
+        "gold": None if gold is None else _view_gold(reading.tokens, gold, beams, labels),
+        "search": None if record is None else _view_search(record, len(beams), labels),
     }
 
 
 def _view_beams(
-    tokens: Tokens, trees: BeamTrees, gold: BeamTrees | None, record: SearchRecord | None
+    tokens: Tokens,
+    trees: BeamTrees,
+    gold: BeamTrees | None,
+    record: SearchRecord | None,
+    labels: Readings | None,
 ) -> list[dict[str, Any]]:
     gold_spans = None if gold is None else gold.span_sets()
     searched = record is not None or trees.merges.shape[1] > 1
@@ -94,6 +108,7 @@ def _view_beams(
     for k, tree in enumerate(trees.k_best()):
         spans = trees.span_sets(0, k)
         nodes = _nodes(trees, k) | {"score": None, "probability": None, "in_gold": None}
+        nodes |= _labels(None if labels is None else labels.beams[k])
         if record is not None:
             nodes["score"] = _numbers(record.chosen_score[k])
             nodes["probability"] = _numbers(record.chosen_log_probability[k].exp())
@@ -113,11 +128,13 @@ def _view_beams(
     return beams
 
 
-def _view_gold(tokens: Tokens, gold: BeamTrees, beams: list[dict[str, Any]]) -> dict[str, Any]:
+def _view_gold(
+    tokens: Tokens, gold: BeamTrees, beams: list[dict[str, Any]], labels: Readings | None
+) -> dict[str, Any]:
     merges = gold.k_best()[0].merges
     return {
         "brackets": write_brackets(tokens, gold.span_sets()),
-        "nodes": _nodes(gold, 0),
+        "nodes": _nodes(gold, 0) | _labels(None if labels is None else labels.gold),
         "agreement": [_agree(beam["merges"], merges) for beam in beams],
     }
 
@@ -134,6 +151,14 @@ def _nodes(trees: BeamTrees, beam: int) -> dict[str, Any]:
     }
 
 
+def _labels(shares: Tensor | None) -> dict[str, Any]:
+    """The likeliest label of every node, from the probabilities (…, labels) of all."""
+    if shares is None:
+        return {"label": None, "label_probability": None}
+    best, label = shares.max(-1)
+    return {"label": label.tolist(), "label_probability": _numbers(best)}
+
+
 def _agree(merges: list[int], gold: list[int]) -> dict[str, Any]:
     agreement = Agreement()
     agreement.add(merges, gold)
@@ -145,8 +170,9 @@ def _agree(merges: list[int], gold: list[int]) -> dict[str, Any]:
     }
 
 
-def _view_search(record: SearchRecord, living: int) -> dict[str, Any]:
+def _view_search(record: SearchRecord, living: int, labels: Readings | None) -> dict[str, Any]:
     steps, K = record.parent.shape
+    read = _labels(None if labels is None else labels.slots)
     empty = record.parent < 0
 
     def table(values: Tensor) -> list[list[Any]]:
@@ -165,6 +191,7 @@ def _view_search(record: SearchRecord, living: int) -> dict[str, Any]:
         "left_score": table(record.new_scores[..., 0]),
         "right_score": table(record.new_scores[..., 1]),
         "log_z": table(record.log_z),
+        **read,
         "final": record.final[:living].tolist(),
     }
 

@@ -15,6 +15,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.explorer.api import View
 from beamtree.explorer.sentences import TooLongError, UnreadableInputError
 from beamtree.explorer.view import make_view
+from beamtree.nn.heads import class_probabilities
 from beamtree.trees.agreement import Agreement
 from beamtree.zoo.by_name import encoder_names
 
@@ -269,6 +270,57 @@ def test_what_cannot_be_read_is_explained_at_its_token(
         make_view(small_model(task=task), texts, name="it")
     assert message in str(caught.value)
     assert caught.value.where == where
+
+
+@pytest.mark.parametrize("encoder", ["ebt-grc", "bt-grc"])
+def test_every_slot_of_the_search_and_the_gold_tree_have_the_labels_of_their_nodes(encoder: str) -> None:
+    """Built anew from what the view says, dropped beams included, by plain calls of the cell."""
+    model, text = small_model(encoder), "[SM 4 [MAX 2 9 ] 3 ]"
+    view = view_of(model, text)
+    (sentence,) = view["sentences"]
+    n, search = len(sentence["tokens"]), sentence["search"]
+    network: Any = model.encoder
+
+    def read(vector: torch.Tensor) -> tuple[int, float]:
+        shares = class_probabilities(model.head(vector[None]))[0]
+        return int(shares.argmax()), float(shares.max())
+
+    with torch.no_grad():
+        ids = torch.tensor([model.vocabulary.encode(sentence["tokens"])])
+        leaves = list(network.read(model.embedding(ids), None)[0][0])
+        before = [leaves]
+        made: dict[tuple[int, int], torch.Tensor] = {}
+        for t in range(search["steps"]):
+            rows = []
+            for k, parent in enumerate(search["parent"][t]):
+                row = list(before[parent]) if parent >= 0 else []
+                if row:
+                    i = search["position"][t][k]
+                    made[t, k] = network.cell(row[i][None], row[i + 1][None])[0]
+                    row[i : i + 2] = [made[t, k]]
+                    label, share = read(made[t, k])
+                    assert search["label"][t][k] == label
+                    assert search["label_probability"][t][k] == pytest.approx(share, abs=1e-4)
+                rows.append(row)
+            before = rows
+        for beam, slot in zip(sentence["beams"], search["final"], strict=True):
+            for t in reversed(range(search["steps"])):
+                assert beam["nodes"]["label"][t] == read(made[t, slot])[0]
+                slot = search["parent"][t][slot]
+        nodes = sentence["gold"]["nodes"]
+        if encoder == "bt-grc":  # which follows no given tree
+            assert nodes["label"] is view["with_gold"] is None
+            return
+        vectors = list(leaves)
+        for t in range(n - 1):
+            left, right = vectors[nodes["left"][t]], vectors[nodes["right"][t]]
+            vectors.append(network.cell(left[None], right[None])[0])
+            assert nodes["label"][t] == read(vectors[-1])[0]
+        label, share = read(vectors[-1])
+        assert view["with_gold"]["label"] == model.task.labels[label]
+        assert view["with_gold"]["probability"] == pytest.approx(share, abs=1e-6)
+    spans = {" ".join(sentence["tokens"][a:b]) for a, b in sentence["texts_in"]}
+    assert spans == {"2", "3", "4", "9", "[MAX 2 9 ]", text}
 
 
 def test_a_text_with_too_many_tokens_is_refused_at_the_first_too_many() -> None:

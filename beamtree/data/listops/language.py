@@ -6,9 +6,9 @@ An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses,
 from array import array
 from collections.abc import Callable, Sequence
 
-from beamtree.data.bracketed import known_tokens, known_words, merges_by_brackets
+from beamtree.data.bracketed import bracketed_spans, known_tokens, known_words, merges_by_brackets
 from beamtree.data.listops.typed import find_words
-from beamtree.data.task import Tokens
+from beamtree.data.task import Range, Tokens
 from beamtree.errors import UnreadableTextError
 
 CLOSE = "]"
@@ -142,6 +142,12 @@ def brackets(tokens: Sequence[str]) -> str:
 def gold_merges(tokens: Sequence[str]) -> list[int]:
     """The n−1 merges of the gold tree: an operator takes in its arguments and its bracket, left to right."""
     return merges_by_brackets(tokens, VALUE_OF, CLOSE)
+
+
+def expressions_in(tokens: Sequence[str]) -> list[Range]:
+    """The spans of a sound expression that are expressions: digits and lists."""
+    digits = [(place, place + 1) for place, token in enumerate(tokens) if token in _DIGIT_VALUE]
+    return digits + bracketed_spans(tokens, VALUE_OF, CLOSE)
 
 
 def tag_tokens(tokens: Sequence[str]) -> tuple[list[int], list[int]]:

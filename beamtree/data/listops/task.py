@@ -11,7 +11,15 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
-from beamtree.data.listops.language import DIGITS, TOKENS, evaluate, gold_merges, split_tokens, tokenize
+from beamtree.data.listops.language import (
+    DIGITS,
+    TOKENS,
+    evaluate,
+    expressions_in,
+    gold_merges,
+    split_tokens,
+    tokenize,
+)
 from beamtree.data.listops.typed import find_words
 from beamtree.data.task import REFUSE, BadRows, Example, Task, require_split
 from beamtree.errors import BeamtreeError
@@ -110,5 +118,6 @@ TASK = Task(
     read_file=read_file,
     gold_merges=gold_merges,
     answer=lambda sentences: DIGITS[evaluate(sentences[0])],
+    texts_in=expressions_in,
     find_words=lambda text: [(word.start, word.end) for word in find_words(text)],
 )

@@ -12,7 +12,7 @@ import { partOf } from "./search.js";
 import { askExamples, askModels, askView } from "./server.js";
 import { count, percent, spanText } from "./words.js";
 
-const asked = { model: null, other: null, beams: null, texts: [], record: null, sentence: 0 };
+const asked = { model: null, other: null, beams: null, texts: [], record: null, sentence: 0, values: true };
 const panes = [];
 let question = 0; // answers to earlier questions are dropped
 
@@ -25,7 +25,19 @@ const player = new Player({
 });
 
 function newPane() {
-  return new Pane({ moved: (step) => player.stopAt(step), changed: remember });
+  return new Pane({
+    moved: (step) => player.stopAt(step),
+    changed: remember,
+    valued: () => asked.values,
+    switchValues: () => showValues(!asked.values),
+  });
+}
+
+function showValues(wanted) {
+  asked.values = wanted;
+  for (const pane of panes) if (pane.forest) pane.draw();
+  announce(wanted ? "Values of parts are shown" : "Values of parts are hidden");
+  remember();
 }
 
 // Show answers, one a pane; `wanted` is what a link asks of each.
@@ -158,6 +170,7 @@ async function start() {
   });
   const inside = [...document.querySelectorAll("script.record")];
   const wanted = readLink(location.hash);
+  asked.values = wanted.values;
   if (inside.length) {
     byId("api-link").parentElement.remove();
     records = new Records(inside, openRecord);

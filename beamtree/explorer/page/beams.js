@@ -3,12 +3,12 @@
 
 import { element, shape } from "./dom.js";
 import { partOf } from "./search.js";
-import { count, figure, percent, spanText } from "./words.js";
+import { clip, count, figure, percent, spanText, valueWords } from "./words.js";
 
 const IN_WORDS = 6;
 
 // `chosen`: a slot, or "gold"; `choose(slot or "gold")`
-export function beamList({ search, sentence, step, chosen, choose }) {
+export function beamList({ search, sentence, step, chosen, choose, valued }) {
   const done = step === search.steps;
   const single = !search.scored && search.final.length === 1;
   const rows = search.living(step).map((beam) => {
@@ -19,7 +19,7 @@ export function beamList({ search, sentence, step, chosen, choose }) {
       pressed: chosen === beam.slot,
       choose: () => choose(beam.slot),
       dies: !done && heirs.length === 0,
-      fate: done ? finalWords(search, sentence, beam.slot) : fateWords(heirs),
+      fate: done ? finalWords(search, sentence, beam.slot, valued) : fateWords(heirs),
       strip:
         done || !search.scored
           ? null
@@ -70,7 +70,13 @@ function fateWords(heirs) {
   return heirs.length > 1 ? `splits: beams ${names}` : `goes on as beam ${names}`;
 }
 
-function finalWords(search, sentence, slot) {
+function finalWords(search, sentence, slot, valued) {
+  const root = valued ? search.board(search.steps, slot).nodes.at(-1)?.value : null;
+  const facts = [root ? `read as ${root.label}, ${percent(root.probability)}` : "", treeWords(search, sentence, slot)];
+  return facts.filter(Boolean).join("; ");
+}
+
+function treeWords(search, sentence, slot) {
   const index = search.final.indexOf(slot);
   const same = sentence.beams[index]?.same_tree_as ?? null;
   if (same !== null) return `tree of beam ${search.final[same] + 1}, another order`;
@@ -123,6 +129,12 @@ export class Candidates {
 
   pair(board, at, score, share, heirs) {
     const words = (id) => spanText(board.tokens, partOf(board, id), 22);
+    const value = (id) => {
+      const read = board.valued && partOf(board, id).value;
+      if (!read) return null;
+      const title = valueWords(read);
+      return element("span", { class: read.isText ? "value" : "value extrapolated", title }, ` ${clip(read.label, 14)}`);
+    };
     return element(
       "li",
       { class: heirs ? "taken" : null, vars: { share } },
@@ -130,8 +142,10 @@ export class Candidates {
         "span",
         { class: "pair" },
         element("code", {}, words(board.row[at])),
+        value(board.row[at]),
         " + ",
         element("code", {}, words(board.row[at + 1])),
+        value(board.row[at + 1]),
       ),
       element("span", { class: "quiet", title: "score of the pair" }, figure(score)),
       element("span", { class: "share" }, percent(share)),

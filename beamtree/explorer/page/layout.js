@@ -52,7 +52,8 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top })
     }),
     nodes: open.map((node) => {
       const [x, y] = point(places.get(node.id), heights.get(node.id));
-      return { node, x, y, path: bracket(node.left, node.right, heights.get(node.id)) };
+      const room = upright ? places.get(node.right) - places.get(node.id) : unit;
+      return { node, x, y, room, path: bracket(node.left, node.right, heights.get(node.id)) };
     }),
     // A bracket over two neighbours that could be merged next.
     candidate(left, right) {

@@ -11,11 +11,12 @@ export function readLink(hash) {
     record: number("record"),
     sentence: number("sentence") ?? 0,
     step: number("step"),
+    values: fields.get("values") !== "0",
     panes: ["", "2"].map((end) => readPane(fields, end)),
   };
 }
 
-export function writeLink({ model, other, beams, texts, record, sentence, step, panes }) {
+export function writeLink({ model, other, beams, texts, record, sentence, step, values, panes }) {
   const fields = new URLSearchParams();
   const put = (name, value) => value !== null && value !== undefined && fields.append(name, value);
   put("model", model);
@@ -25,6 +26,7 @@ export function writeLink({ model, other, beams, texts, record, sentence, step, 
   put("record", record);
   if (sentence) put("sentence", sentence);
   put("step", step);
+  if (!values) put("values", 0);
   panes.forEach((pane, i) => {
     const end = ["", "2"][i];
     if (pane.anchor) put(`beam${end}`, `${pane.anchor.step}.${pane.anchor.slot}`);

@@ -3,15 +3,17 @@
 import { element } from "./dom.js";
 import { figure, percent, spanPlace, spanText } from "./words.js";
 
-export function mergeTable({ tokens, nodes, marks }) {
+export function mergeTable({ tokens, nodes, marks, valued }) {
   if (!nodes.length) return element("p", { class: "quiet" }, "No merge yet.");
   const scored = nodes[0].score !== undefined;
+  const read = valued && nodes[0].value !== undefined;
   const judged = typeof nodes[0].inGold === "boolean";
   const heads = [
     "Merge",
     "Text",
     "Where",
     "Height",
+    ...(read ? ["Read as"] : []),
     ...(scored ? ["Score", "Share"] : []),
     ...(judged ? [marks.title] : []),
   ];
@@ -20,6 +22,7 @@ export function mergeTable({ tokens, nodes, marks }) {
     element("code", {}, spanText(tokens, node, 60)),
     spanPlace(node),
     node.height,
+    ...(read ? [valueCell(node.value)] : []),
     ...(scored ? [figure(node.score), percent(node.probability)] : []),
     ...(judged ? [node.inGold === false ? "no" : "yes"] : []), // every tree has the span of the whole
   ];
@@ -33,4 +36,8 @@ export function mergeTable({ tokens, nodes, marks }) {
       ...nodes.map((node) => element("tr", {}, ...cells(node).map((cell) => element("td", {}, cell)))),
     ),
   );
+}
+
+function valueCell({ label, probability, isText }) {
+  return element("span", { class: isText ? "value" : "value extrapolated" }, `${label}, ${percent(probability)}`);
 }

@@ -17,11 +17,14 @@ import { Zoom } from "./zoom.js";
 const LANDMARKS = { drawing: "Tree", prediction: "Prediction", beams: "Beams", table: "Merges" };
 
 export class Pane {
-  // `moved(step)`: the pane asks for another step; `changed()`: something a link should hold has changed
-  constructor({ moved, changed }) {
+  // `moved(step)`: the pane asks for another step; `changed()`: something a link should hold has changed;
+  // `valued()`: whether to show what the classifier would say of parts, `switchValues()`: show or hide it
+  constructor({ moved, changed, valued, switchValues }) {
     this.root = byId("pane-template").content.firstElementChild.cloneNode(true);
     this.moved = moved;
     this.changed = changed;
+    this.valued = valued;
+    this.switchValues = switchValues;
     this.forget();
     const stage = this.part("stage");
     this.picture = new Picture(stage);
@@ -52,6 +55,7 @@ export class Pane {
     on("fit", () => this.zoom.fit());
     on("turn", () => this.turn());
     on("fold", () => this.foldAll());
+    on("values", () => this.switchValues());
     on("project", toggleProjection);
     on("copy", () => this.copy());
     on("svg", () => downloadSvg(this.picture.svg, this.fileName()));
@@ -96,7 +100,11 @@ export class Pane {
     ];
     this.part("pane-note").textContent = notes.filter(Boolean).join(" · ");
     this.part("prediction").replaceChildren(...predictionPanel(view));
-    this.searches = view.sentences.map((sentence) => (sentence.beams.length ? new Search(sentence) : null));
+    const { labels } = view.model;
+    this.searches = view.sentences.map((sentence) => (sentence.beams.length ? new Search(sentence, labels) : null));
+    const readable = this.searches.some((search) => search?.data.label);
+    this.part("values").hidden = !readable;
+    this.part("values-note").textContent = readable ? valuesNote(view) : "";
     this.root.classList.toggle(
       "empty",
       this.searches.every((search) => search === null),
@@ -136,7 +144,7 @@ export class Pane {
     const { search, step, sentence } = this;
     const slot = this.slot();
     const done = step === search.steps;
-    const board = search.board(step, slot);
+    const board = { ...search.board(step, slot), valued: this.valued() };
     const heirs = this.heirs();
     const taken = new Map();
     for (const { position, slot: heir } of heirs) taken.set(position, [...(taken.get(position) ?? []), heir]);
@@ -155,7 +163,7 @@ export class Pane {
     this.river.show(step, slot);
     this.candidates.show(done ? null : board, taken, `What beam ${slot + 1} can merge next`);
     this.part("beams").replaceChildren(
-      ...beamList({ search, sentence, step, chosen: this.gold ? "gold" : slot, choose: (one) => this.choose(one) }),
+      ...beamList({ search, sentence, step, chosen: this.gold ? "gold" : slot, choose: (one) => this.choose(one), valued: board.valued }),
     );
     this.part("fold").textContent = whole && this.hidesSome() ? "Open all" : "Fold";
     this.part("fold").disabled = !whole || this.forest.n < 3;
@@ -163,6 +171,8 @@ export class Pane {
       "judged",
       this.forest.nodes.some((node) => typeof node.inGold === "boolean"),
     );
+    this.root.classList.toggle("valued", board.valued);
+    this.part("values").setAttribute("aria-pressed", String(board.valued));
     this.part("agrees-words").textContent = this.forest.marks.yes;
     this.part("differs-words").textContent = this.forest.marks.no;
     this.tell(null);
@@ -184,7 +194,7 @@ export class Pane {
   }
 
   goldForest() {
-    const forest = forestOf(this.search, this.sentence.gold.nodes);
+    const forest = { ...forestOf(this.search, this.sentence.gold.nodes), valued: this.valued() };
     const found = new Set(this.search.bestSpans());
     for (const node of forest.nodes.slice(0, -1)) node.inGold = found.has(keyOf(node));
     return forest;
@@ -263,4 +273,11 @@ export class Pane {
     const what = this.gold ? "gold" : `beam${this.slot() + 1}`;
     return `beamtree-${this.view.model.name.replace(/[^\w.-]+/g, "-")}-${what}`;
   }
+}
+
+function valuesNote({ model, sentences }) {
+  const beside = model.sentences === 2 ? " beside the whole other sentence" : "";
+  const parts = sentences.some(({ texts_in: spans, tokens }) => spans?.some(([a, b]) => b - a > 1 && b - a < tokens.length));
+  const bold = parts ? "bold where such parts occur as whole texts in training, grey" : "bold for the whole text, grey";
+  return `Small labels: what the classifier would say of each part${beside}; ${bold} where this extrapolates.`;
 }

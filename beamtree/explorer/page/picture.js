@@ -6,7 +6,9 @@
 import { shape } from "./dom.js";
 import { visiblePart } from "./folding.js";
 import { chooseUpright, placeForest } from "./layout.js";
-import { figure, percent, spanPlace, spanText } from "./words.js";
+import { clip, figure, percent, spanPlace, spanText, valueWords } from "./words.js";
+
+const VALUE_LETTER = 7.2; // the width of a letter of a value
 
 export class Picture {
   constructor(stage) {
@@ -40,8 +42,8 @@ export class Picture {
     const { layout, forest, part } = this;
     const depth = this.depths();
     const wanted = new Map();
-    for (const { node, x, y, path } of layout.nodes) {
-      wanted.set(`${node.start}:${node.end}:${path}`, { of: node, x, y, path });
+    for (const { node, x, y, path, room } of layout.nodes) {
+      wanted.set(`${node.start}:${node.end}:${path}`, { of: node, x, y, path, room });
     }
     for (const place of layout.leaves) {
       wanted.set(`${place.leaf.start}:${place.leaf.end}:${place.text}:${place.label}`, { of: place.leaf, place });
@@ -53,8 +55,8 @@ export class Picture {
       }
     }
     this.itemOf = new Map();
-    for (const [key, { of, x, y, path, place }] of wanted) {
-      if (!this.drawn.has(key)) this.drawn.set(key, path ? drawNode(x, y, path) : drawLeaf(place));
+    for (const [key, { of, x, y, path, room, place }] of wanted) {
+      if (!this.drawn.has(key)) this.drawn.set(key, path ? drawNode(x, y, path, layout.upright) : drawLeaf(place));
       const item = this.drawn.get(key);
       const opens = of.id >= forest.n;
       set(item, {
@@ -66,6 +68,7 @@ export class Picture {
         "aria-expanded": opens ? String(Boolean(path)) : null,
         tabindex: -1,
       });
+      if (path) writeValue(item, forest.valued ? of.value : null, room);
       item.classList.toggle("unknown", forest.unknown.has(of.id));
       item.classList.toggle("agrees", of.inGold === true);
       item.classList.toggle("differs", of.inGold === false);
@@ -149,6 +152,7 @@ export function describe(forest, part) {
   if (part.id < forest.n)
     return `${words}, ${spanPlace(part)}${forest.unknown.has(part.id) ? ", a token unknown to the model" : ""}`;
   const facts = [words, spanPlace(part), `merge ${part.step + 1}`, `height ${part.height}`];
+  if (forest.valued && part.value) facts.push(valueWords(part.value));
   if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with ${percent(part.probability)}`);
   if (part.inGold !== undefined && part.inGold !== null) facts.push(part.inGold ? forest.marks.yes : forest.marks.no);
   return facts.join(", ");
@@ -167,14 +171,29 @@ function preorder(forest, { open }) {
   return order;
 }
 
-function drawNode(x, y, path) {
+function drawNode(x, y, path, upright) {
   return shape(
     "g",
     { class: "node", role: "treeitem" },
     shape("path", { d: path }),
     shape("circle", { class: "reach", cx: x, cy: y, r: 13 }),
     shape("circle", { class: "dot", cx: x, cy: y, r: 4.5 }),
+    shape("text", { class: "value", x: x + (upright ? 6 : 8), y: y + (upright ? -4 : 4) }),
   );
+}
+
+// The label that the part would get, with its probability where there is room.
+function writeValue(item, value, room) {
+  const text = item.querySelector(".value");
+  const words = value ? valueInTree(value, Math.floor(room / VALUE_LETTER)) : "";
+  if (text.textContent !== words) text.textContent = words;
+  text.classList.toggle("extrapolated", value ? !value.isText : false);
+}
+
+function valueInTree({ label, probability }, letters) {
+  const share = probability >= 0.995 ? "> 99 %" : `${Math.round(100 * probability)} %`;
+  const both = `${label} ${share}`;
+  return both.length <= letters ? both : clip(label, Math.max(letters, 3));
 }
 
 function drawLeaf({ label, length, text: [x, y], folded }) {

@@ -13,7 +13,8 @@ export const keyOf = ({ start, end }) => `${start}:${end}`;
 export const partOf = ({ n, nodes }, id) => (id < n ? { id, start: id, end: id + 1, height: 0 } : nodes[id - n]);
 
 export class Search {
-  constructor(sentence) {
+  // `labels`: the names of what the classifier can say
+  constructor(sentence, labels) {
     this.tokens = sentence.tokens;
     this.steps = sentence.tokens.length - 1;
     this.beams = sentence.beams;
@@ -26,6 +27,8 @@ export class Search {
     this.gold = sentence.gold
       ? new Set(sentence.gold.nodes.start.map((start, i) => keyOf({ start, end: sentence.gold.nodes.end[i] })))
       : null;
+    this.labels = labels;
+    this.textsIn = new Set((sentence.texts_in ?? []).map(([start, end]) => keyOf({ start, end })));
     this.replayed = new Map();
   }
 
@@ -111,10 +114,16 @@ export class Search {
         if (at > 0) pairs[at - 1] = data.left_score[t][slot];
         if (at < pairs.length) pairs[at] = data.right_score[t][slot];
       }
+      if (data.label) this.read(made, data.label[t][slot], data.label_probability[t][slot]);
       this.mark(made);
       nodes.push(made);
     });
     return { n, tokens, nodes, row, pairs, shares: pairs && shares(pairs), unknown: this.unknown, marks: IN_GOLD };
+  }
+
+  // What the classifier would say of a part, and whether it was trained on such texts.
+  read(node, label, probability) {
+    node.value = { label: this.labels[label], probability, isText: this.textsIn.has(keyOf(node)) };
   }
 
   mark(node) {
@@ -124,9 +133,11 @@ export class Search {
 }
 
 // The forest of a given tree, such as the gold one: children as ids.
-export function forestOf({ tokens, unknown }, { left, right }) {
+export function forestOf(search, { left, right, label, label_probability: shares }) {
+  const { tokens, unknown } = search;
   const nodes = [];
   left.forEach((one, t) => nodes.push(join(nodes, tokens.length, one, right[t])));
+  if (label) nodes.forEach((node, t) => search.read(node, label[t], shares[t]));
   const last = nodes.length ? tokens.length + nodes.length - 1 : 0;
   return { n: tokens.length, tokens, nodes, row: [last], pairs: null, shares: null, unknown, marks: IN_MODEL };
 }
@@ -152,5 +163,7 @@ function onlyTrees(beams) {
     parent: steps.map((t) => beams.map((_, slot) => (t === 0 ? 0 : slot))),
     position: steps.map((t) => beams.map(({ merges }) => merges[t])),
     final: beams.map((_, slot) => slot),
+    label: beams[0].nodes.label && steps.map((t) => beams.map(({ nodes }) => nodes.label[t])),
+    label_probability: beams[0].nodes.label && steps.map((t) => beams.map(({ nodes }) => nodes.label_probability[t])),
   };
 }

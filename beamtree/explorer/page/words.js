@@ -23,4 +23,7 @@ export function spanText(tokens, { start, end }, longest) {
 export const spanPlace = ({ start, end }) =>
   end - start === 1 ? `token ${start + 1}` : `tokens ${start + 1}–${end}`;
 
+export const valueWords = ({ label, probability, isText }) =>
+  `read as ${label}, ${percent(probability)}${isText ? "" : " (extrapolated)"}`;
+
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;

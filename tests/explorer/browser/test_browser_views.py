@@ -74,7 +74,7 @@ def test_five_hundred_tokens_start_folded_and_can_be_opened_zoomed_and_moved(exp
     assert len(LONG.split()) == 498
     explorer.open(text=LONG)
     assert 20 <= len(explorer.all(".tree .leaf")) <= 60
-    assert explorer.each(".tree text", "getComputedStyle(e).fontSize")[0] == "14px"
+    assert explorer.each(".tree .leaf text", "getComputedStyle(e).fontSize")[0] == "14px"
     assert scale(explorer) >= 0.8, "it can be read"
     explorer.shot("500-tokens")
     explorer.click(".fold")

@@ -1,0 +1,51 @@
+"""What makes the page a teacher: values on the nodes."""
+
+from browsing import EXPRESSION, Explorer
+
+TOKENS = EXPRESSION.split()
+VALUES = ".tree .node"
+# [text of the node, value that is drawn beside it, whether it is said to be an extrapolation]
+VALUE = """[+e.dataset.start, +e.dataset.end, e.querySelector('.value').textContent,
+            e.querySelector('.value').classList.contains('extrapolated')]"""
+
+
+def test_the_value_grows_up_the_tree_and_can_be_switched_off(explorer: Explorer) -> None:
+    explorer.open(text=EXPRESSION)
+    drawn = {" ".join(TOKENS[a:b]): (text, grey) for a, b, text, grey in explorer.each(VALUES, VALUE)}
+    assert drawn["[MIN 4 7 ]"][0].split()[0] == "4"
+    assert drawn["[MAX 2 9 [MIN 4 7 ]"][0].split()[0] == "9"
+    assert drawn[EXPRESSION] == ("8 > 99 %", False)
+    wholes = {"[MIN 4 7 ]", "[MAX 2 9 [MIN 4 7 ] 0 ]", "[MED 1 8 5 ]", EXPRESSION}
+    assert {part for part, (_, grey) in drawn.items() if not grey} == wholes
+    assert "extrapolates" in explorer.text(".values-note")
+    label = explorer.each(".tree .node", "e.ariaLabel")[0]
+    assert "read as 8, " in label
+    assert "read as 8" in explorer.text(".beam-list .fate")
+    explorer.click(".listing summary")
+    explorer.wait("return document.querySelectorAll('.listing tbody tr').length === 16")
+    column = explorer.each(".listing th", "e.textContent").index("Read as") + 1
+    assert explorer.each(f".listing td:nth-child({column})", "e.textContent")[-1].startswith("8, ")
+    explorer.click("#previous")
+    assert explorer.each(".pairs .value", "e.textContent.trim()") == ["8"]
+
+    explorer.click(".values")
+    explorer.said("hidden")
+    assert explorer.one(".values").get_attribute("aria-pressed") == "false"
+    assert set(explorer.each(".tree .value", "e.textContent")) == {""}
+    assert "read as" not in explorer.each(".tree .node", "e.ariaLabel")[0]
+    assert "Read as" not in explorer.each(".listing th", "e.textContent")
+    assert explorer.all(".pairs .value") == []
+    assert not explorer.one(".values-note").is_displayed()
+    explorer.wait("return location.hash.includes('values=0')")
+    explorer.driver.refresh()
+    explorer.wait("return document.querySelector('.tree .node')")
+    assert set(explorer.each(".tree .value", "e.textContent")) == {""}
+
+
+def test_pairs_and_models_without_nodes_say_what_their_values_are(explorer: Explorer) -> None:
+    explorer.open(("model", "logic"), ("text", "( a ( and b ) )"), ("text", "a"))
+    assert "beside the whole other sentence" in explorer.text(".values-note")
+    explorer.open(model="transformer", text="[MAX 1 2 ]")
+    assert not explorer.one(".values").is_displayed()
+    explorer.open(model="balanced", text="[MAX 1 2 ]")
+    assert all(explorer.each(".tree .value", "e.textContent"))
