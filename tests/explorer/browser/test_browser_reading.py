@@ -146,7 +146,7 @@ def test_a_pair_has_two_texts_and_two_trees(explorer: Explorer) -> None:
     explorer.type("( not ( a ( or b ) ) )", "#text-0")
     explorer.type("( ( not a ) ( and ( not b ) ) )", "#text-1")
     explorer.wait(
-        "return location.hash.includes('and') && document.querySelectorAll('.tree .leaf').length === 10"
+        "return location.hash.includes('and+%28+not') && document.querySelectorAll('.leaf').length === 10"
     )
     Select(explorer.one("#sentence")).select_by_value("1")
     explorer.wait("return document.querySelectorAll('.tree .leaf').length === 13")
