@@ -35,18 +35,31 @@ _ENCODERS = {
     "universal-transformer": _Entry("beamtree.zoo.sequence_models", "UniversalTransformer", {}),
 }
 
+_BESIDE = {  # not in the paper, for `beamtree compare`; they are not exported
+    "rotary-transformer": _Entry("beamtree.zoo.rotary_transformer", "RotaryTransformer", {}),
+    "s4d": _Entry("beamtree.zoo.state_space_models", "S4DEncoder", {}),
+    "mamba": _Entry("beamtree.zoo.state_space_models", "MambaEncoder", {}),
+    "ssm-ebt-grc": _Entry("beamtree.zoo.state_space_models", "StateSpaceTree", {}),
+}
+
 _PAIR_ENCODERS = {
     "gau": _Entry("beamtree.zoo.pair_encoders", "GatedAttentionPairEncoder", {}),
     "egt-gau": _Entry("beamtree.zoo.pair_encoders", "TreePairEncoder", {"source": "egt-grc"}),
     "ebt-gau": _Entry("beamtree.zoo.pair_encoders", "TreePairEncoder", {"source": "ebt-grc"}),
 }
 
+_BUILT_IN = _ENCODERS | _BESIDE | _PAIR_ENCODERS
 _REGISTERED: dict[str, Callable[..., nn.Module]] = {}
 
 
 def encoder_names() -> tuple[str, ...]:
     """The names of sentence encoders that `create_encoder` knows."""
     return (*_ENCODERS, *_REGISTERED)
+
+
+def compared_encoder_names() -> tuple[str, ...]:
+    """The names of sentence encoders that are there to be compared with, and that `create_encoder` knows."""
+    return tuple(_BESIDE)
 
 
 def pair_encoder_names() -> tuple[str, ...]:
@@ -61,7 +74,7 @@ def register_encoder(name: str, make: Callable[..., nn.Module]) -> None:
     `model.options`, and returns a module that is called as the encoders here are. Whoever loads a model that
     was trained with it has to register it first.
     """
-    if name in _ENCODERS or name in _PAIR_ENCODERS:
+    if name in _BUILT_IN:
         raise BeamtreeError(f"the encoder {name!r} is one of beamtree's: choose another name")
     if not callable(make):
         raise BeamtreeError(f"make must be a class or function that returns an encoder, got {shown(make)}")
@@ -71,7 +84,8 @@ def register_encoder(name: str, make: Callable[..., nn.Module]) -> None:
 def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **options: Any) -> nn.Module:
     """The sentence encoder of that name, (B, n, input_size or d_model) -> (B, d_model).
 
-    The names are those of `beamtree.zoo.encoder_names()`: ebt-grc, bt-grc, gt-grc, crvnn, om, …
+    The names are those of `beamtree.zoo.encoder_names()`: ebt-grc, bt-grc, gt-grc, crvnn, om, …, and
+    `rotary-transformer`, `s4d`, `mamba` and `ssm-ebt-grc`, an EBT-GRC over S4D layers.
     `gau`, `egt-gau` and `ebt-gau` encode a pair: `encoder(x1, x2, key_padding_mask1, key_padding_mask2)`.
 
     Options go to the model's constructor: `dropout`, `device` and `dtype` everywhere, `beam_size`,
@@ -88,8 +102,7 @@ def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **
 def _find(name: str) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
     if name in _REGISTERED:
         return _REGISTERED[name], {}
-    encoders = _ENCODERS | _PAIR_ENCODERS
-    if name not in encoders:
-        raise BeamtreeError(f"there is no encoder {shown(name)}{nearest(str(name), encoders | _REGISTERED)}")
-    entry = encoders[name]
+    if name not in _BUILT_IN:
+        raise BeamtreeError(f"there is no encoder {shown(name)}{nearest(str(name), _BUILT_IN | _REGISTERED)}")
+    entry = _BUILT_IN[name]
     return getattr(importlib.import_module(entry.module), entry.constructor), entry.preset

@@ -21,7 +21,7 @@ from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, tr
 from beamtree.zoo.tree_encoder import row
 
 
-class _SequenceModel(nn.Module):
+class SequenceModel(nn.Module):
     """What they share: the leaf transform, a last norm, and the refusal of trees."""
 
     builds_trees = False
@@ -54,11 +54,12 @@ class _SequenceModel(nn.Module):
         raise NotImplementedError
 
 
-class BiLSTM(_SequenceModel):
+class BiLSTM(SequenceModel):
     """(B, n, input_size) -> (B, d): LSTMs that read from both ends.
 
-    Each of `layers` has d/2 features a direction. The sentence is what either direction has after its last
-    token, side by side and normalised. Dropout acts on the input of every layer.
+    Each of `layers` has `hidden_size` features a direction, d/2 if not given. The sentence is what either
+    direction has after its last token, side by side, mapped to d where it is not so wide, and normalised.
+    Dropout acts on the input of every layer.
     """
 
     def __init__(
@@ -67,22 +68,29 @@ class BiLSTM(_SequenceModel):
         *,
         input_size: int | None = None,
         layers: int = 1,
+        hidden_size: int | None = None,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if d_model % 2:
+        if hidden_size is None and d_model % 2:
             raise ValueError(f"d_model must be even, half of it for each direction, got {d_model}")
-        if layers < 1:
-            raise ValueError(f"layers must be at least 1, got {layers}")
+        for name, size in {"layers": layers, "hidden_size": hidden_size}.items():
+            if size is not None and size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
         super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        self.hidden_size = d_model // 2 if hidden_size is None else hidden_size
+        both = 2 * self.hidden_size
         self.rightward, self.leftward = (
             nn.ModuleList(
-                _OneWayLSTM(d_model, d_model // 2, batch_first=True, device=device, dtype=dtype)
-                for _ in range(layers)
+                _OneWayLSTM(
+                    both if layer else d_model, self.hidden_size, batch_first=True, device=device, dtype=dtype
+                )
+                for layer in range(layers)
             )
             for _ in range(2)
         )
+        self.out = nn.Identity() if both == d_model else nn.Linear(both, d_model, device=device, dtype=dtype)
 
     def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         check_exported(self)
@@ -104,9 +112,9 @@ class BiLSTM(_SequenceModel):
             there = _read(rightward, tokens, lengths)
             back = _read(leftward, _turn(tokens, turned), lengths)
             tokens = torch.cat((there, _turn(back, turned)), -1)  # (B, n, d)
-        half = self.d_model // 2
+        half = self.hidden_size
         ends = torch.cat((row(tokens, last)[:, :half], tokens[:, 0, half:]), -1)
-        return layer_norm_wide(ends, self.norm)
+        return layer_norm_wide(self.out(ends), self.norm)
 
     _read_untraced = untraced(_read_both_ways)
 
@@ -150,7 +158,7 @@ def _read(layer: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
     return traced_loop(lambda t, *_: t < lengths.max(), step, start)[0]
 
 
-class _ClsEncoder(_SequenceModel):
+class ClsEncoder(SequenceModel):
     """What the Transformers share: a trained CLS vector before the leaves, and what becomes of it is the
     sentence; sinusoidal positions."""
 
@@ -179,7 +187,7 @@ class _ClsEncoder(_SequenceModel):
         raise NotImplementedError
 
 
-class TransformerSentenceEncoder(_ClsEncoder):
+class TransformerSentenceEncoder(ClsEncoder):
     """(B, n, input_size) -> (B, d): `layers` unshared pre-norm layers with GELU and a final norm.
 
     The row of the tables: d = 128, 8 heads, feed-forward width 4d = 512, 6 layers, dropout 0.1. `heads` left
@@ -210,7 +218,7 @@ class TransformerSentenceEncoder(_ClsEncoder):
         return layer_norm_wide(tokens[:, 0], self.norm)
 
 
-class UniversalTransformer(_ClsEncoder):
+class UniversalTransformer(ClsEncoder):
     """(B, n, input_size) -> (B, d): one layer applied again and again, each position for as long as it asks.
 
     Before each step the signals of position and step are added. Adaptive computation time (Graves 2016): a

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from beamtree import BeamtreeError, BeamTrees, create_encoder
 from beamtree.trees.constraints import check_merges
-from beamtree.zoo.by_name import encoder_names
+from beamtree.zoo.by_name import compared_encoder_names, encoder_names
 
-NAMES = encoder_names()
-WITHOUT_TREE = ("bilstm", "transformer", "universal-transformer")
+NAMES = (*encoder_names(), *compared_encoder_names())
+WITHOUT_TREE = ("bilstm", "transformer", "universal-transformer", "rotary-transformer", "s4d", "mamba")
 TWICE_DIFFERENTIABLE = (*WITHOUT_TREE, "bt-grc-os", "recurrent-grc", "balanced-grc")
 LENGTHS = [8, 1, 2, 3, 5, 8, 1]
 D = 8
