@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from beamtree.moved import MOVED, keep_old_names
 
 if TYPE_CHECKING:
-    from beamtree.classifier.model import NodeReading, Prediction, TreeClassifier
+    from beamtree.classifier.classifier import Prediction
+    from beamtree.classifier.ensemble import Ensemble
+    from beamtree.classifier.model import NodeReading, TreeClassifier
     from beamtree.classifier.model_folder import load_model
     from beamtree.data.batching import Batch, EncodedExamples
     from beamtree.data.vocabulary import Vocabulary
@@ -44,6 +46,7 @@ __all__ = [
     "CellWithDropout",
     "Contextualized",
     "EncodedExamples",
+    "Ensemble",
     "EntangledScorer",
     "Forest",
     "GatedAttentionUnit",
@@ -69,7 +72,9 @@ __all__ = [
 ]
 
 _PLACES = {  # where each public name is
-    "beamtree.classifier.model": ("NodeReading", "Prediction", "TreeClassifier"),
+    "beamtree.classifier.classifier": ("Prediction",),
+    "beamtree.classifier.ensemble": ("Ensemble",),
+    "beamtree.classifier.model": ("NodeReading", "TreeClassifier"),
     "beamtree.classifier.model_folder": ("load_model",),
     "beamtree.data.batching": ("Batch", "EncodedExamples"),
     "beamtree.data.vocabulary": ("Vocabulary",),

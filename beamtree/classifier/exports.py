@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.inference import refuse_unless_finite
-from beamtree.classifier.model import TreeClassifier
 from beamtree.data.vocabulary import PAD
 from beamtree.errors import BeamtreeError, MissingExtraError, first_line
 from beamtree.files.atomic import replace_file
@@ -31,7 +31,7 @@ CHECKED_SIZES = ((1, 1), (1, 2), (3, 3), (2, 17), (4, 40))  # batches and length
 class Predictor(nn.Module):
     """Token ids to probabilities; padding is known by its id. A pair is two rows, first sentences first."""
 
-    def __init__(self, model: TreeClassifier) -> None:
+    def __init__(self, model: Classifier) -> None:
         super().__init__()
         self.model = model
 
@@ -39,9 +39,9 @@ class Predictor(nn.Module):
         return class_probabilities(self.model(ids, ids == PAD))
 
 
-def export_program(model: TreeClassifier) -> ExportedProgram:
+def export_program(model: Classifier) -> ExportedProgram:
     """The whole classifier as a graph of plain PyTorch operators."""
-    if model.needs_merges or model.meets:
+    if model.needs_merges or model.members[0].meets:
         reason = "follows trees that come beside the tokens" if model.needs_merges else "reads two sentences"
         raise BeamtreeError(
             f"the encoder {model.settings.encoder!r} {reason}, which a file of token ids does not hold: "
@@ -69,7 +69,7 @@ def save_program(program: ExportedProgram, path: Path) -> None:
     replace_file(path, content.getvalue())
 
 
-def save_onnx(program: ExportedProgram, model: TreeClassifier, path: Path) -> None:
+def save_onnx(program: ExportedProgram, model: Classifier, path: Path) -> None:
     """Write an ONNX file; its metadata name the task, the labels and the tokens (the first has id 3)."""
     translations = translate_sorting()
     try:
@@ -111,7 +111,7 @@ def translate_sorting() -> dict[Any, Any]:
     return {torch.ops.aten.sort.stable: sort_stable}
 
 
-def compare_with_onnx(model: TreeClassifier, path: Path, *, seed: int = 0) -> float:
+def compare_with_onnx(model: Classifier, path: Path, *, seed: int = 0) -> float:
     """Run the file in onnxruntime on random batches of mixed lengths: the largest difference found."""
     try:
         import onnxruntime
@@ -129,7 +129,7 @@ def compare_with_onnx(model: TreeClassifier, path: Path, *, seed: int = 0) -> fl
     return largest
 
 
-def random_ids(model: TreeClassifier, B: int, n: int, generator: torch.Generator) -> Tensor:
+def random_ids(model: Classifier, B: int, n: int, generator: torch.Generator) -> Tensor:
     """B examples of random tokens, lengths between 1 and n, (S·B, n)."""
     rows = model.task.sentences * B
     ids = torch.randint(PAD + 1, len(model.vocabulary), (rows, n), generator=generator)

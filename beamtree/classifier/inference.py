@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.classifier import Classifier
 from beamtree.data.batching import Batch, BucketedBatches, EncodedExamples
 from beamtree.errors import BeamtreeError, first_line
 
@@ -22,7 +22,7 @@ _SHORTEST_ROW = 16  # so that a batch of tiny sentences does not have thousands 
 
 @torch.no_grad()
 def run_in_batches(
-    model: TreeClassifier,
+    model: Classifier,
     examples: EncodedExamples,
     *,
     batch_tokens: int = BATCH_TOKENS,
@@ -112,21 +112,26 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     return device
 
 
-def set_beam_size(model: TreeClassifier, beam_size: int | None) -> None:
+def set_beam_size(model: Classifier, beam_size: int | None) -> None:
     """Search with another number of beams than in training; the weights are the same for any."""
     if beam_size is None:
         return
     if beam_size < 1:
         raise BeamtreeError(f"--beam must be at least 1, got {beam_size}")
-    found = next((part for part in model.encoder.modules() if hasattr(part, "beam_size")), None)
-    if found is None:
-        raise BeamtreeError(f"--beam does not apply: the encoder {model.settings.encoder!r} has no beams")
-    found.beam_size = beam_size  # type: ignore[assignment]
+    for member in model.members:
+        found = next((part for part in member.encoder.modules() if hasattr(part, "beam_size")), None)
+        if found is None:
+            encoder = model.settings.encoder
+            raise BeamtreeError(f"--beam does not apply: the encoder {encoder!r} has no beams")
+        found.beam_size = beam_size  # type: ignore[assignment]
 
 
-def merge_equal_trees(model: TreeClassifier) -> None:
+def merge_equal_trees(model: Classifier) -> None:
     """Search with beams that are different trees, however the model was trained."""
-    if not hasattr(model.encoder, "merge_equal_trees"):
-        encoder = model.settings.encoder
-        raise BeamtreeError(f"--merge-equal-trees does not apply: the encoder {encoder!r} cannot merge them")
-    model.encoder.merge_equal_trees = True  # type: ignore[assignment]
+    for member in model.members:
+        if not hasattr(member.encoder, "merge_equal_trees"):
+            encoder = model.settings.encoder
+            raise BeamtreeError(
+                f"--merge-equal-trees does not apply: the encoder {encoder!r} cannot merge them"
+            )
+        member.encoder.merge_equal_trees = True  # type: ignore[assignment]

@@ -4,20 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from beamtree.classifier.classifier import Classifier, Item
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, Task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
-from beamtree.errors import BeamtreeError, UnreadableTextError
-from beamtree.files.bounded import is_folder, machine_memory, shown
+from beamtree.errors import BeamtreeError
+from beamtree.files.bounded import machine_memory
 from beamtree.files.settings import setting
 from beamtree.nn.embedding import create_embedding
-from beamtree.nn.heads import ClassifierHead, class_probabilities, pair_features
+from beamtree.nn.heads import ClassifierHead, pair_features
 from beamtree.printable import code
 from beamtree.pytorch.tracing import is_exporting
 from beamtree.saving.folder import (
@@ -26,11 +27,7 @@ from beamtree.saving.folder import (
     sizes_of,
     write_card,
 )
-from beamtree.saving.pretrained import HubMixin
-from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.by_name import create_encoder, pair_encoder_names
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -60,14 +57,6 @@ class ModelSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    label: str  # the most probable one
-    probability: float
-    probabilities: dict[str, float] = field(default_factory=dict, repr=False, compare=False)  # of every label
-    trees: tuple[BeamTrees, ...] = field(default=(), compare=False)  # one a sentence, with its tokens
-
-
 class NodeReading(NamedTuple):
     """What a model would say of the tokens from `start` to before `end`, were they the whole text."""
 
@@ -78,13 +67,13 @@ class NodeReading(NamedTuple):
     is_text: bool  # whether such a part is a text of the task, as in training; else this extrapolates
 
 
-class TreeClassifier(HubMixin, nn.Module):
+class TreeClassifier(Classifier):
     """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example."""
 
     def __init__(self, settings: ModelSettings, task: Task, words: Words) -> None:
         super().__init__()
         self.settings, self.task, self.words = settings, task, words
-        self.notes: dict[str, Any] = {}  # what stands beside the weights: how they were trained
+        self.notes = {}
         check_options(settings.options, "model.options")
         d = settings.d_model
         self.embedding = embedding = create_embedding(
@@ -123,8 +112,12 @@ class TreeClassifier(HubMixin, nn.Module):
         )
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        return self.words.vocabulary
+    def members(self) -> "tuple[TreeClassifier, ...]":
+        return (self,)
+
+    @property
+    def title(self) -> str:
+        return self.settings.encoder
 
     @property
     def needs_merges(self) -> bool:
@@ -205,31 +198,6 @@ class TreeClassifier(HubMixin, nn.Module):
             gold_merges=self.task.gold_merges if self.needs_merges else None,
         )
 
-    def predict(
-        self, texts: Sequence[str] | Sequence[tuple[str, str]], *, need_trees: bool = False
-    ) -> list[Prediction]:
-        """What the model says of every text; for a task on pairs each text is a pair of sentences.
-
-        The model stays in the mode it is in, so that other threads may train it or predict with it meanwhile.
-        """
-        from beamtree.classifier.inference import run_in_batches
-
-        if isinstance(texts, str):
-            raise BeamtreeError(f"texts must be a list of texts, got one text: {shown(texts)}")
-        examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]
-        if not examples:
-            return []
-        found: dict[int, Prediction] = {}
-        encoded = self.encode(examples, labelled=False)
-        for batch, logits, trees in run_in_batches(self, encoded, need_trees=need_trees):
-            rows = batch.rows.tolist()
-            for b, (row, shares) in enumerate(zip(rows, class_probabilities(logits).tolist(), strict=True)):
-                by_label = dict(zip(self.task.labels, shares, strict=True))
-                best = max(by_label, key=by_label.__getitem__)
-                own = () if trees is None else self._trees_of(examples[row], trees[b :: len(rows)])
-                found[row] = Prediction(best, by_label[best], by_label, own)
-        return [found[row] for row in range(len(examples))]
-
     def read_nodes(self, text: str | tuple[str, str], beam: int = 0) -> tuple[list[NodeReading], ...]:
         """What the model would say of every part of a text, by the tree of one beam: the head read on every
         node. One list for each sentence, in the order of the merges; the last one of it is the root.
@@ -242,27 +210,10 @@ class TreeClassifier(HubMixin, nn.Module):
 
         return read_nodes(evaluating(self), self._sentences(text, 0), beam)
 
-    def _trees_of(self, example: Example, trees: BeamTrees) -> tuple[BeamTrees, ...]:
-        names = map(self.in_trees, example.sentences)
-        return tuple(trees[s].named([list(tokens)]) for s, tokens in enumerate(names))
-
     def _save_folder(self, folder: Path) -> None:
         from beamtree.classifier.model_folder import save_model
 
         save_model(self, folder, self.notes)
-
-    @classmethod
-    def _load_folder(cls, folder: Path, device: torch.device | str) -> "TreeClassifier":
-        from beamtree.classifier.model_folder import load_model
-
-        return load_model(folder, device=device)
-
-    @classmethod
-    def _find_folder(cls, path_or_name: str | Path) -> Path | None:
-        from beamtree.classifier.model_folder import find_model
-
-        may_be_repository = str(path_or_name).count("/") == 1 and not is_folder(Path(path_or_name))
-        return None if may_be_repository else find_model(path_or_name)
 
     def _card(self) -> str:
         """What the classifier is and reads, and of its training what stands beside its weights."""
@@ -284,20 +235,6 @@ class TreeClassifier(HubMixin, nn.Module):
         says = f"A classifier for the task {code(task.name)}, trained with beamtree."
         title, tags = f"{settings.encoder} on {task.name}", [settings.encoder, task.name]
         return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
-
-    def _sentences(self, text: Any, i: int) -> tuple[tuple[str, ...], ...]:
-        parts = (text,) if self.task.sentences == 1 else text
-        wanted = "a text" if self.task.sentences == 1 else "a pair of texts"
-        if (
-            not isinstance(parts, (tuple, list))
-            or len(parts) != self.task.sentences
-            or not all(isinstance(part, str) for part in parts)
-        ):
-            raise BeamtreeError(f"texts[{i}] must be {wanted} for task {self.task.name!r}, got {shown(text)}")
-        try:
-            return tuple(self.task.tokenize(part) for part in parts)
-        except BeamtreeError as error:
-            raise UnreadableTextError(f"texts[{i}]: {error}", getattr(error, "token", None)) from error
 
 
 def _in_front(most: int) -> int:

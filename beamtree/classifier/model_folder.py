@@ -1,20 +1,26 @@
-"""A classifier's folder: `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code."""
+"""A classifier's folder: `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
+
+An ensemble's has a `config.json` that names its members, each a model folder or a run folder within it.
+"""
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from beamtree.classifier.model import ModelSettings, Prediction, TreeClassifier, check_model, create_model
+from beamtree.classifier.classifier import Prediction
+from beamtree.classifier.ensemble import Ensemble
+from beamtree.classifier.model import ModelSettings, TreeClassifier, check_model, create_model
 from beamtree.data.own import restore
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.data.words import saved_words
+from beamtree.data.words import Words, saved_words
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.atomic import make_folder
-from beamtree.files.bounded import is_file, is_folder, shown
+from beamtree.files.bounded import hash_files, is_file, is_folder, shown
 from beamtree.files.settings import from_table
 from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.saving.folder import (
@@ -29,7 +35,7 @@ from beamtree.saving.folder import (
     write_config,
 )
 
-__all__ = [  # the old module `beamtree.model` is this one now (moved.py), and had all of these
+__all__ = [  # the old module `beamtree.model` is this one now (moved.py), and had most of these
     "PRETRAINED",
     "ModelSettings",
     "Prediction",
@@ -38,12 +44,18 @@ __all__ = [  # the old module `beamtree.model` is this one now (moved.py), and h
     "create_model",
     "find_model",
     "load_model",
+    "member_folders",
+    "model_checksum",
+    "save_ensemble",
     "save_model",
     "shipped_models",
+    "weights_checksum",
 ]
 
 _KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
 PRETRAINED = Path(__file__).resolve().parent / "pretrained"
+_MEMBER = re.compile(r"\w[\w-]*")  # within the ensemble's folder, and nowhere else
+_MOST_MEMBERS = 100
 
 
 def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None = None) -> None:
@@ -63,16 +75,61 @@ def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None
     save_tensors(folder / WEIGHTS, model.state_dict(), notes or {})
 
 
-def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") -> TreeClassifier:
+def save_ensemble(folder: Path, names: Sequence[str]) -> None:
+    """Make a folder that has model or run folders of these names an ensemble of them."""
+    write_config(folder, {"members": list(names)})
+
+
+def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") -> TreeClassifier | Ensemble:
     """The model of a folder, of a run folder (its best) or of a name that ships with beamtree; evaluating."""
     folder = find_model(path_or_name)
+    folders = member_folders(folder)
+    if "" in folders:
+        return _load_one(folder, device)
+    members: dict[str, TreeClassifier] = {}
+    for name, place in folders.items():
+        members[name] = _load_one(place, device, next(iter(members.values()), None))
+    return Ensemble(members).eval()
+
+
+def member_folders(folder: Path) -> dict[str, Path]:
+    """The model folders of an ensemble by name; of a single model its own, without a name."""
+    config = read_config(folder, {})
+    if "members" not in config:
+        return {"": folder}
+    names = config["members"]
+    if (
+        not isinstance(names, list)
+        or not all(isinstance(name, str) and _MEMBER.fullmatch(name) for name in names)
+        or not 0 < len(names) == len(set(names)) <= _MOST_MEMBERS
+    ):
+        raise BeamtreeError(f"{folder / CONFIG}: members must be names of folders in it, got {shown(names)}")
+    return {name: find_model(folder / name) for name in names}
+
+
+def model_checksum(folder: Path) -> str:
+    """Of all that makes a model what it is."""
+    names = (CONFIG, VOCABULARY, WEIGHTS)
+    return hash_files(*(place / name for place in member_folders(folder).values() for name in names))
+
+
+def weights_checksum(folder: Path) -> str:
+    """By it an evaluation is known to be of these weights."""
+    return hash_files(*(place / WEIGHTS for place in member_folders(folder).values()))
+
+
+def _load_one(folder: Path, device: torch.device | str, like: TreeClassifier | None = None) -> TreeClassifier:
+    """A single model; of the same words as another one it shares them."""
     config = read_config(folder, _KINDS)
     source = str(folder / CONFIG)
     settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
     vocabulary, vectors = Vocabulary.load(folder / VOCABULARY), config.get("vectors")
+    shared: Words | None = None
+    if like is not None and (like.words.own, like.words.describe_vectors()) == (vocabulary, vectors):
+        shared = like.words
 
     def make() -> TreeClassifier:  # words and all: their vectors have the size that the config says
-        return TreeClassifier(settings, task, saved_words(vocabulary, vectors))
+        return TreeClassifier(settings, task, shared or saved_words(vocabulary, vectors))
 
     try:
         task = find_task(config["task"])
@@ -108,6 +165,8 @@ def find_model(path_or_name: str | Path) -> Path:
     shipped = shipped_models()
     if str(path_or_name) in shipped:
         return PRETRAINED / str(path_or_name)
+    if is_file(path / "recipe.toml") and any(path.glob("seed*/recipe.toml")):
+        raise BeamtreeError(f"not all seeds of {path} are trained: beamtree train --resume {path} goes on")
     if is_folder(path):
         raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
     known = nearest(str(path_or_name), shipped) if shipped else ""

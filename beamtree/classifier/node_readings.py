@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.model import NodeReading, TreeClassifier
 from beamtree.data.task import Example, Tokens
 from beamtree.errors import BeamtreeError
@@ -113,7 +114,7 @@ def read_nodes(
     return tuple(found)
 
 
-def texts_in(model: TreeClassifier, tokens: Tokens) -> set[tuple[int, int]]:
+def texts_in(model: Classifier, tokens: Tokens) -> set[tuple[int, int]]:
     """The spans that are texts of the task by themselves; of a natural language the whole only."""
     known = model.task.texts_in
     return {(0, len(tokens)), *(known(tokens) if known is not None else ())}

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
-from beamtree.classifier.model import TreeClassifier
 from beamtree.data.task import Example, Task, Tokens
 from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
@@ -61,7 +61,7 @@ Record = Parsed | Unparsed
 
 
 def parse_lines(
-    model: TreeClassifier,
+    model: Classifier,
     lines: Sequence[str | TextRow],
     *,
     first: int = 1,
@@ -121,7 +121,7 @@ def read_sentences(task: Task, row: TextRow, max_length: int = MAX_LENGTH) -> tu
 
 
 def parse_stream(
-    model: TreeClassifier,
+    model: Classifier,
     lines: Iterable[str | TextRow],
     *,
     batch_tokens: int = BATCH_TOKENS,
@@ -143,7 +143,7 @@ def parse_stream(
 
 
 def _predict(
-    model: TreeClassifier, examples: Sequence[Example], batch_tokens: int, need_trees: bool
+    model: Classifier, examples: Sequence[Example], batch_tokens: int, need_trees: bool
 ) -> Iterator[tuple[int, str, tuple[float, ...], tuple[SentenceTrees, ...]]]:
     if not examples:
         return

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from beamtree.cli.conventions import name, new_table
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from beamtree.training.evaluate import SplitResult
     from beamtree.training.run_folder import RunFolder
 
 _MOST_LABELS = 30  # in a table
@@ -124,12 +126,40 @@ def company_parts(
         yield name(missing)
 
 
-def draw_run(run: "RunFolder", history: Sequence[Mapping[str, Any]], confusion: Confusion) -> list[Path]:
-    """The learning curve and the confusion matrix of a run in its folder; none without matplotlib."""
-    from beamtree.paper.plots import draw_confusion, draw_learning_curve
+def members_table(result: "SplitResult") -> "Table":
+    """An ensemble beside each of its members, their median and the worst of them."""
+    measures = {"accuracy %": lambda one: one.total.accuracy}
+    if result.confusion is not None:
+        measures["macro-F1 %"] = lambda one: one.confusion.macro_f1
+    table = new_table(f"seed by seed on {result.name}")
+    table.add_column("")
+    for head in measures:
+        table.add_column(head, justify="right")
+    each = list(result.members.values())
+    rows = {name: [measure(one) for measure in measures.values()] for name, one in result.members.items()}
+    rows["median"] = [median(map(measure, each)) for measure in measures.values()]
+    rows["worst"] = [min(map(measure, each)) for measure in measures.values()]
+    rows["together"] = [measure(result) for measure in measures.values()]
+    for title, shares in rows.items():
+        if title in ("median", "together"):
+            table.add_section()
+        style = "bold green" if title == "together" else ""
+        table.add_row(name(title), *(name(f"{100 * share:.1f}", style) for share in shares))
+    return table
 
-    curve, matrix = run.pictures
+
+def draw_run(
+    run: "RunFolder", histories: Mapping[str, Sequence[Mapping[str, Any]]], confusion: Confusion
+) -> list[Path]:
+    """The learning curve of each seed in its folder and the confusion matrix; none without matplotlib."""
+    from beamtree.paper.plots import draw_confusion, draw_learning_curve
+    from beamtree.training.run_folder import RunFolder
+
     try:
-        return [draw_learning_curve(history, curve), draw_confusion(confusion, matrix)]
+        curves = [
+            draw_learning_curve(history, RunFolder(run.path / name).pictures[0])
+            for name, history in histories.items()
+        ]
+        return [*curves, draw_confusion(confusion, run.pictures[1])]
     except MissingExtraError:
         return []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.table import Table
 
-    from beamtree.classifier.model import TreeClassifier
+    from beamtree.classifier.classifier import Classifier
     from beamtree.data.task import Example, Task
     from beamtree.training.baseline import Company
     from beamtree.training.evaluate import SplitResult, Tally
@@ -101,13 +101,11 @@ def evaluate(
     from rich.console import Console
 
     from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
-    from beamtree.classifier.model_folder import find_model, load_model
-    from beamtree.cli.class_figures import class_tables, company_parts
+    from beamtree.classifier.model_folder import find_model, load_model, member_folders, weights_checksum
+    from beamtree.cli.class_figures import class_tables, company_parts, members_table
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows
-    from beamtree.files.atomic import replace_file
     from beamtree.paper.plots import draw_confusion, require_matplotlib
-    from beamtree.saving.folder import hash_weights
     from beamtree.training.baseline import Competitor
     from beamtree.training.display import EverySoOften
     from beamtree.training.evaluate import evaluate as run_evaluation
@@ -121,7 +119,7 @@ def evaluate(
         raise BeamtreeError(
             f"--save keeps figures in a run folder, but {model} has no recipe.toml: --json prints them"
         )
-    weights = hash_weights(folder)
+    weights = weights_checksum(folder)
     place = choose_device(device)
     classifier = load_model(model, device=place)
     set_beam_size(classifier, beam)
@@ -166,33 +164,34 @@ def evaluate(
     for sentence in rows.report():
         say(f"beamtree: {sentence}")
 
-    content = {
-        "model": model,
-        "encoder": classifier.settings.encoder,
-        "task": task.name,
-        "beam": beam,
-        "merge_equal_trees": merged,
-        "weights": weights,
-        "device": place.type,
-        "command": _command(model, paths, split or (), beam, merged, device),
-        "splits": [
-            {
-                **result.to_dict(),
-                **(
-                    {"baselines": [one.to_dict() for one in beside[result.name]]}
-                    if result.name in beside
-                    else {}
-                ),
-                "description": task.splits.get(result.name),
-            }
-            for result in results
-        ],
-    }
+    def tell(which: str, weights: str, results: "Iterable[SplitResult]") -> dict[str, Any]:
+        return {
+            "model": which,
+            "encoder": classifier.settings.encoder,
+            "task": task.name,
+            "beam": beam,
+            "merge_equal_trees": merged,
+            "weights": weights,
+            "device": place.type,
+            "command": _command(which, paths, split or (), beam, merged, device),
+            "splits": [
+                result.to_dict() | {"description": task.splits.get(result.name)} for result in results
+            ],
+        }
+
+    content = tell(model, weights, results)
+    for entry in content["splits"]:
+        if entry["split"] in beside:
+            entry["baselines"] = [one.to_dict() for one in beside[entry["split"]]]
     if save:
-        file = Path(model, f"eval{'' if beam is None else f'-beam{beam}'}{'-merged' if merged else ''}.json")
-        kept = _beside_what_stands(file, content)
-        replace_file(file, write_json(kept, indent=2) + "\n")
-        say(f"wrote {file}: {', '.join(entry['split'] for entry in kept['splits'])}")
+        kept = {model: content}
+        for member, inside in member_folders(folder).items():
+            if member:  # of an ensemble
+                own = str(Path(model, member))
+                each = [result.members[member] for result in results]
+                kept[own] = tell(own, weights_checksum(inside), each)
+        for which, told in kept.items():
+            _save(Path(which), told)
     if as_json:
         typer.echo(write_json(content, indent=2))
     else:
@@ -201,16 +200,19 @@ def evaluate(
             if result.confusion is not None:
                 parts = [*class_tables(result.confusion, result.name)]
                 if company is not None:
-                    this = Competitor(classifier.settings.encoder, result.confusion)
+                    this = Competitor(classifier.title, result.confusion)
                     parts += company_parts(this, beside[result.name], result.name, company.missing)
                 for part in parts:
                     console.print()
                     console.print(part)
-        for table in _tables(classifier.settings.encoder, task, results):
+            if result.members:
+                console.print()
+                console.print(members_table(result))
+        for table in _tables(classifier.title, task, results):
             console.print()
             console.print(table)
     if plot is not None:
-        for path in _draw(results, plot, f"{classifier.settings.encoder} on {task.name}"):
+        for path in _draw(results, plot, f"{classifier.title} on {task.name}"):
             say(f"wrote {path}")
         for result in results:
             if result.confusion is not None:
@@ -218,7 +220,7 @@ def evaluate(
                 say(f"wrote {draw_confusion(result.confusion, file)}")
 
 
-def _company(run: Path, classifier: "TreeClassifier") -> "Company | None":
+def _company(run: Path, classifier: "Classifier") -> "Company | None":
     """What stands beside a model of a user's own data, where its run folder tells what it was trained on."""
     from beamtree.training.baseline import Company, training_rows
     from beamtree.training.recipe import load_recipe
@@ -244,6 +246,16 @@ def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:
                 learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
             return [path for path in paths if path.is_file() and path.resolve() in learnt]
     return []
+
+
+def _save(run: Path, content: dict[str, Any]) -> None:
+    from beamtree.files.atomic import replace_file
+
+    searched = "" if content["beam"] is None else f"-beam{content['beam']}"
+    file = run / f"eval{searched}{'-merged' if content['merge_equal_trees'] else ''}.json"
+    kept = _beside_what_stands(file, content)
+    replace_file(file, write_json(kept, indent=2) + "\n")
+    say(f"wrote {file}: {', '.join(entry['split'] for entry in kept['splits'])}")
 
 
 def _beside_what_stands(file: Path, content: dict[str, Any]) -> dict[str, Any]:
@@ -279,11 +291,11 @@ def _command(
     return shlex.join(words)
 
 
-def _tables(encoder: str, task: "Task", results: list["SplitResult"]) -> list["Table"]:
+def _tables(title: str, task: "Task", results: list["SplitResult"]) -> list["Table"]:
     from beamtree.training.evaluate import pool
 
     gold = task.gold_merges is not None
-    tables = [_table(f"{encoder} on {task.name}", "split", [(r.name, r.total) for r in results], gold)]
+    tables = [_table(f"{title} on {task.name}", "split", [(r.name, r.total) for r in results], gold)]
     whole = pool(results)
     together = ", all splits together" if len(results) > 1 else ""
     longer = "longer sentence of a pair" if task.sentences > 1 else "tokens"

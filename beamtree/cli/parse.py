@@ -19,7 +19,7 @@ from beamtree.cli.conventions import (
     say_torch_loads,
 )
 from beamtree.errors import BeamtreeError
-from beamtree.files.bounded import hash_files, shown
+from beamtree.files.bounded import shown
 
 if TYPE_CHECKING:
     from beamtree.classifier.parsing import Record
@@ -85,7 +85,7 @@ def parse(
         say_torch_loads()
 
     from beamtree.classifier.inference import choose_device, set_beam_size
-    from beamtree.classifier.model_folder import find_model, load_model
+    from beamtree.classifier.model_folder import find_model, load_model, model_checksum
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
     from beamtree.cli.streaming import LineJob, run_and_tell, survey
     from beamtree.data.unlabelled import find_rows
@@ -258,10 +258,3 @@ def _pieces(records: Iterator["Record"], format: Format, beams: bool) -> Iterato
         yield as_svg(record, beams=beams)
     else:
         yield from map(_line_writer(format, beams), records)
-
-
-def model_checksum(folder: Path) -> str:
-    """Of all that makes a model what it is."""
-    from beamtree.saving.folder import CONFIG, VOCABULARY, WEIGHTS
-
-    return hash_files(*(folder / name for name in (CONFIG, VOCABULARY, WEIGHTS)))

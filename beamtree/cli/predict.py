@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, say, say_torch_loads
-from beamtree.cli.parse import model_checksum
 from beamtree.errors import BeamtreeError
 from beamtree.printable import write_json
 
 if TYPE_CHECKING:
-    from beamtree.classifier.model import TreeClassifier
+    from beamtree.classifier.classifier import Classifier
     from beamtree.classifier.parsing import Record
     from beamtree.data.unlabelled import TextRow, Unlabelled
 
@@ -87,7 +86,7 @@ def predict(
     say_torch_loads()
 
     from beamtree.classifier.inference import choose_device, set_beam_size
-    from beamtree.classifier.model_folder import find_model, load_model
+    from beamtree.classifier.model_folder import find_model, load_model, model_checksum
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
     from beamtree.cli.streaming import LineJob, run_and_tell, survey
     from beamtree.data.unlabelled import Unlabelled, find_rows
@@ -176,7 +175,7 @@ def _keep(rows: "Iterable[TextRow]", kept: "list[TextRow]") -> "Iterator[TextRow
 class _Table:
     """How a prediction is written as a row."""
 
-    def __init__(self, model: "TreeClassifier", source: "Unlabelled", kind: Kind, trees: bool) -> None:
+    def __init__(self, model: "Classifier", source: "Unlabelled", kind: Kind, trees: bool) -> None:
         self.labels, self.kind, self.with_id = model.task.labels, kind, source.id is not None
         count = model.task.sentences
         self.texts = list(source.texts) or (["text"] if count == 1 else ["text1", "text2"])

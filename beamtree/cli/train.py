@@ -24,6 +24,19 @@ def train(
         str | None,
         typer.Argument(help="A shipped recipe (listops, sst5, own for your own files, …) or a TOML file."),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Short for --set training.seed=N.", show_default="the recipe's, 0"),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Train so many models one after another, with this seed and the next ones: an ensemble. "
+            "Every command takes its folder as a model; after an interruption the same command goes on.",
+            show_default="the recipe's, 1",
+        ),
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,7 +46,8 @@ def train(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder to create.", show_default="runs/RECIPE-seedN")
+        Path | None,
+        typer.Option(help="Run folder to create.", show_default="runs/RECIPE-seedN, or -seedsN-M of several"),
     ] = None,
     data: Annotated[
         Path | None,
@@ -72,8 +86,11 @@ def train(
     and last/, and checkpoint/. Ctrl-C stops after the current step and leaves a checkpoint. The same command
     runs on several GPUs: accelerate launch -m beamtree train RECIPE.
     """
+    changes = list(changes or ())
+    changes += [f"training.seed={seed}"] if seed is not None else []
+    changes += [f"training.seeds={seeds}"] if seeds is not None else []
     if show:
-        typer.echo(_in_full(recipe, changes or ()), nl=False)
+        typer.echo(_in_full(recipe, changes), nl=False)
         return
     if resume is not None and (out is not None or overwrite):
         raise BeamtreeError("--resume continues a run in its own folder: leave out --out and --overwrite")
@@ -89,10 +106,11 @@ def train(
     from beamtree.processes.launched import failing_together
     from beamtree.training.display import Display
     from beamtree.training.examples import load_learning_data
-    from beamtree.training.fit import create_accelerator, fit
+    from beamtree.training.fit import create_accelerator
     from beamtree.training.recipe import load_recipe
     from beamtree.training.run_folder import RunFolder
     from beamtree.training.schedule import Stopping
+    from beamtree.training.seeds import fit_seeds
 
     stopping = Stopping(minutes=max_minutes, steps=max_steps)
     accelerator = create_accelerator()
@@ -102,13 +120,13 @@ def train(
     with failing_together(accelerator.device):
         if resume is not None and continued:
             folder = RunFolder(resume)
-            settings = folder.continue_with(recipe, changes or ())
+            settings = folder.continue_with(recipe, changes)
             data = data or _begun_with(folder, display.say)
         elif recipe is not None:
-            settings = load_recipe(recipe, changes or ())
-            folder = RunFolder(
-                resume or out or Path("runs") / f"{Path(recipe).stem}-seed{settings.training.seed}"
-            )
+            settings = load_recipe(recipe, changes)
+            folder = RunFolder(resume or out or Path("runs") / _folder_name(recipe, settings.training))
+            unfinished = settings.training.seeds > 1 and not folder.ensemble_file.is_file()
+            continued = unfinished and not overwrite and folder.began_with(settings)
         if accelerator.is_main_process and not continued:
             folder.refuse_if_taken(overwrite)
         found = load_learning_data(settings, data, display.say)
@@ -120,7 +138,7 @@ def train(
                 if not continued:
                     folder.begin(settings)
                 # A run that goes on is refused if its data are others, and must not have their facts by then.
-                if not (folder.checkpoint_file.is_file() and folder.data_file.is_file()):
+                if not (folder.has_checkpoint and folder.data_file.is_file()):
                     folder.write_data_facts(found.facts(settings.task))
         display.say(
             f"{settings.model.encoder} on {found.task.name}: {len(found.train):,} training and "
@@ -129,7 +147,7 @@ def train(
         )
         if found.task.own is not None:
             _say_if_imbalanced(settings.training, found, display.say)
-        outcome = fit(
+        outcomes = fit_seeds(
             settings,
             folder,
             found,
@@ -137,18 +155,13 @@ def train(
             stopping=stopping,
             display=display,
         )
-    if outcome.finished:
-        best = [record for record in outcome.history if record["best"]][-1]
-        macro = f" and macro-F1 {best['dev_macro_f1']:.2%}" if "dev_macro_f1" in best else ""
-        display.say(
-            f"finished: {outcome.reason}; best epoch {best['epoch']} with dev accuracy "
-            f"{best['dev_accuracy']:.2%}{macro}, in {folder.best}"
-        )
-        if found.task.own is not None and accelerator.is_main_process:
-            _show_classes(settings, folder, found, outcome.history, display)
-    else:
+    last = list(outcomes.values())[-1]
+    if not last.finished:
         command = shlex.join(["beamtree", "train", "--resume", str(folder.path)])
-        display.say(f"{outcome.reason}; continue with: {command}")
+        display.say(f"{last.reason}; continue with: {command}")
+    elif accelerator.is_main_process and (found.task.own is not None or len(outcomes) > 1):
+        histories = {name: outcome.history for name, outcome in outcomes.items()}
+        _show_figures(settings, folder, found, histories, display)
     accelerator.free_memory()  # the wrapped model, which holds on to the process group
     accelerator.end_training()
     if stopping.signal_number is not None:
@@ -174,32 +187,44 @@ def _say_if_imbalanced(
         say("the best epoch is chosen by macro-F1 on dev (training.selection)")
 
 
-def _show_classes(
+def _show_figures(
     recipe: "Recipe",
     folder: "RunFolder",
     found: "LearningData",
-    history: Sequence[Mapping[str, Any]],
+    histories: Mapping[str, Sequence[Mapping[str, Any]]],
     display: "Display",
 ) -> None:
-    """How the kept model does on dev, label by label, and beside simpler ones."""
+    """How the kept model does on dev: seed by seed; of own data label by label, and beside simpler ones."""
     from beamtree.classifier.inference import choose_device
     from beamtree.classifier.model_folder import load_model
-    from beamtree.cli.class_figures import class_tables, company_parts, draw_run
+    from beamtree.cli.class_figures import class_tables, company_parts, draw_run, members_table
     from beamtree.training.baseline import Company, Competitor
     from beamtree.training.evaluate import evaluate
 
-    model = load_model(folder.best, device=choose_device("auto"))
-    confusion = evaluate(model, "dev", found.dev).confusion
-    if confusion is None:
-        return
-    seconds = sum(record["seconds"] for record in history)
-    company = Company(found.train, model, recipe.training)
-    this, others = Competitor(recipe.model.encoder, confusion, seconds), company.on(found.dev)
-    for part in (*class_tables(confusion, "dev"), *company_parts(this, others, "dev", company.missing)):
+    model = load_model(folder.path, device=choose_device("auto"))
+    result = evaluate(model, "dev", found.dev)
+    parts: list[Any] = []
+    if result.confusion is not None:
+        seconds = sum(record["seconds"] for history in histories.values() for record in history)
+        company = Company(found.train, model, recipe.training)
+        this, others = Competitor(model.title, result.confusion, seconds), company.on(found.dev)
+        parts += class_tables(result.confusion, "dev")
+        parts += company_parts(this, others, "dev", company.missing)
+    if result.members:
+        parts.append(members_table(result))
+    for part in parts:
         display.console.print()
         display.console.print(part)
-    for path in draw_run(folder, history, confusion):
-        display.say(f"wrote {path}")
+    if result.confusion is not None:
+        for path in draw_run(folder, histories, result.confusion):
+            display.say(f"wrote {path}")
+    if result.members:
+        display.say(f"the ensemble of {len(result.members)} is in {folder.path}, a model for every command")
+
+
+def _folder_name(recipe: str, settings: "TrainingSettings") -> str:
+    first, count = settings.seed, settings.seeds
+    return f"{Path(recipe).stem}-" + (f"seed{first}" if count == 1 else f"seeds{first}-{first + count - 1}")
 
 
 def _begun_with(folder: "RunFolder", say: Callable[[str], None]) -> Path | None:

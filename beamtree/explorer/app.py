@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import beamtree
-from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.classifier import Classifier
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.explorer.models import describe_model, examples_for
 from beamtree.explorer.pages import Asset, read_assets
@@ -33,7 +33,7 @@ _DESCRIPTION = (
 
 
 def create_app(
-    models: Mapping[str, TreeClassifier], limits: Limits | None = None, hosts: Collection[str] = LOCAL_HOSTS
+    models: Mapping[str, Classifier], limits: Limits | None = None, hosts: Collection[str] = LOCAL_HOSTS
 ) -> FastAPI:
     """The app for these models, the first one being the default; `hosts` may be named besides addresses."""
     if not models:
@@ -117,14 +117,14 @@ async def _require_json(request: Request) -> None:
         raise api.Problem(415, "not_json", "Send JSON, with the header Content-Type: application/json.")
 
 
-def _make(model: TreeClassifier, texts: list[str], **options: Any) -> bytes:
+def _make(model: Classifier, texts: list[str], **options: Any) -> bytes:
     try:
         return json.dumps(make_view(model, texts, **options), separators=(",", ":")).encode()
     except BeamtreeError as error:
         raise api.problem_of(error) from error
 
 
-def _find(models: Mapping[str, TreeClassifier], name: str) -> tuple[str, TreeClassifier]:
+def _find(models: Mapping[str, Classifier], name: str) -> tuple[str, Classifier]:
     if name not in models:
         raise api.Problem(
             404, "no_such_model", f"There is no model {name!r} here; there is {', '.join(models)}."

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any, NamedTuple
 
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.inference import choose_device
-from beamtree.classifier.model import TreeClassifier
 from beamtree.classifier.model_folder import find_model, load_model, shipped_models
 from beamtree.data.listops import sample_expressions
 from beamtree.errors import BeamtreeError
@@ -51,9 +51,9 @@ _PAIRS = (
 _RANDOM = ((1, 50), (1, 100), (2, 99), (6, 83))  # so many expressions of so many tokens, in one list
 
 
-def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, TreeClassifier]:
+def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, Classifier]:
     """The models of these folders and names, or all that come with beamtree; named by their last folder."""
-    models: dict[str, TreeClassifier] = {}
+    models: dict[str, Classifier] = {}
     for path in list(wanted) or shipped_models():
         folder = find_model(path).resolve()
         name = folder.parent.name if folder.name == "best" else folder.name
@@ -66,7 +66,7 @@ def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, TreeCla
     return models
 
 
-def describe_model(name: str, model: TreeClassifier) -> dict[str, Any]:
+def describe_model(name: str, model: Classifier) -> dict[str, Any]:
     """Plain JSON values; nothing of it tells where on the machine the model lies."""
     settings = asdict(model.settings)
     return {
@@ -75,7 +75,7 @@ def describe_model(name: str, model: TreeClassifier) -> dict[str, Any]:
         "encoder": settings.pop("encoder"),
         "sentences": model.task.sentences,
         "labels": list(model.task.labels),
-        "beam_size": getattr(model.encoder, "beam_size", None),
+        "beam_size": getattr(model.members[0].encoder, "beam_size", None),
         "kind": kind_of(model),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "settings": finite(settings),
@@ -88,29 +88,33 @@ def _is_figure(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def kind_of(model: TreeClassifier) -> str:
+def kind_of(model: Classifier) -> str:
     """`search`: trees with all steps that led to them; `tree`: trees only; `none`: a prediction only."""
     if is_watched(model):
         return "search"
     return "tree" if model.builds_trees else "none"
 
 
-def explain_kind(model: TreeClassifier) -> str | None:
+def explain_kind(model: Classifier) -> str | None:
     """A sentence for people on what a view of this model lacks."""
     kind, name = kind_of(model), model.settings.encoder
+    notes = []
     if kind == "none":
-        return f"The encoder {name} builds no tree: there is a prediction only."
+        notes.append(f"The encoder {name} builds no tree: there is a prediction only.")
     if kind == "tree":
-        return f"The encoder {name} shows its trees, but not the steps that led to them."
-    return None
+        notes.append(f"The encoder {name} shows its trees, but not the steps that led to them.")
+    if len(model.members) > 1:
+        of = "" if kind == "none" else "; the trees and all that is in them are the first one's"
+        notes.append(f"The prediction is the mean of {len(model.members)} models{of}.")
+    return " ".join(notes) or None
 
 
-def examples_for(model: TreeClassifier) -> list[Ready]:
+def examples_for(model: Classifier) -> list[Ready]:
     """Those whose words the model knows; one that learnt from a user's own files may know none."""
     return [ready for ready in _examples_of(model.task.name, model.task.sentences) if _is_known(ready, model)]
 
 
-def _is_known(ready: Ready, model: TreeClassifier) -> bool:
+def _is_known(ready: Ready, model: Classifier) -> bool:
     tokens = [token for text in ready.texts for token in model.task.tokenize(text)]
     return 2 * sum(token in model.vocabulary for token in tokens) >= len(tokens)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.inference import evaluating, refuse_unless_finite, run_in_batches
 from beamtree.classifier.model import TreeClassifier
 from beamtree.classifier.node_readings import (
@@ -82,18 +83,33 @@ class Outcome(NamedTuple):
     with_gold: list[float] | None = None  # probabilities had the encoder followed the gold trees
 
 
-def is_watched(model: TreeClassifier) -> bool:
+def is_watched(model: Classifier) -> bool:
     """Whether the encoder is the engine's search and nothing else, so that its steps can be shown."""
-    encoder = model.encoder
+    encoder = model.members[0].encoder
     return isinstance(encoder, BeamTreeEncoder | BeamTreeGRC) and not getattr(
         encoder, "merge_equal_trees", False
     )
 
 
 @torch.no_grad()
-def run_model(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
-    """One forward pass; `beam_size` is the encoder's own if it is None."""
-    model = evaluating(model)
+def run_model(model: Classifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
+    """One forward pass; `beam_size` is the encoder's own if it is None.
+
+    Of an ensemble: the mean of the probabilities, and what there is to see of its first member.
+    """
+    each = [_run_one(member, sentences, beam_size) for member in evaluating(model).members]
+    with_gold = [outcome.with_gold for outcome in each if outcome.with_gold is not None]
+    return each[0]._replace(
+        probabilities=_mean([outcome.probabilities for outcome in each]),
+        with_gold=_mean(with_gold) if with_gold else None,
+    )
+
+
+def _mean(each: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(shares) / len(each) for shares in zip(*each, strict=True)]
+
+
+def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
     if is_watched(model):
         return _watch(model, sentences, beam_size)
     if beam_size is not None:

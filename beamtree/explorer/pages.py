@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.parsing import MAX_LENGTH, Unparsed, numbered, read_sentences
 from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
@@ -59,7 +59,7 @@ class Viewed:
 
 
 def view_lines(
-    model: TreeClassifier, lines: Iterable[str | TextRow], *, name: str, max_length: int = MAX_LENGTH
+    model: Classifier, lines: Iterable[str | TextRow], *, name: str, max_length: int = MAX_LENGTH
 ) -> Iterator[Viewed | Unparsed]:
     """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
     for number, line in enumerate(lines, start=1):

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.node_readings import texts_in
 from beamtree.data.task import Tokens
 from beamtree.explorer.models import describe_model, explain_kind
@@ -24,7 +24,7 @@ _DIGITS = 6  # of scores and probabilities, after the point
 
 
 def make_view(
-    model: TreeClassifier,
+    model: Classifier,
     texts: Sequence[str],
     *,
     name: str,
@@ -72,7 +72,7 @@ def _view_prediction(labels: Tokens, probabilities: list[float]) -> dict[str, An
 
 
 def _view_sentence(
-    model: TreeClassifier,
+    model: Classifier,
     reading: Reading,
     trees: BeamTrees | None,
     record: SearchRecord | None,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.inference import BATCH_TOKENS, evaluating
 from beamtree.classifier.model import TreeClassifier
 from beamtree.data.batching import BucketedBatches
@@ -54,7 +55,7 @@ class Competitor:
 class Company:
     """What stands beside a model: fitted to its training rows once, then measured on any."""
 
-    def __init__(self, train: Sequence[Example], model: TreeClassifier, settings: TrainingSettings) -> None:
+    def __init__(self, train: Sequence[Example], model: Classifier, settings: TrainingSettings) -> None:
         self.labels = model.task.labels
         self.most_frequent, share = largest_share(train)
         self.missing: str | None = None  # what to install for a fuller comparison
@@ -63,7 +64,7 @@ class Company:
         options = {"balanced": balanced, "by_macro_f1": balanced or share > IMBALANCED}
         try:
             self.fitted[TFIDF] = WordCounts(train, **options)
-            self.fitted[TOKENS] = TokenVectors(train, model, **options)
+            self.fitted[TOKENS] = TokenVectors(train, model.members[0], **options)
         except MissingExtraError as error:
             self.missing = str(error)
 

@@ -10,9 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from beamtree.classifier.classifier import Classifier
+from beamtree.classifier.ensemble import Ensemble, average
 from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
-from beamtree.classifier.model import TreeClassifier
-from beamtree.data.batching import EncodedExamples
+from beamtree.data.batching import Batch, EncodedExamples
 from beamtree.data.bracketed import nesting
 from beamtree.data.folders import data_folder
 from beamtree.data.task import REFUSE, BadRows, Example, Task
@@ -21,6 +24,7 @@ from beamtree.files.lines import MissingFileError
 from beamtree.nn.heads import class_losses, predicted_classes
 from beamtree.training.classes import Confusion
 from beamtree.trees.agreement import Agreement
+from beamtree.trees.beam_trees import BeamTrees
 
 Range = tuple[int, int]  # both ends included
 
@@ -101,6 +105,7 @@ class SplitResult:
     by_length: defaultdict[Range, Tally] = field(default_factory=lambda: defaultdict(Tally))
     by_depth: defaultdict[int, Tally] = field(default_factory=lambda: defaultdict(Tally))
     confusion: Confusion | None = None  # of a user's own data
+    members: dict[str, "SplitResult"] = field(default_factory=dict)  # of an ensemble, each alone
 
     def add(self, outcome: Tally, *, length: int, depth: int | None) -> None:
         self.total += outcome
@@ -110,12 +115,14 @@ class SplitResult:
 
     def to_dict(self) -> dict[str, Any]:
         lengths, depths = sorted(self.by_length.items()), sorted(self.by_depth.items())
+        members = {name: one.to_dict() for name, one in self.members.items()}
         return {
             "split": self.name,
             **self.total.to_dict(),
             **({} if self.confusion is None else self.confusion.to_dict()),
             "by_length": [{"from": low, "to": high, **tally.to_dict()} for (low, high), tally in lengths],
             "by_depth": [{"depth": depth, **tally.to_dict()} for depth, tally in depths],
+            **({"members": members} if members else {}),
         }
 
 
@@ -177,7 +184,7 @@ def _splits_of(task: Task, folder: Path, splits: Sequence[str], bad_rows: BadRow
 
 
 def evaluate(
-    model: TreeClassifier,
+    model: Classifier,
     name: str,
     examples: Iterable[Example],
     *,
@@ -186,7 +193,8 @@ def evaluate(
 ) -> SplitResult:
     """Run a model over labelled examples; `advance` hears how many are done of how many.
 
-    Length and depth of a pair are those of its longer and deeper sentence.
+    Length and depth of a pair are those of its longer and deeper sentence. Of an ensemble every member is
+    measured too, in the same pass; its trees are those of the first.
     """
     task = model.task
     depths: list[int] = []
@@ -195,15 +203,39 @@ def evaluate(
     )
     # An encoder that follows the gold tree has no tree of its own to compare.
     compare = task.gold_merges is not None and not model.needs_merges
-    result, done = SplitResult(name), 0
-    counts = [[0] * len(task.labels) for _ in task.labels]
-    if task.own is not None:
-        result.confusion = Confusion(task.labels, counts)
-    for batch, logits, trees in run_in_batches(model, encoded, batch_tokens=batch_tokens, need_trees=compare):
+    whole = _Count(name, encoded, depths, task)
+    names = model.names if isinstance(model, Ensemble) else ()
+    each = [_Count(name, encoded, depths, task) for _ in names]
+    runs = [
+        run_in_batches(member, encoded, batch_tokens=batch_tokens, need_trees=compare)
+        for member in model.members
+    ]
+    done = 0
+    for found in zip(*runs, strict=True):  # the same batch of all members
+        for count, outcome in zip(each, found, strict=False):
+            count.add(*outcome)
+        batch, _, trees = found[0]
+        whole.add(batch, average([logits for _, logits, _ in found]), trees)
+        done += len(batch.rows)
+        advance(done, len(encoded))
+    whole.result.members = {name: count.result for name, count in zip(names, each, strict=True)}
+    return whole.result
+
+
+class _Count:
+    """Adds up what a model says of the examples of a split, batch by batch."""
+
+    def __init__(self, name: str, encoded: EncodedExamples, depths: Sequence[int], task: Task) -> None:
+        self.result, self.encoded, self.depths, self.task = SplitResult(name), encoded, depths, task
+        self.counts = [[0] * len(task.labels) for _ in task.labels]
+        if task.own is not None:
+            self.result.confusion = Confusion(task.labels, self.counts)
+
+    def add(self, batch: Batch, logits: Tensor, trees: BeamTrees | None) -> None:
         rows = batch.rows.tolist()
         given = predicted_classes(logits)
         for gold_label, label in zip(batch.labels.tolist(), given.tolist(), strict=True):
-            counts[gold_label][label] += 1
+            self.counts[gold_label][label] += 1
         outcomes = [
             Tally(1, correct, loss)
             for correct, loss in zip(
@@ -218,11 +250,8 @@ def evaluate(
                 steps = gold.index(-1) if -1 in gold else len(gold)
                 outcomes[place % len(rows)].trees.add(merges[:steps], gold[:steps])
         for row, outcome in zip(rows, outcomes, strict=True):
-            depth = depths[row] if task.gold_merges is not None else None
-            result.add(outcome, length=int(encoded.lengths[row].max()), depth=depth)
-        done += len(rows)
-        advance(done, len(encoded))
-    return result
+            depth = self.depths[row] if self.task.gold_merges is not None else None
+            self.result.add(outcome, length=int(self.encoded.lengths[row].max()), depth=depth)
 
 
 def _note_depths(name: str, examples: Iterable[Example], depths: list[int]) -> Iterator[Example]:

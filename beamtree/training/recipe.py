@@ -96,6 +96,12 @@ class WordSettings:
 @dataclass(frozen=True)
 class TrainingSettings:
     seed: int = setting(0, "decides initial weights, order of batches, dropout and noise", least=0)
+    seeds: int = setting(
+        1,
+        "models trained one after another, with this seed and the next ones; several are kept as an ensemble",
+        least=1,
+        most=100,
+    )
     batch_size: int = setting(128, "examples in a step, over all processes", least=1)
     micro_batch_size: int = setting(0, "examples in one forward pass; 0 takes the whole batch", least=0)
     bucket: int = setting(5, "batches that are sorted by length together", least=1)
@@ -169,6 +175,17 @@ def same_but_for_stopping(recipe: Recipe, other: Recipe) -> bool:
     """Whether a run begun with one recipe may be continued with the other."""
     kept = {name: getattr(other.training, name) for name in RESUMABLE}
     return replace(recipe, training=replace(recipe.training, **kept)) == other
+
+
+def by_seed(recipe: Recipe) -> dict[str, Recipe]:
+    """The recipe of every seed alone, by the name of its folder; none if there is only one."""
+    first, count = recipe.training.seed, recipe.training.seeds
+    if count == 1:
+        return {}
+    return {
+        f"seed{seed}": replace(recipe, training=replace(recipe.training, seed=seed, seeds=1))
+        for seed in range(first, first + count)
+    }
 
 
 def _read_table(name: str, folder: Path, extended_by: tuple[Path, ...]) -> Table:

@@ -1,5 +1,6 @@
 """A run folder: `recipe.toml`, `data.json`, `metrics.jsonl`, `tensorboard/`, `best/`, `last/`, `checkpoint/`.
 
+That of several seeds has a run folder for each, and `config.json` once all are trained (seeds.py).
 Every file in it is replaced whole, and the checkpoint is a single file, so a run that is killed at any
 moment can be resumed; `metrics.jsonl` is written anew from the checkpoint's own history.
 """
@@ -7,7 +8,7 @@ moment can be resumed; `metrics.jsonl` is written anew from the checkpoint's own
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file
 from beamtree.files.bounded import parse_json, read_json, read_text
 from beamtree.printable import write_json
-from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
+from beamtree.saving.folder import CONFIG
+from beamtree.training.recipe import RESUMABLE, Recipe, by_seed, load_recipe, same_but_for_stopping
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def ensemble_file(self) -> Path:
+        """Of a run with several seeds, once all are trained."""
+        return self.path / CONFIG
+
+    @property
     def pictures(self) -> tuple[Path, Path]:
         """Of a run on a user's own data: its learning curve, which label is taken for which."""
         return self.path / "learning-curve.png", self.path / "confusion.png"
@@ -70,6 +77,18 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         return self.recipe_file.is_file()
+
+    @property
+    def seeds(self) -> "list[RunFolder]":
+        """The runs within a run with several seeds, begun or not; none where the recipe cannot be read."""
+        with suppress(BeamtreeError):
+            recipe = load_recipe(self.recipe_file.absolute())
+            return [RunFolder(self.path / name) for name in by_seed(recipe)]
+        return []
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return any(run.checkpoint_file.is_file() for run in (self, *self.seeds))
 
     def refuse_if_taken(self, overwrite: bool) -> None:
         """Nothing that stands here may be lost unless the user said so, and then only a run."""
@@ -109,7 +128,9 @@ class RunFolder:
         """Make the folder empty but for the recipe."""
         make_folder(self.path)
         try:
-            for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard):
+            self.ensemble_file.unlink(missing_ok=True)  # first: what it names goes next
+            seeds = [one.path for one in self.seeds]
+            for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard, *seeds):
                 if folder.exists():
                     shutil.rmtree(folder)
             for file in (self.metrics_file, self.data_file, self.failure_file, *self.pictures):
@@ -151,14 +172,22 @@ class RunFolder:
         """The recipe of this run, with changes that leave what was learnt so far valid."""
         if not self.begun:
             raise BeamtreeError(f"there is no run to resume in {self.path}: it has no recipe.toml")
-        begun_with = self._as_begun(load_recipe(self.recipe_file))
         wanted = self._as_begun(load_recipe(recipe or self.recipe_file, changes))
-        if not same_but_for_stopping(begun_with, wanted):
+        self.refuse_other_settings(wanted)
+        return wanted
+
+    def began_with(self, recipe: Recipe) -> bool:
+        """Whether a run stands here that may go on with this recipe."""
+        return self.begun and same_but_for_stopping(
+            self._as_begun(load_recipe(self.recipe_file.absolute())), self._as_begun(recipe)
+        )
+
+    def refuse_other_settings(self, recipe: Recipe) -> None:
+        if not self.began_with(recipe):
             raise BeamtreeError(
                 f"{self.path} was begun with other settings; a resumed run may only change "
                 f"{', '.join('training.' + name for name in RESUMABLE)}"
             )
-        return wanted
 
     def write_metrics(self, history: Sequence[Mapping[str, Any]]) -> None:
         replace_file(self.metrics_file, "".join(write_json(record) + "\n" for record in history))

@@ -151,7 +151,8 @@ def test_the_old_module_of_classifiers_has_both_the_model_and_its_folder() -> No
     from beamtree.classifier import model, model_folder
 
     old = __import__("beamtree.model", fromlist=["*"])
-    for name in ("ModelSettings", "Prediction", "TreeClassifier", "check_model", "create_model"):
+    assert old.Prediction is beamtree.Prediction
+    for name in ("ModelSettings", "TreeClassifier", "check_model", "create_model"):
         assert getattr(old, name) is getattr(model, name)
     for name in ("PRETRAINED", "find_model", "load_model", "save_model", "shipped_models"):
         assert getattr(old, name) is getattr(model_folder, name)

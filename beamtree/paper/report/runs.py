@@ -93,7 +93,10 @@ class TrainedRun:
 
 
 def find_run_folders(paths: Sequence[Path]) -> list[Path]:
-    """The paths that are run folders, and the run folders inside those that are not."""
+    """The paths that are run folders, and the run folders inside those that are not.
+
+    A run with several seeds stands for the runs of each.
+    """
     found: list[Path] = []
     for path in paths:
         if not (path / "recipe.toml").exists():
@@ -101,7 +104,8 @@ def find_run_folders(paths: Sequence[Path]) -> list[Path]:
             found += inside or [path]
         else:
             found.append(path)
-    return list(dict.fromkeys(found))
+    each = [[run.path for run in RunFolder(path).seeds] or [path] for path in found]
+    return list(dict.fromkeys(run for runs in each for run in runs))
 
 
 def read_runs(paths: Sequence[Path], *, skip: bool = False) -> tuple[list[TrainedRun], list[str]]:

@@ -1,0 +1,132 @@
+"""What a single model and an ensemble have in common: texts in, labels with probabilities and trees out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import torch
+from torch import nn
+
+from beamtree.data.batching import EncodedExamples
+from beamtree.data.task import Example, Task
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.data.words import Words
+from beamtree.errors import BeamtreeError, UnreadableTextError
+from beamtree.files.bounded import is_folder, shown
+from beamtree.nn.heads import class_probabilities
+from beamtree.saving.pretrained import HubMixin
+from beamtree.trees.beam_trees import BeamTrees
+
+if TYPE_CHECKING:
+    from beamtree.classifier.model import ModelSettings, TreeClassifier
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    label: str  # the most probable one
+    probability: float
+    probabilities: dict[str, float] = field(default_factory=dict, repr=False, compare=False)  # of every label
+    trees: tuple[BeamTrees, ...] = field(default=(), compare=False)  # one a sentence, with its tokens
+
+
+class Classifier(HubMixin, nn.Module):
+    """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example."""
+
+    settings: "ModelSettings"
+    task: Task
+    words: Words
+    notes: dict[str, Any]  # what stands beside the weights: how they were trained
+
+    @property
+    def members(self) -> "tuple[TreeClassifier, ...]":
+        """The models whose probabilities are averaged; a single model is its only one."""
+        raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        """What it is called beside others."""
+        raise NotImplementedError
+
+    @property
+    def needs_merges(self) -> bool:
+        """Whether the encoder builds the trees it is given instead of looking for its own."""
+        raise NotImplementedError
+
+    @property
+    def builds_trees(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.words.vocabulary
+
+    def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
+        """Examples as this model reads them, gold trees included if it needs them."""
+        raise NotImplementedError
+
+    def in_trees(self, tokens: Sequence[Item]) -> tuple[Item, ...]:
+        """The tokens of a sentence that its trees are over, or what else there is one of a token."""
+        raise NotImplementedError
+
+    def predict(
+        self, texts: Sequence[str] | Sequence[tuple[str, str]], *, need_trees: bool = False
+    ) -> list[Prediction]:
+        """What the model says of every text; for a task on pairs each text is a pair of sentences.
+
+        The model stays in the mode it is in, so that other threads may train it or predict with it meanwhile.
+        """
+        from beamtree.classifier.inference import run_in_batches
+
+        if isinstance(texts, str):
+            raise BeamtreeError(f"texts must be a list of texts, got one text: {shown(texts)}")
+        examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]
+        if not examples:
+            return []
+        found: dict[int, Prediction] = {}
+        encoded = self.encode(examples, labelled=False)
+        for batch, logits, trees in run_in_batches(self, encoded, need_trees=need_trees):
+            rows = batch.rows.tolist()
+            for b, (row, shares) in enumerate(zip(rows, class_probabilities(logits).tolist(), strict=True)):
+                by_label = dict(zip(self.task.labels, shares, strict=True))
+                best = max(by_label, key=by_label.__getitem__)
+                own = () if trees is None else self._trees_of(examples[row], trees[b :: len(rows)])
+                found[row] = Prediction(best, by_label[best], by_label, own)
+        return [found[row] for row in range(len(examples))]
+
+    def _trees_of(self, example: Example, trees: BeamTrees) -> tuple[BeamTrees, ...]:
+        names = map(self.in_trees, example.sentences)
+        return tuple(trees[s].named([list(tokens)]) for s, tokens in enumerate(names))
+
+    @classmethod
+    def _load_folder(cls, folder: Path, device: torch.device | str) -> Self:
+        from beamtree.classifier.model_folder import load_model
+
+        found = load_model(folder, device=device)
+        if not isinstance(found, cls):
+            kind = type(found).__name__
+            raise BeamtreeError(f"{folder} holds no {cls.__name__}: load it by {kind}.from_pretrained")
+        return found
+
+    @classmethod
+    def _find_folder(cls, path_or_name: str | Path) -> Path | None:
+        from beamtree.classifier.model_folder import find_model
+
+        may_be_repository = str(path_or_name).count("/") == 1 and not is_folder(Path(path_or_name))
+        return None if may_be_repository else find_model(path_or_name)
+
+    def _sentences(self, text: Any, i: int) -> tuple[tuple[str, ...], ...]:
+        parts = (text,) if self.task.sentences == 1 else text
+        wanted = "a text" if self.task.sentences == 1 else "a pair of texts"
+        if (
+            not isinstance(parts, (tuple, list))
+            or len(parts) != self.task.sentences
+            or not all(isinstance(part, str) for part in parts)
+        ):
+            raise BeamtreeError(f"texts[{i}] must be {wanted} for task {self.task.name!r}, got {shown(text)}")
+        try:
+            return tuple(self.task.tokenize(part) for part in parts)
+        except BeamtreeError as error:
+            raise UnreadableTextError(f"texts[{i}]: {error}", getattr(error, "token", None)) from error

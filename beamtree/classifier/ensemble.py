@@ -1,0 +1,114 @@
+"""Several models of one task as one: the mean of their probabilities, the trees of the first."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from beamtree.classifier.classifier import Classifier, Item
+from beamtree.classifier.model import TreeClassifier
+from beamtree.data.batching import EncodedExamples
+from beamtree.data.task import Example
+from beamtree.errors import BeamtreeError
+from beamtree.printable import code
+from beamtree.saving.folder import write_card
+
+
+class Ensemble(Classifier):
+    """A classifier whose probabilities are the mean of its members', by name; its trees are the first's."""
+
+    def __init__(self, members: dict[str, TreeClassifier]) -> None:
+        super().__init__()
+        if not members:
+            raise BeamtreeError("an ensemble needs a member")
+        first = next(iter(members.values()))
+        for name, member in members.items():
+            if (member.task.name, member.task.labels) != (first.task.name, first.task.labels):
+                raise BeamtreeError(f"{name} has other labels than the first member of its ensemble")
+            if member.words.vocabulary.tokens != first.words.vocabulary.tokens:
+                raise BeamtreeError(f"{name} has other words than the first member of its ensemble")
+        self.names = tuple(members)
+        self.each = nn.ModuleList(members.values())
+        self.settings, self.task, self.words = first.settings, first.task, first.words
+        self.notes = {}
+
+    @property
+    def members(self) -> tuple[TreeClassifier, ...]:
+        return tuple(self.each)  # type: ignore[arg-type]
+
+    @property
+    def title(self) -> str:
+        return f"{self.members[0].title} × {len(self.names)}"
+
+    @property
+    def needs_merges(self) -> bool:
+        return self.members[0].needs_merges
+
+    @property
+    def builds_trees(self) -> bool:
+        return self.members[0].builds_trees
+
+    def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
+        return self.members[0].encode(examples, labelled=labelled)
+
+    def in_trees(self, tokens: Sequence[Item]) -> tuple[Item, ...]:
+        return self.members[0].in_trees(tokens)
+
+    def forward(
+        self,
+        ids: Tensor,
+        key_padding_mask: Tensor,
+        gold_merges: Tensor | None = None,
+        *,
+        need_trees: bool = False,
+    ) -> Any:
+        """The logits of the mean probabilities, and with `need_trees` the first member's trees."""
+        first, *others = self.members
+        found = first(ids, key_padding_mask, gold_merges, need_trees=need_trees)
+        logits, trees = found if need_trees else (found, None)
+        together = average([logits, *(other(ids, key_padding_mask, gold_merges) for other in others)])
+        return (together, trees) if need_trees else together
+
+    def _save_folder(self, folder: Path) -> None:
+        from beamtree.classifier.model_folder import save_ensemble, save_model
+
+        for name, member in zip(self.names, self.members, strict=True):
+            save_model(member, folder / name, member.notes)
+        save_ensemble(folder, self.names)
+
+    def _card(self) -> str:
+        settings, task = self.settings, self.task
+        facts = {
+            "encoder": [settings.encoder],
+            "members": self.names,
+            "parameters": sum(weight.numel() for weight in self.parameters()),
+            "labels": task.labels,
+        }
+        usage = (
+            "from beamtree import Ensemble\n\n"
+            'model = Ensemble.from_pretrained("this/repository")\n'
+            f"model.predict([{'text' if task.sentences == 1 else '(first, second)'}])"
+        )
+        says = (
+            f"{len(self.names)} classifiers for the task {code(task.name)}, trained with beamtree, whose "
+            "probabilities are averaged."
+        )
+        title, tags = f"{self.title} on {task.name}, an ensemble", [settings.encoder, task.name]
+        return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
+
+
+def average(logits: Sequence[Tensor]) -> Tensor:
+    """The logits of the mean of probabilities; all of shape (B, classes), or (B, 1) where there are two.
+
+    Sums of logarithms, so that a probability that rounds to nothing is still a finite logit.
+    """
+    if len(logits) == 1:
+        return logits[0]
+    stacked = torch.stack([one.to(torch.promote_types(one.dtype, torch.float32)) for one in logits])
+    if stacked.shape[-1] == 1:
+        return F.logsigmoid(stacked).logsumexp(0) - F.logsigmoid(-stacked).logsumexp(0)
+    return stacked.log_softmax(-1).logsumexp(0) - math.log(len(logits))
