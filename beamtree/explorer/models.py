@@ -23,10 +23,10 @@ class Ready(NamedTuple):
 
 
 _LISTOPS = (
-    Ready("a flat list", ("[MAX 2 9 4 7 0 ]",)),
-    Ready("a list in a list", ("[MAX 2 9 [MIN 4 7 ] 0 ]",)),
+    Ready("a list in a list", ("[MAX 2 9 [MIN 4 7 ] 0 ]",)),  # what the page opens on
     Ready("three levels", ("[SM 4 [MAX 2 9 [MIN 4 7 ] 0 ] [MED 1 8 5 ] ]",)),
-    Ready("a single digit", ("5",)),
+    Ready("flat", ("[MAX 2 9 4 7 0 ]",)),
+    Ready("one digit", ("5",)),
 )
 _LOGIC = (
     Ready("a part of it", ("( a ( and b ) )", "a")),

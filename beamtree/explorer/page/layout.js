@@ -7,21 +7,24 @@ const FONT = "14px ui-monospace, SF Mono, Menlo, Consolas, DejaVu Sans Mono, mon
 const LONGEST_LABEL = 26;
 const TOKEN_GAP = 20;
 const LINE = 24;
-const LEVEL = { upright: 38, sideways: 26 };
-const DEEPEST = { upright: 620, sideways: 520 };
+const LEVEL = { highest: 38, pleasant: 24, lowest: 12, sideways: 26 }; // of an upright tree, and of one on its side
+const DEEPEST_SIDEWAYS = 520;
 const MARGIN = 26;
+const ABOVE = 24; // an upright tree, for the share of a pair
+const BELOW = 10;
+const UPRIGHT_AT_LEAST = 0.6;
+const SIDEWAYS_AT_LEAST = { whole: 0.65, part: 0.8 }; // smaller if all of it can be seen then
+const UPRIGHT_AT_MOST = { page: 1.5, screen: 2.5 };
 const ROOT_SIDE = 62; // left of a sideways tree, for the share of a pair
 const LABEL_GAP = 12;
 const CORNER = 10;
 
-export function placeForest(forest, { leaves, open, heights }, { upright, top }) {
+// `room`: { wide, tall } of the stage; `whole`: it is the whole screen's
+export function placeForest(forest, { leaves, open, heights }, { upright, top, room, whole }) {
   const labels = leaves.map((leaf) => labelOf(forest, leaf));
   const lengths = labels.map(measure);
   const longest = Math.max(...lengths);
   const levels = Math.max(1, top);
-  const unit = Math.min(LEVEL[upright ? "upright" : "sideways"], DEEPEST[upright ? "upright" : "sideways"] / levels);
-  const depth = unit * levels;
-
   let along = MARGIN;
   const places = new Map();
   leaves.forEach((leaf, i) => {
@@ -30,12 +33,15 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top })
     along += room + TOKEN_GAP;
   });
   const extent = along - TOKEN_GAP + MARGIN;
+  const largest = whole ? UPRIGHT_AT_MOST.screen : UPRIGHT_AT_MOST.page;
+  const { scale, unit } = upright ? fitUpright(extent, levels, room, largest) : fitSideways(levels);
+  const depth = unit * levels;
   for (const { id, left, right } of open) places.set(id, (places.get(left) + places.get(right)) / 2);
 
   const width = upright ? extent : ROOT_SIDE + depth + LABEL_GAP + longest + MARGIN;
-  const height = upright ? MARGIN + depth + LINE + MARGIN : extent;
+  const height = upright ? ABOVE + depth + LINE + BELOW : extent;
   const point = (place, level) => {
-    const across = (upright ? MARGIN : ROOT_SIDE) + depth - level * unit;
+    const across = (upright ? ABOVE : ROOT_SIDE) + depth - level * unit;
     return upright ? [place, across] : [across, place];
   };
 
@@ -45,6 +51,7 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top })
     width,
     height,
     upright,
+    scale: upright ? scale : scaleSideways(width, height, room),
     leaves: leaves.map((leaf, i) => {
       const [x, y] = point(places.get(leaf.id), 0);
       const text = upright ? [x - lengths[i] / 2, y + LINE - 4] : [x + LABEL_GAP, y + 5];
@@ -62,6 +69,23 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top })
       return { x, y, path: bracket(left, right, level), room: Math.abs(places.get(right) - places.get(left)) };
     },
   };
+}
+
+// The tokens stay in sight: levels move closer together, then all gets smaller, before the stage has to scroll.
+function fitUpright(width, levels, { wide, tall }, largest) {
+  const most = Math.min(largest, wide / width);
+  const fixed = ABOVE + LINE + BELOW;
+  const pleasant = tall / (fixed + LEVEL.pleasant * levels);
+  const scale = Math.max(Math.min(most, UPRIGHT_AT_LEAST), Math.min(most, pleasant));
+  return { scale, unit: Math.max(LEVEL.lowest, Math.min(LEVEL.highest, (tall / scale - fixed) / levels)) };
+}
+
+const fitSideways = (levels) => ({ unit: Math.min(LEVEL.sideways, DEEPEST_SIDEWAYS / levels) });
+
+function scaleSideways(width, height, { wide, tall }) {
+  const { whole, part } = SIDEWAYS_AT_LEAST;
+  const most = Math.max(part, Math.min(1, wide / width));
+  return tall / height >= whole ? Math.min(most, tall / height) : most;
 }
 
 // Upright if the tokens fit the width at a size that can still be read.

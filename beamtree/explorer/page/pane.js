@@ -14,6 +14,7 @@ import { Walking } from "./walking.js";
 import { count } from "./words.js";
 import { Zoom } from "./zoom.js";
 
+const BELOW_STAGE = 28; // pixels of edges below the diagram of the search
 const LANDMARKS = { drawing: "Tree", prediction: "Prediction", beams: "Beams", table: "Merges" };
 
 export class Pane {
@@ -69,7 +70,16 @@ export class Pane {
       act();
     });
     this.part("listing").addEventListener("toggle", () => this.list());
-    new ResizeObserver(() => this.forest && this.draw()).observe(stage);
+    new ResizeObserver(() => this.resize()).observe(stage);
+    window.addEventListener("resize", () => this.resize());
+  }
+
+  // Only what changes the room: a drawing changes the height of its stage itself.
+  resize() {
+    const size = `${this.part("stage").clientWidth} ${window.innerHeight}`;
+    if (!this.forest || size === this.size) return;
+    this.size = size;
+    this.draw();
   }
 
   fail(message) {
@@ -150,7 +160,9 @@ export class Pane {
     for (const { position, slot: heir } of heirs) taken.set(position, [...(taken.get(position) ?? []), heir]);
     this.forest = this.gold ? this.goldForest() : board;
     const whole = this.gold || done;
+    this.part("search-view").hidden = search.steps === 0 || !search.scored;
     const layout = this.picture.draw(this.forest, {
+      room: this.zoom.room(this.part("river").offsetHeight + BELOW_STAGE),
       folded: whole ? (this.folded ?? foldByDefault(this.forest)) : foldFinished(this.forest),
       orientation: this.orientation,
       taken: whole ? null : taken,
@@ -159,7 +171,6 @@ export class Pane {
     });
     this.zoom.take(layout);
     if (!whole && heirs.length) this.zoom.reveal(this.picture.middleOf(heirs[0].position));
-    this.part("search-view").hidden = search.steps === 0 || !search.scored;
     this.river.show(step, slot);
     this.candidates.show(done ? null : board, taken, `What beam ${slot + 1} can merge next`);
     this.part("beams").replaceChildren(

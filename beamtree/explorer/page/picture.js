@@ -21,13 +21,17 @@ export class Picture {
   }
 
   // `top` levels of room, `taken`: position -> the slots that merge there next, `orientation`: auto, upright, sideways
-  draw(forest, { folded, orientation, taken, top, title }) {
+  draw(forest, { folded, orientation, taken, top, title, room }) {
     const part = visiblePart(forest, folded);
-    const wide = this.stage.clientWidth || 800;
-    const upright = orientation === "auto" ? chooseUpright(forest, part.leaves, wide) : orientation === "upright";
+    const upright = orientation === "auto" ? chooseUpright(forest, part.leaves, room.wide) : orientation === "upright";
     const tallest = Math.max(0, ...forest.row.map((id) => part.heights.get(id)));
     const needed = tallest + (taken ? 1 : 0); // a pair that may be merged stands one level above
-    const layout = placeForest(forest, part, { upright, top: folded.size ? needed : Math.max(top, needed) });
+    const layout = placeForest(forest, part, {
+      upright,
+      top: folded.size ? needed : Math.max(top, needed),
+      room,
+      whole: document.body.classList.contains("projecting"),
+    });
     this.forest = forest;
     this.layout = layout;
     this.part = part;

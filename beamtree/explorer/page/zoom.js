@@ -3,8 +3,8 @@
 const SMALLEST = 0.02;
 const LARGEST = 4;
 const LARGEST_UNASKED = 1.5;
-const LARGEST_PROJECTED = 2.5;
-const WHOLE_IN_SIGHT = 0.52; // of the window's height is left below the form
+const LEAST_ROOM = 220; // pixels of height that a stage has at least
+const ENOUGH = 380; // the rest of a large window is for what stands below
 
 export class Zoom {
   constructor(stage, svg) {
@@ -16,28 +16,26 @@ export class Zoom {
     stage.addEventListener("pointerdown", (event) => this.drag(event));
   }
 
-  // A picture of another size: as large as before if a person chose it, else to the width of the stage.
-  take({ width, height, upright }) {
+  // What is left of the window for the stage above something `below` pixels high, wherever the page is scrolled to.
+  room(below) {
+    const top = this.stage.getBoundingClientRect().top + window.scrollY;
+    const left = top < window.innerHeight ? window.innerHeight - top - below : window.innerHeight; // or further down
+    const most = document.body.classList.contains("projecting") ? left : Math.max(ENOUGH, 0.42 * window.innerHeight);
+    const tall = Math.max(LEAST_ROOM, Math.min(left, most));
+    this.stage.style.maxHeight = `${tall}px`;
+    return { wide: Math.max(200, this.stage.clientWidth - 2), tall: tall - 2 };
+  }
+
+  // A picture of another size: as large as before if a person chose it, else as it fits the stage.
+  take({ width, height, scale }) {
     this.size = { width, height };
-    if (!this.asked) this.scale = this.comfortable(upright);
+    if (!this.asked) this.scale = scale;
     this.apply();
   }
 
-  comfortable(upright) {
-    const { width, height } = this.size;
-    const wide = (this.stage.clientWidth - 2) / width;
-    if (wide <= 0) return 1;
-    if (!upright) return Math.max(0.8, Math.min(1, wide));
-    if (document.body.classList.contains("projecting"))
-      return Math.min(LARGEST_PROJECTED, wide, this.stage.clientHeight / height);
-    const tall = Math.max(0.9, (WHOLE_IN_SIGHT * window.innerHeight) / height);
-    return Math.min(LARGEST_UNASKED, wide, tall);
-  }
-
   fit() {
-    const { clientWidth, clientHeight } = this.stage;
-    const tall = Math.max(clientHeight, Math.min(window.innerHeight * 0.6, 560));
-    this.set(Math.min(LARGEST_UNASKED, (clientWidth - 2) / this.size.width, tall / this.size.height));
+    const tall = parseFloat(this.stage.style.maxHeight) - 2; // with its border
+    this.set(Math.min(LARGEST_UNASKED, (this.stage.clientWidth - 2) / this.size.width, tall / this.size.height));
   }
 
   by(factor) {
@@ -61,8 +59,10 @@ export class Zoom {
     this.svg.style.height = `${this.size.height * this.scale}px`;
   }
 
+  // The words first, then the place of work.
   reveal({ x, y }) {
     const { stage, scale } = this;
+    stage.scrollTop = stage.scrollHeight;
     const inside = (at, from, room) => at > from + 40 && at < from + room - 40;
     const [px, py] = [x * scale, y * scale];
     if (!inside(px, stage.scrollLeft, stage.clientWidth)) stage.scrollLeft = px - stage.clientWidth / 2;

@@ -10,8 +10,9 @@ def tree_texts(explorer: Explorer) -> list[str]:
 
 def test_the_page_opens_with_an_example_and_its_tree(explorer: Explorer) -> None:
     explorer.open()
-    assert explorer.one("#text-0").get_attribute("value") == "[MAX 2 9 4 7 0 ]"
-    assert tree_texts(explorer) == ["[MAX", "2", "9", "4", "7", "0", "]"]
+    opened = "[MAX 2 9 [MIN 4 7 ] 0 ]"
+    assert explorer.one("#text-0").get_attribute("value") == opened
+    assert tree_texts(explorer) == opened.split()
     assert explorer.text(".verdict strong") == "9"
     explorer.shot("first-look")
 

@@ -1,8 +1,10 @@
-"""What makes the page a teacher: values on the nodes."""
+"""What makes the page a teacher: values on the nodes, words that stay in sight."""
 
+import pytest
 from browsing import EXPRESSION, Explorer
 
 TOKENS = EXPRESSION.split()
+SIZES = [(1280, 800), (1920, 1080), (375, 812)]
 VALUES = ".tree .node"
 # [text of the node, value that is drawn beside it, whether it is said to be an extrapolation]
 VALUE = """[+e.dataset.start, +e.dataset.end, e.querySelector('.value').textContent,
@@ -49,3 +51,31 @@ def test_pairs_and_models_without_nodes_say_what_their_values_are(explorer: Expl
     assert not explorer.one(".values").is_displayed()
     explorer.open(model="balanced", text="[MAX 1 2 ]")
     assert all(explorer.each(".tree .value", "e.textContent"))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_words_and_search_stay_in_sight_while_stepping(explorer: Explorer, width: int, height: int) -> None:
+    """Without scrolling, in both colours; the words stay at their place while the forest grows."""
+    explorer.resize(width, height)
+    places = []
+    for scheme, steps in (("light", (0, 7, 16)), ("dark", (7,))):
+        explorer.colours(scheme)
+        explorer.open(text=EXPRESSION, step=0)
+        for step in steps:
+            explorer.run(
+                "const s = document.querySelector('#step'); s.value = arguments[0];"
+                "s.dispatchEvent(new Event('input'))",
+                step,
+            )
+            boxes = explorer.each(".tree .leaf text", "e.getBoundingClientRect().toJSON()")
+            assert len(boxes) == len(TOKENS)
+            player, stage, river = (explorer.box(part) for part in ("#player", ".stage", ".river"))
+            assert player["bottom"] <= stage["top"] < stage["bottom"] <= river["top"]
+            assert river["bottom"] <= height
+            assert all(stage["top"] <= box["top"] and box["bottom"] <= stage["bottom"] for box in boxes)
+            assert all(box["left"] >= 0 and box["right"] <= width for box in boxes)
+            sizes = explorer.each(".tree .leaf text", "e.getBoundingClientRect().height")
+            assert min(sizes) > 9, "they can be read"
+            places.append([box["top"] for box in boxes])
+            explorer.shot(f"teaching-{width}-{scheme}-{step}")
+    assert all(place == pytest.approx(places[0], abs=1.5) for place in places)
