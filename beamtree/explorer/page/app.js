@@ -9,6 +9,7 @@ import { Pane } from "./pane.js";
 import { Player } from "./player.js";
 import { Records } from "./records.js";
 import { partOf } from "./search.js";
+import { explainTask } from "./tasks.js";
 import { askExamples, askModels, askView } from "./server.js";
 import { count, percent, spanText } from "./words.js";
 
@@ -22,12 +23,16 @@ const player = new Player({
     remember();
   },
   words: stepWords,
+  tell: (step) => firstSearch()?.tell(step) ?? "",
 });
 
 function newPane() {
   return new Pane({
     moved: (step) => player.stopAt(step),
-    changed: remember,
+    changed: () => {
+      player.speak();
+      remember();
+    },
     valued: () => asked.values,
     switchValues: () => showValues(!asked.values),
   });
@@ -36,6 +41,7 @@ function newPane() {
 function showValues(wanted) {
   asked.values = wanted;
   for (const pane of panes) if (pane.forest) pane.draw();
+  player.speak();
   announce(wanted ? "Values of parts are shown" : "Values of parts are hidden");
   remember();
 }
@@ -56,6 +62,7 @@ function present(answers, wanted = {}) {
     else panes[i].take(answer);
   });
   if (panes.length === 2) panes[1].compare(panes[0]);
+  explain(answers.find((answer) => answer.model)?.model.task);
   const sentences = Math.max(0, ...answers.map((answer) => answer.sentences?.length ?? 0));
   byId("sentence-choice").hidden = sentences < 2;
   byId("sentence").replaceChildren(
@@ -63,6 +70,19 @@ function present(answers, wanted = {}) {
   );
   chooseSentence(Math.min(wanted.sentence ?? asked.sentence, Math.max(0, sentences - 1)), wanted.step);
   if (answers.length) announce(answers.map(answerWords).join(" "));
+}
+
+// A line on a language that not everybody knows.
+function explain(task) {
+  const { about } = explainTask(task);
+  byId("about").textContent = about;
+  byId("about").hidden = !about;
+}
+
+// Who comes without a wish is shown how it works, unless they want no motion.
+function openStory() {
+  if (player.steps && !matchMedia("(prefers-reduced-motion: reduce)").matches) player.tell();
+  else player.go(0);
 }
 
 function chooseSentence(sentence, step) {
@@ -124,7 +144,7 @@ function remember() {
 }
 
 function link() {
-  const step = player.step === player.steps ? null : player.step;
+  const step = player.telling || player.step === player.steps ? null : player.step; // a reload tells it again
   return writeLink({ ...asked, step, panes });
 }
 
@@ -134,8 +154,10 @@ function answerWords(answer) {
   return `${answer.model.name} says ${answer.prediction.label}, ${percent(answer.prediction.probability)}; ${count(trees, "beam")}.`;
 }
 
+const firstSearch = () => panes.find((one) => one.stepsOf(asked.sentence));
+
 function stepWords(step) {
-  const pane = panes.find((one) => one.stepsOf(asked.sentence));
+  const pane = firstSearch();
   if (!pane) return "";
   const { search } = pane;
   if (step === search.steps) return `${count(step, "merge")}: the whole tree`;
@@ -175,6 +197,7 @@ async function start() {
     byId("api-link").parentElement.remove();
     records = new Records(inside, openRecord);
     openRecord(Math.min(wanted.record ?? 0, inside.length - 1), wanted);
+    if (document.body.dataset.opens === "story" && wanted.record === null) openStory();
     return;
   }
   await startWithServer(wanted);
@@ -194,6 +217,8 @@ async function startWithServer(wanted) {
   }
   const follow = async (link) => {
     asking.fill(link);
+    const unasked = !link.texts.length && link.model === null;
+    const own = question + 1;
     if (!link.texts.length) {
       const [example] = await asking.examples;
       if (asking.boxes.some((box) => box.value)) return; // somebody was quicker
@@ -201,6 +226,7 @@ async function startWithServer(wanted) {
       asking.write(example.texts);
     }
     await submit(asking.question, link);
+    if (unasked && own === question) openStory();
   };
   window.addEventListener("hashchange", () => {
     if (location.hash === "#panes") remember(); // the link that skips to the trees

@@ -10,6 +10,8 @@ import { Picture, describe } from "./picture.js";
 import { predictionPanel } from "./prediction.js";
 import { River } from "./river.js";
 import { Search, forestOf, keyOf, partOf } from "./search.js";
+import { tellStep } from "./story.js";
+import { explainTask } from "./tasks.js";
 import { Walking } from "./walking.js";
 import { count } from "./words.js";
 import { Zoom } from "./zoom.js";
@@ -30,7 +32,7 @@ export class Pane {
     const stage = this.part("stage");
     this.picture = new Picture(stage);
     this.zoom = new Zoom(stage, this.picture.svg);
-    this.walking = new Walking(this.picture, { tell: (id) => this.tell(id), fold: (id) => this.fold(id) });
+    this.walking = new Walking(this.picture, { tell: (id) => this.point(id), fold: (id) => this.fold(id) });
     this.river = new River(this.part("river"), (at) => this.jump(at));
     this.candidates = new Candidates(this.part("candidates"));
     this.wire(stage);
@@ -154,7 +156,8 @@ export class Pane {
     const { search, step, sentence } = this;
     const slot = this.slot();
     const done = step === search.steps;
-    const board = { ...search.board(step, slot), valued: this.valued() };
+    const meanings = explainTask(this.view.model.task).tokens;
+    const board = { ...search.board(step, slot), valued: this.valued(), meanings };
     const heirs = this.heirs();
     const taken = new Map();
     for (const { position, slot: heir } of heirs) taken.set(position, [...(taken.get(position) ?? []), heir]);
@@ -186,8 +189,15 @@ export class Pane {
     this.part("values").setAttribute("aria-pressed", String(board.valued));
     this.part("agrees-words").textContent = this.forest.marks.yes;
     this.part("differs-words").textContent = this.forest.marks.no;
-    this.tell(null);
+    this.point(null);
     this.list();
+  }
+
+  // What happens at this step, in sentences.
+  tell(step) {
+    const { search } = this;
+    const { prediction } = this.view;
+    return tellStep({ search, step, slot: this.slot(step), heirs: this.heirs(), prediction, valued: this.valued() });
   }
 
   // The beam a person chose, wherever it stands at this step; the best one if it was dropped.
@@ -258,7 +268,7 @@ export class Pane {
     this.changed();
   }
 
-  tell(id) {
+  point(id) {
     const { forest } = this;
     const words =
       id === null

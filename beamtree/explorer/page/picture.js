@@ -153,8 +153,11 @@ export class Picture {
 
 export function describe(forest, part) {
   const words = spanText(forest.tokens, part, 60);
-  if (part.id < forest.n)
-    return `${words}, ${spanPlace(part)}${forest.unknown.has(part.id) ? ", a token unknown to the model" : ""}`;
+  if (part.id < forest.n) {
+    const meaning = forest.meanings?.[forest.tokens[part.id]];
+    const unknown = forest.unknown.has(part.id) ? "a token unknown to the model" : null;
+    return [words, spanPlace(part), meaning, unknown].filter(Boolean).join(", ");
+  }
   const facts = [words, spanPlace(part), `merge ${part.step + 1}`, `height ${part.height}`];
   if (forest.valued && part.value) facts.push(valueWords(part.value));
   if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with ${percent(part.probability)}`);
@@ -195,8 +198,7 @@ function writeValue(item, value, room) {
 }
 
 function valueInTree({ label, probability }, letters) {
-  const share = probability >= 0.995 ? "> 99 %" : `${Math.round(100 * probability)} %`;
-  const both = `${label} ${share}`;
+  const both = `${label} ${Math.floor(100 * Math.min(probability, 0.999))} %`;
   return both.length <= letters ? both : clip(label, Math.max(letters, 3));
 }
 

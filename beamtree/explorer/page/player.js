@@ -5,12 +5,15 @@ import { byId } from "./dom.js";
 const WHOLE_SHOW = 30_000; // at most this long, however many merges there are
 const SLOWEST = 900;
 const QUICKEST = 50;
+const TOLD = 5000; // a merge with a sentence to read
 
 export class Player {
-  // `show(step)`: draw that step; `words(step)`: say what happens in it
-  constructor({ show, words }) {
+  // `show(step)`: draw that step; `words(step)`: say in few words what happens in it, `tell(step)`: in sentences
+  constructor({ show, words, tell }) {
     this.show = show;
     this.words = words;
+    this.sentences = tell;
+    this.telling = false; // whether it plays slowly, until somebody touches anything
     this.step = this.steps = 0;
     this.timer = null;
     byId("first").addEventListener("click", () => this.stopAt(0));
@@ -18,6 +21,9 @@ export class Player {
     byId("next").addEventListener("click", () => this.stopAt(this.step + 1));
     byId("last").addEventListener("click", () => this.stopAt(this.steps));
     byId("play").addEventListener("click", () => this.toggle());
+    byId("tell").addEventListener("click", () => this.tell());
+    for (const touch of ["pointerdown", "keydown", "wheel"])
+      document.addEventListener(touch, (event) => this.touched(event), { capture: true, passive: true });
     byId("step").addEventListener("input", (event) => this.stopAt(Number(event.target.value)));
     document.addEventListener("keydown", (event) => this.press(event));
   }
@@ -34,11 +40,16 @@ export class Player {
     this.step = Math.min(this.steps, Math.max(0, step));
     byId("step").value = this.step;
     this.show(this.step);
+    this.speak();
+    for (const name of ["first", "previous"]) disable(byId(name), this.step === 0);
+    for (const name of ["next", "last"]) disable(byId(name), this.step === this.steps);
+  }
+
+  speak() {
     const words = this.words(this.step);
     byId("step-text").textContent = words;
     byId("step").setAttribute("aria-valuetext", words);
-    for (const name of ["first", "previous"]) disable(byId(name), this.step === 0);
-    for (const name of ["next", "last"]) disable(byId(name), this.step === this.steps);
+    byId("story").textContent = this.sentences(this.step);
   }
 
   stopAt(step) {
@@ -47,12 +58,24 @@ export class Player {
   }
 
   toggle() {
+    if (this.stopped) return; // this very touch stopped it
     if (this.timer !== null) {
       this.pause();
       return;
     }
     if (this.step === this.steps) this.go(0);
-    const pause = Math.min(SLOWEST, Math.max(QUICKEST, WHOLE_SHOW / this.steps));
+    this.run(Math.min(SLOWEST, Math.max(QUICKEST, WHOLE_SHOW / this.steps)));
+  }
+
+  // From the start, with time to read.
+  tell() {
+    this.pause();
+    this.telling = true;
+    this.go(0);
+    this.run(TOLD);
+  }
+
+  run(pause) {
     this.timer = setInterval(() => {
       this.go(this.step + 1);
       if (this.step === this.steps) this.pause();
@@ -60,9 +83,17 @@ export class Player {
     this.label();
   }
 
+  touched({ target, type, key }) {
+    if (!this.telling) return;
+    this.pause();
+    this.stopped = key === " " || (type !== "wheel" && target.closest?.("#play") !== null);
+    setTimeout(() => (this.stopped = false), 400);
+  }
+
   pause() {
     clearInterval(this.timer);
     this.timer = null;
+    this.telling = false;
     this.label();
   }
 
@@ -72,7 +103,8 @@ export class Player {
     byId("player").classList.toggle("playing", playing);
     byId("play").setAttribute("aria-label", words);
     byId("play").title = words;
-    byId("step-text").setAttribute("aria-live", playing ? "off" : "polite"); // nobody can listen that fast
+    const heard = !playing || this.telling; // nobody can listen to more
+    for (const name of ["step-text", "story"]) byId(name).setAttribute("aria-live", heard ? "polite" : "off");
   }
 
   press(event) {

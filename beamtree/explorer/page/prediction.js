@@ -1,11 +1,13 @@
 // What the model says: its label, how sure it is, and every other label as a bar.
 
 import { element } from "./dom.js";
+import { explainTask } from "./tasks.js";
 import { percent } from "./words.js";
 
 const SHOWN = 12;
 
-export function predictionPanel({ prediction, answer }) {
+export function predictionPanel({ model, prediction, answer }) {
+  const meanings = explainTask(model.task).labels;
   const { label, probability, probabilities } = prediction;
   const ranked =
     probabilities.length <= SHOWN
@@ -23,6 +25,7 @@ export function predictionPanel({ prediction, answer }) {
         ? null
         : element("span", { class: right ? "right" : "wrong" }, right ? "✓ right" : `✗ it is ${answer}`),
     ),
+    meanings[label] ? element("p", { class: "meaning quiet" }, meanings[label]) : "",
     element(
       "ul",
       { class: short ? "bars short" : "bars", "aria-label": "Probability of each label" },
@@ -31,7 +34,10 @@ export function predictionPanel({ prediction, answer }) {
           "li",
           { class: one.label === label ? "best" : null, vars: { share: one.probability } },
           element("span", { class: "label" }, one.label),
-          element("span", { class: "bar", title: `${one.label}: ${percent(one.probability)}` }),
+          element("span", {
+            class: "bar",
+            title: `${one.label}: ${percent(one.probability)}${meanings[one.label] ? ` (${meanings[one.label]})` : ""}`,
+          }),
           element("span", { class: short ? "share hidden-text" : "share" }, percent(one.probability)),
         ),
       ),
