@@ -56,13 +56,13 @@ def serve(
         say_torch_loads()
 
         from beamtree.explorer.app import LOCAL_HOSTS, create_app
-        from beamtree.explorer.models import load_models
+        from beamtree.explorer.models import add_untrained, load_models
         from beamtree.explorer.server import run
         from beamtree.explorer.work import Limits
 
         at_once = {"workers": workers} if workers is not None else {}
         limits = Limits(max_tokens, max_beam_size, max_request_bytes, seconds, waiting=waiting, **at_once)
-        served = load_models(models or (), device)
+        served = add_untrained(load_models(models or (), device))
         app = create_app(served, limits, {*LOCAL_HOSTS, host, *(allow_host or ())})
         if host not in ("127.0.0.1", "::1", "localhost"):
             say("anyone who can reach this machine can use the explorer")

@@ -36,6 +36,8 @@ class ModelCard(BaseModel):
     labels: list[str]
     beam_size: int | None
     kind: Literal["search", "tree", "none"]
+    follows_gold: bool = Field(description="Whether it can be made to follow gold trees.")
+    untrained_twin_of: str | None = Field(description="The model that this one is before any training.")
     parameters: int
     settings: dict[str, Any]
     figures: dict[str, Any]
@@ -114,6 +116,7 @@ class Agreement(BaseModel):
 
 class Gold(BaseModel):
     brackets: str
+    merges: list[Count]
     nodes: Structure
     agreement: list[Agreement]
 

@@ -1,19 +1,23 @@
 """The models of one explorer: loaded, described, with texts to try. None tells of the machine's folders."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from typing import Any, NamedTuple
 
+import torch
+
 from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.inference import choose_device
+from beamtree.classifier.model import create_model
 from beamtree.classifier.model_folder import find_model, load_model, shipped_models
 from beamtree.data.listops import sample_expressions
 from beamtree.errors import BeamtreeError
-from beamtree.explorer.outcome import is_watched
+from beamtree.explorer.outcome import follows_gold, is_watched
 from beamtree.printable import finite
 
+_TWIN = "untrained_twin_of"  # in the notes of a model that has learnt nothing
 _FIGURES = ("epoch", "train_accuracy", "dev_accuracy")
 
 
@@ -66,6 +70,20 @@ def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, Classif
     return models
 
 
+def add_untrained(models: Mapping[str, Classifier]) -> dict[str, Classifier]:
+    """These models and, to compare, each that searches in a formal language as it was before training."""
+    found = dict(models)
+    for name, model in models.items():
+        twin = f"{name}-untrained"
+        if model.task.tokens and is_watched(model) and twin not in found:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                fresh = create_model(model.settings, model.task)
+            found[twin] = fresh.to(next(model.parameters()).device).eval()
+            fresh.notes = {_TWIN: name}
+    return found
+
+
 def describe_model(name: str, model: Classifier) -> dict[str, Any]:
     """Plain JSON values; nothing of it tells where on the machine the model lies."""
     settings = asdict(model.settings)
@@ -77,6 +95,8 @@ def describe_model(name: str, model: Classifier) -> dict[str, Any]:
         "labels": list(model.task.labels),
         "beam_size": getattr(model.members[0].encoder, "beam_size", None),
         "kind": kind_of(model),
+        "follows_gold": kind_of(model) == "search" and follows_gold(model),
+        "untrained_twin_of": model.notes.get(_TWIN),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "settings": finite(settings),
         "figures": {key: model.notes[key] for key in _FIGURES if _is_figure(model.notes.get(key))},

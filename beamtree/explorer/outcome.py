@@ -91,6 +91,11 @@ def is_watched(model: Classifier) -> bool:
     )
 
 
+def follows_gold(model: Classifier) -> bool:
+    """Whether there are gold trees and the encoder can be made to follow them."""
+    return model.task.gold_merges is not None and isinstance(model.members[0].encoder, BeamTreeEncoder)
+
+
 @torch.no_grad()
 def run_model(model: Classifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
     """One forward pass; `beam_size` is the encoder's own if it is None.
@@ -166,9 +171,10 @@ def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int 
 
 def _follow_gold(model: TreeClassifier, sentences: tuple[Tokens, ...], given: Input) -> list[Forest] | None:
     """The gold tree of each sentence with the nodes that this encoder makes along it."""
-    encoder, find = model.encoder, model.task.gold_merges
-    if find is None or not isinstance(encoder, BeamTreeEncoder):
+    if not follows_gold(model):
         return None
+    encoder: Any = model.encoder
+    find: Any = model.task.gold_merges
     merges = [torch.tensor([find(model.in_trees(tokens))], dtype=torch.int64) for tokens in sentences]
     return [
         encoder.forest(part, merges=gold.to(part.device))

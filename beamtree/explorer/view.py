@@ -134,6 +134,7 @@ def _view_gold(
     merges = gold.k_best()[0].merges
     return {
         "brackets": write_brackets(tokens, gold.span_sets()),
+        "merges": merges,
         "nodes": _nodes(gold, 0) | _labels(None if labels is None else labels.gold),
         "agreement": [_agree(beam["merges"], merges) for beam in beams],
     }

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from explored import small_model
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
@@ -24,7 +25,7 @@ from typer.testing import CliRunner
 from beamtree.classifier.model_folder import save_model
 from beamtree.cli import app
 from beamtree.errors import BeamtreeError
-from beamtree.explorer.models import load_models
+from beamtree.explorer.models import add_untrained, describe_model, load_models
 
 LIMITS = [
     "--max-tokens",
@@ -209,6 +210,21 @@ def test_models_are_named_by_their_folders_and_nothing_above(tmp_path: Path) -> 
     found = load_models([str(tmp_path / folder) for folder in ("a/model", "b/model", "run")])
     assert list(found) == ["model", "model-2", "run"]
     assert "listops-ebt-grc" in load_models([])
+
+
+def test_an_untrained_twin_of_what_searches_in_a_formal_language_is_served_for_comparison() -> None:
+    models = {"it": small_model(seed=7), "flat": small_model("transformer"), "text": small_model(task="sst5")}
+    served = add_untrained(models)
+    assert list(served) == ["it", "flat", "text", "it-untrained"]
+    twin = served["it-untrained"]
+    assert describe_model("it-untrained", twin)["untrained_twin_of"] == "it"
+    assert describe_model("it", models["it"])["untrained_twin_of"] is None
+    assert twin.settings == models["it"].settings
+    again = add_untrained(models)["it-untrained"].state_dict()
+    for name, weight in twin.state_dict().items():
+        assert torch.equal(weight, again[name]), "the same at every start"
+    trained = models["it"].float().state_dict()
+    assert any(not torch.equal(weight, again[name]) for name, weight in trained.items())
 
 
 def test_a_package_without_models_says_what_to_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import { setUpTheme } from "./appearance.js";
 import { Asking } from "./asking.js";
+import { onGoldTree, panesFor } from "./comparing.js";
 import { announce, byId, element, flash } from "./dom.js";
 import { copyText } from "./download.js";
 import { readLink, writeLink } from "./link.js";
@@ -23,7 +24,7 @@ const player = new Player({
     remember();
   },
   words: stepWords,
-  tell: (step) => firstSearch()?.tell(step) ?? "",
+  tell: (step) => toldPane()?.tell(step) ?? "",
 });
 
 function newPane() {
@@ -46,8 +47,8 @@ function showValues(wanted) {
   remember();
 }
 
-// Show answers, one a pane; `wanted` is what a link asks of each.
-function present(answers, wanted = {}) {
+// Show answers, one a pane; `wanted` is what a link asks of each, `named` may give titles.
+function present(answers, wanted = {}, named = []) {
   dim(false);
   while (panes.length > answers.length) panes.pop().root.remove();
   while (panes.length < answers.length) {
@@ -55,13 +56,14 @@ function present(answers, wanted = {}) {
     byId("panes").append(panes.at(-1).root);
   }
   byId("panes").classList.toggle("side-by-side", answers.length > 1);
+  byId("panes").style.setProperty("--panes", answers.length);
   answers.forEach((answer, i) => {
     panes[i].forget();
     Object.assign(panes[i], wanted.panes?.[i] ?? {});
     if (answer instanceof Error) panes[i].fail(answer.message);
-    else panes[i].take(answer);
+    else panes[i].take(answer, named[i]?.title);
   });
-  if (panes.length === 2) panes[1].compare(panes[0]);
+  for (const pane of panes.slice(1)) pane.compare(panes[0]);
   explain(answers.find((answer) => answer.model)?.model.task);
   const sentences = Math.max(0, ...answers.map((answer) => answer.sentences?.length ?? 0));
   byId("sentence-choice").hidden = sentences < 2;
@@ -96,11 +98,16 @@ async function submit({ model, other, beams, texts }, wanted) {
   const own = ++question;
   Object.assign(asked, { model, other, beams, texts });
   document.body.setAttribute("aria-busy", "true");
-  const names = other ? [model, other] : [model];
+  const wantedPanes = panesFor({ model, other, beams });
   const answers = await Promise.all(
-    names.map((name) => askView(name, texts, asking.beamsFor(name, beams)).catch((error) => error)),
+    wantedPanes.map((pane) =>
+      pane.onGold ? null : askView(pane.model, texts, asking.beamsFor(pane.model, pane.beams)).catch((error) => error),
+    ),
   );
   if (own !== question) return;
+  wantedPanes.forEach(({ onGold }, i) => {
+    if (onGold) answers[i] = answers[0] instanceof Error ? answers[0] : onGoldTree(answers[0]);
+  });
   document.body.removeAttribute("aria-busy");
   const refused = answers.find((answer) => answer instanceof Error);
   if (refused && answers.every((answer) => answer instanceof Error)) {
@@ -108,7 +115,7 @@ async function submit({ model, other, beams, texts }, wanted) {
     asking.explain(refused, panes.length ? "What you see below is the text before." : "");
     return;
   }
-  present(answers, wanted);
+  present(answers, wanted, wantedPanes);
 }
 
 // The last answer stays in sight beside an error, but nobody should take it for the answer to this text.
@@ -154,10 +161,15 @@ function answerWords(answer) {
   return `${answer.model.name} says ${answer.prediction.label}, ${percent(answer.prediction.probability)}; ${count(trees, "beam")}.`;
 }
 
-const firstSearch = () => panes.find((one) => one.stepsOf(asked.sentence));
+// The search that is told: of several the widest.
+function toldPane() {
+  const searching = panes.filter((one) => one.stepsOf(asked.sentence));
+  const width = (pane) => pane.searches[asked.sentence].data.beam_size;
+  return searching.reduce((best, pane) => (best && width(best) >= width(pane) ? best : pane), null);
+}
 
 function stepWords(step) {
-  const pane = firstSearch();
+  const pane = toldPane();
   if (!pane) return "";
   const { search } = pane;
   if (step === search.steps) return `${count(step, "merge")}: the whole tree`;

@@ -1,9 +1,7 @@
 // The form: models, texts, examples; what cannot be read is marked where it stands.
 
+import { offersFor, readAlike } from "./comparing.js";
 import { byId, element } from "./dom.js";
-
-// Every table of somebody's own is the task "own", be it of texts or of pairs.
-const readAlike = (one, other) => one.task === other.task && one.sentences === other.sentences;
 
 export class Asking {
   // `submit({ model, other, beams, texts })`; `examplesOf(model)` gives a promise of them, `invite()` waits for a text
@@ -64,6 +62,7 @@ export class Asking {
   }
 
   async changeModel() {
+    byId("beams").value = ""; // another model has its own number
     this.offer();
     if (this.boxes.every((box) => !box.value)) {
       const { examples } = this;
@@ -80,15 +79,12 @@ export class Asking {
   // What depends on the model: a box for each sentence, examples, and models of the same task to compare with.
   offer() {
     const { model } = this;
-    const alike = this.models.filter((one) => readAlike(one, model) && one !== model);
+    const offers = offersFor(model, this.models);
     const chosen = byId("other").value;
-    byId("other").replaceChildren(
-      element("option", { value: "" }, "nothing"),
-      ...alike.map(({ name }) => element("option", { value: name }, name)),
-    );
-    if (alike.some(({ name }) => name === chosen)) byId("other").value = chosen;
-    byId("other").disabled = alike.length === 0;
-    byId("other").title = alike.length
+    byId("other").replaceChildren(...offers.map(([value, words]) => element("option", { value }, words)));
+    if (offers.some(([value]) => value === chosen)) byId("other").value = chosen;
+    byId("other").disabled = offers.length === 1;
+    byId("other").title = offers.length > 1
       ? ""
       : "Start the server with a second model of the same task to compare: beamtree serve MODEL MODEL";
     byId("beams").placeholder = model.beam_size ?? "–";

@@ -1,5 +1,7 @@
 // The address holds the view: the same link shows the same text, models, beam, step and folds again.
 
+const ENDS = ["", "2", "3"]; // of the fields of each pane
+
 export function readLink(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const number = (name) => (/^\d{1,6}$/.test(fields.get(name) ?? "") ? Number(fields.get(name)) : null);
@@ -12,7 +14,7 @@ export function readLink(hash) {
     sentence: number("sentence") ?? 0,
     step: number("step"),
     values: fields.get("values") !== "0",
-    panes: ["", "2"].map((end) => readPane(fields, end)),
+    panes: ENDS.map((end) => readPane(fields, end)),
   };
 }
 
@@ -28,7 +30,7 @@ export function writeLink({ model, other, beams, texts, record, sentence, step, 
   put("step", step);
   if (!values) put("values", 0);
   panes.forEach((pane, i) => {
-    const end = ["", "2"][i];
+    const end = ENDS[i];
     if (pane.anchor) put(`beam${end}`, `${pane.anchor.step}.${pane.anchor.slot}`);
     if (pane.gold) put(`gold${end}`, 1);
     if (pane.folded) put(`fold${end}`, [...pane.folded].join(","));

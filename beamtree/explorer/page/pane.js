@@ -94,15 +94,17 @@ export class Pane {
   }
 
   // Another text or model: `view` is what the server says of it.
-  take(view) {
+  take(view, title = view.model.name) {
     this.view = view;
+    this.title = title;
     this.search = this.forest = null;
     this.part("problem").hidden = true;
+    this.part("compared").textContent = "";
     for (const [name, label] of Object.entries(LANDMARKS))
-      this.part(name).setAttribute("aria-label", `${label} of ${view.model.name}`);
+      this.part(name).setAttribute("aria-label", `${label} of ${title}`);
     this.root.classList.remove("failed");
-    const { name, encoder, beam_size: beams } = view.model;
-    this.part("pane-title").textContent = name;
+    const { encoder, beam_size: beams } = view.model;
+    this.part("pane-title").textContent = title;
     const unknown = view.sentences.reduce((sum, sentence) => sum + sentence.unknown.length, 0);
     const notes = [
       encoder,
@@ -131,7 +133,7 @@ export class Pane {
     const [own, theirs] = [spans(this), new Set(spans(other))];
     if (!own.length || !theirs.size) return;
     const shared = own.filter((key) => theirs.has(key)).length;
-    this.part("pane-note").append(` · shares ${shared} of ${count(own.length, "span")} with ${other.view.model.name}`);
+    this.part("compared").textContent = `Shares ${shared} of ${count(own.length, "span")} with ${other.title}.`;
   }
 
   // How many merges can be played: none where the tree was not searched for.

@@ -17,6 +17,7 @@ from selenium import webdriver
 from beamtree.classifier.model_folder import load_model
 from beamtree.data.own import OwnFormat
 from beamtree.explorer.app import create_app
+from beamtree.explorer.models import add_untrained
 from beamtree.explorer.work import Limits
 
 
@@ -32,6 +33,7 @@ def address() -> Iterator[str]:
         "own": small_model(task=OwnFormat(labels=("no", "yes")).task()),
         "own-pairs": small_model(task=OwnFormat(texts=("text1", "text2"), labels=("no", "yes")).task()),
     }
+    models["listops-ebt-grc-untrained"] = add_untrained(models)["listops-ebt-grc-untrained"]
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(models, Limits()), log_config=None))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

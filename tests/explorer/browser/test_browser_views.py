@@ -6,6 +6,9 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
+from beamtree.data.listops.language import gold_merges
+from beamtree.trees.beam_trees import BeamTrees
+
 LONG = "[SM " + " ".join(["[MAX 1 [MIN 2 7 [MED 3 4 5 ] ] 6 ]"] * 38) + " 1 2 ]"
 PANES = (".pane:nth-child(1)", ".pane:nth-child(2)")
 
@@ -20,7 +23,7 @@ def test_two_models_stand_side_by_side_and_move_together(explorer: Explorer) -> 
     assert tops[0] == tops[1]
     first, second = (set(map(tuple, explorer.spans(pane))) for pane in PANES)
     shared = len((first & second) - {(0, 17)})
-    assert f"shares {shared} of 15 spans with listops-ebt-grc" in explorer.all(".pane-note")[1].text
+    assert explorer.all(".compared")[1].text == f"Shares {shared} of 15 spans with listops-ebt-grc."
     explorer.shot("compare")
     explorer.click("#first")
     explorer.click("#next")
@@ -36,8 +39,45 @@ def test_a_search_can_be_compared_with_a_model_that_has_none(explorer: Explorer)
 
 def test_only_models_of_the_same_task_can_be_compared(explorer: Explorer) -> None:
     explorer.open(model="logic")
-    assert [option.text for option in Select(explorer.one("#other")).options] == ["nothing"]
-    assert not explorer.one("#other").is_enabled()
+    offered = [option.text for option in Select(explorer.one("#other")).options]
+    assert offered == ["nothing", "1, 3 and 5 beams", "the gold tree"]
+
+
+def test_one_model_with_one_three_and_five_beams(explorer: Explorer) -> None:
+    explorer.resize(1920, 1080)
+    explorer.open(text=EXPRESSION, beams=4)
+    Select(explorer.one("#other")).select_by_visible_text("1, 3 and 5 beams")
+    explorer.wait("return document.querySelectorAll('.pane').length === 3")
+    assert [title.text for title in explorer.all(".pane-title")] == ["1 beam", "3 beams", "5 beams"]
+    kept = [len(pane.find_elements("css selector", ".beam-list li")) for pane in explorer.all(".pane")]
+    assert kept == [2, 4, 6], "the gold tree stands beside them"
+    tops = explorer.each(".stage", "e.getBoundingClientRect().top")
+    assert len(set(tops)) == 1, "side by side"
+    explorer.shot("compare-beams")
+    address = explorer.driver.current_url
+    explorer.click("#first")
+    explorer.click("#next")
+    assert [len(explorer.spans(f".pane:nth-child({i})")) for i in (1, 2, 3)] == [1, 1, 1]
+    explorer.driver.get("about:blank")
+    explorer.driver.get(address)
+    explorer.wait("return document.querySelectorAll('.pane').length === 3")
+    Select(explorer.one("#model")).select_by_value("untrained")
+    assert explorer.one("#beams").get_attribute("value") == "", "another model has its own number of beams"
+
+
+def test_trained_beside_untrained_and_on_the_gold_tree(explorer: Explorer) -> None:
+    explorer.open(model="listops-ebt-grc", text=EXPRESSION)
+    Select(explorer.one("#other")).select_by_visible_text("itself, untrained")
+    explorer.wait("return document.querySelectorAll('.pane').length === 2")
+    assert explorer.all(".pane-title")[1].text == "listops-ebt-grc-untrained"
+    Select(explorer.one("#model")).select_by_value("untrained")
+    Select(explorer.one("#other")).select_by_visible_text("the gold tree")
+    explorer.wait("return document.querySelectorAll('.pane-title')[1]?.textContent === 'On the gold tree'")
+    gold = sorted([a, b] for a, b in BeamTrees.from_merges([gold_merges(EXPRESSION.split())]).span_sets())
+    assert explorer.spans(PANES[1]) == gold
+    assert all(explorer.each(f"{PANES[1]} .tree .value", "e.textContent"))
+    explorer.click("#first")
+    assert explorer.spans(PANES[1]) == gold, "it was not searched for, so it stands still"
 
 
 def test_spans_of_the_gold_tree_are_marked_and_counted(explorer: Explorer) -> None:
