@@ -83,7 +83,7 @@ class Ensemble(Classifier):
     def _card(self) -> str:
         settings, task = self.settings, self.task
         facts = {
-            "encoder": [settings.encoder],
+            "encoder": [settings.title],
             "members": self.names,
             "parameters": sum(weight.numel() for weight in self.parameters()),
             "labels": task.labels,
@@ -97,7 +97,7 @@ class Ensemble(Classifier):
             f"{len(self.names)} classifiers for the task {code(task.name)}, trained with beamtree, whose "
             "probabilities are averaged."
         )
-        title, tags = f"{self.title} on {task.name}, an ensemble", [settings.encoder, task.name]
+        title, tags = f"{self.title} on {task.name}, an ensemble", [settings.title, task.name]
         return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
 
 

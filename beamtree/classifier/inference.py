@@ -121,7 +121,7 @@ def set_beam_size(model: Classifier, beam_size: int | None) -> None:
     for member in model.members:
         found = next((part for part in member.encoder.modules() if hasattr(part, "beam_size")), None)
         if found is None:
-            encoder = model.settings.encoder
+            encoder = model.settings.title
             raise BeamtreeError(f"--beam does not apply: the encoder {encoder!r} has no beams")
         found.beam_size = beam_size  # type: ignore[assignment]
 
@@ -130,7 +130,7 @@ def merge_equal_trees(model: Classifier) -> None:
     """Search with beams that are different trees, however the model was trained."""
     for member in model.members:
         if not hasattr(member.encoder, "merge_equal_trees"):
-            encoder = model.settings.encoder
+            encoder = model.settings.title
             raise BeamtreeError(
                 f"--merge-equal-trees does not apply: the encoder {encoder!r} cannot merge them"
             )

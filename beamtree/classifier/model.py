@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from beamtree.classifier.classifier import Classifier, Item
 from beamtree.data.batching import EncodedExamples
@@ -41,9 +41,9 @@ class ModelSettings:
     classifier_hidden: int = setting(128, "hidden features of the classifier", least=1, most=65536)
     readout: str = setting(
         "root",
-        "what the classifier reads: root of the trees; or pooled: mean and maximum of all token vectors "
-        "beside it",
-        choices=("root", "pooled"),
+        "what the classifier reads: root of the trees; pooled: mean and maximum of all token vectors beside "
+        "it; tokens: these alone, without an encoder and its trees",
+        choices=("root", "pooled", "tokens"),
     )
     tree_tokens: int = setting(
         0, "of a longer text the trees are over its first and last tokens, so many in all; 0: all", least=0
@@ -56,6 +56,11 @@ class ModelSettings:
         default_factory=dict, metadata={"help": "Further options of the encoder, such as beam_size."}
     )
 
+    @property
+    def title(self) -> str:
+        """What a model is called beside others."""
+        return "tokens, no tree" if self.readout == "tokens" else self.encoder
+
 
 class NodeReading(NamedTuple):
     """What a model would say of the tokens from `start` to before `end`, were they the whole text."""
@@ -65,6 +70,12 @@ class NodeReading(NamedTuple):
     label: str
     probability: float
     is_text: bool  # whether such a part is a text of the task, as in training; else this extrapolates
+
+
+class _NoEncoder(nn.Module):
+    """Where the classifier reads tokens alone."""
+
+    builds_trees = False
 
 
 class TreeClassifier(Classifier):
@@ -83,19 +94,13 @@ class TreeClassifier(Classifier):
             dropout=settings.input_dropout,
             word_dropout=settings.word_dropout,
         )
-        self.meets = settings.encoder in pair_encoder_names()  # both sentences give one vector
+        encodes = settings.readout != "tokens"
+        # Whether both sentences of a pair give one vector.
+        self.meets = encodes and settings.encoder in pair_encoder_names()
         if self.meets and task.sentences != 2:
             raise BeamtreeError(f"the encoder {settings.encoder!r} reads pairs, task {task.name!r} has none")
         input_size = None if embedding.output_size == d else embedding.output_size
-        try:
-            self.encoder = create_encoder(
-                settings.encoder, d, input_size=input_size, dropout=settings.dropout, **settings.options
-            )
-        except BeamtreeError:
-            raise
-        except (TypeError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {reason}") from error
+        self.encoder = _create_encoder(settings, input_size) if encodes else _NoEncoder()
         if self.needs_merges and task.gold_merges is None:
             raise BeamtreeError(
                 f"the encoder {settings.encoder!r} follows gold trees, task {task.name!r} has none"
@@ -105,7 +110,7 @@ class TreeClassifier(Classifier):
             raise BeamtreeError(
                 f"the encoder {settings.encoder!r} {reason}: model.readout must be root, model.tree_tokens 0"
             )
-        features = d + (0 if settings.readout == "root" else 2 * embedding.output_size)
+        features = (d if encodes else 0) + (0 if settings.readout == "root" else 2 * embedding.output_size)
         features *= 1 if task.sentences == 1 or self.meets else 4
         self.head = ClassifierHead(
             features, settings.classifier_hidden, len(task.labels), dropout=settings.output_dropout
@@ -117,7 +122,7 @@ class TreeClassifier(Classifier):
 
     @property
     def title(self) -> str:
-        return self.settings.encoder
+        return self.settings.title
 
     @property
     def needs_merges(self) -> bool:
@@ -143,6 +148,9 @@ class TreeClassifier(Classifier):
         else:  # a maximum over dropped and enlarged features would be another one than in evaluation
             vectors = self.embedding.look_up(ids)
             x = self.embedding.dropout(vectors)
+        if self.settings.readout == "tokens":
+            logits = self.classify(None, vectors, key_padding_mask)
+            return (logits, None) if need_trees else logits
         if self.meets:
             found = self.encoder(*x.chunk(2), *key_padding_mask.chunk(2), **trees_too)
         else:
@@ -169,25 +177,27 @@ class TreeClassifier(Classifier):
     def in_trees(self, tokens: Sequence[Item]) -> tuple[Item, ...]:
         """The tokens of a sentence that its trees are over, or what else there is one of a token."""
         most = self.settings.tree_tokens
-        if not most or len(tokens) <= most:
+        if not most or len(tokens) <= most or self.settings.readout == "tokens":
             return tuple(tokens)
         front = _in_front(most)
         return (*tokens[:front], *tokens[len(tokens) - most + front :])
 
-    def classify(self, root: Tensor, x: Tensor, key_padding_mask: Tensor) -> Tensor:
+    def classify(self, root: Tensor | None, x: Tensor, key_padding_mask: Tensor) -> Tensor:
         """Logits from roots (S·B, d), or (B, d) of pairs that meet, and from token vectors (S·B, n, e)."""
         read = self.read_out(root, x, key_padding_mask)
         apart = self.task.sentences == 2 and not self.meets
         logits: Tensor = self.head(pair_features(*read.unflatten(0, (2, -1))) if apart else read)
         return logits
 
-    def read_out(self, root: Tensor, x: Tensor, key_padding_mask: Tensor) -> Tensor:
-        """What the head reads of each sentence: its root, and of all its tokens what the settings say."""
-        if self.settings.readout == "root":
+    def read_out(self, root: Tensor | None, x: Tensor, key_padding_mask: Tensor) -> Tensor:
+        """What the head reads of each sentence: its root if there is one, and of all its tokens what the
+        settings say."""
+        if root is not None and self.settings.readout == "root":
             return root
         padding = key_padding_mask.unsqueeze(-1)
         mean = x.masked_fill(padding, 0.0).sum(1) / (~padding).sum(1)
-        return torch.cat((root, mean, x.masked_fill(padding, -torch.inf).amax(1)), -1)
+        pooled = (mean, x.masked_fill(padding, -torch.inf).amax(1))
+        return torch.cat(pooled if root is None else (root, *pooled), -1)
 
     def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
         """Examples as this model reads them, gold trees included if it needs them."""
@@ -220,7 +230,7 @@ class TreeClassifier(Classifier):
         settings, task = self.settings, self.task
         training = {"epoch": "best epoch", "dev_loss": "dev loss", "dev_accuracy": "dev accuracy"}
         facts = {
-            "encoder": [settings.encoder],
+            "encoder": [settings.title],
             "d_model": settings.d_model,
             **settings.options,
             "parameters": sum(weight.numel() for weight in self.parameters()),
@@ -233,8 +243,24 @@ class TreeClassifier(Classifier):
             f"model.predict([{'text' if task.sentences == 1 else '(first, second)'}])"
         )
         says = f"A classifier for the task {code(task.name)}, trained with beamtree."
-        title, tags = f"{settings.encoder} on {task.name}", [settings.encoder, task.name]
+        title, tags = f"{settings.title} on {task.name}", [settings.title, task.name]
         return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
+
+
+def _create_encoder(settings: ModelSettings, input_size: int | None) -> nn.Module:
+    try:
+        return create_encoder(
+            settings.encoder,
+            settings.d_model,
+            input_size=input_size,
+            dropout=settings.dropout,
+            **settings.options,
+        )
+    except BeamtreeError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {reason}") from error
 
 
 def _in_front(most: int) -> int:
@@ -246,6 +272,12 @@ def create_model(settings: ModelSettings, task: Task, words: Words | None = None
     """A fresh model for a task; `words` are those counted in its text, if it is one on language."""
     check_model(settings, task, words)
     return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
+
+
+def builds_trees(settings: ModelSettings, task: Task, words: Words | None = None) -> bool:
+    """Whether a model of these settings would; nothing is made for it."""
+    with torch.device("meta"):
+        return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens))).builds_trees
 
 
 def check_model(settings: ModelSettings, task: Task, words: Words | None = None) -> None:

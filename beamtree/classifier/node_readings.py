@@ -90,7 +90,7 @@ def read_nodes(
 ) -> tuple[list[NodeReading], ...]:
     """`TreeClassifier.read_nodes` of a model that evaluates."""
     if not has_node_vectors(model):
-        raise BeamtreeError(f"the encoder {model.settings.encoder!r} hands out no node vectors to read")
+        raise BeamtreeError(f"the encoder {model.settings.title!r} hands out no node vectors to read")
     given = read_input(model, sentences)
     forests = grow_forests(model, given)
     roots = torch.cat([forest.average(forest.roots) for forest in forests])

@@ -24,13 +24,14 @@ from beamtree.errors import BeamtreeError
 from beamtree.printable import printable, write_json
 
 if TYPE_CHECKING:
+    import torch
     from rich.progress import TaskID
     from rich.table import Table
 
-    from beamtree.classifier.classifier import Classifier
     from beamtree.data.task import Example, Task
     from beamtree.training.baseline import Company
     from beamtree.training.evaluate import SplitResult, Tally
+    from beamtree.training.run_folder import RunFolder
 
 
 def evaluate(
@@ -111,6 +112,7 @@ def evaluate(
     from beamtree.training.evaluate import evaluate as run_evaluation
     from beamtree.training.evaluate import find_sources
     from beamtree.training.recipe import load_recipe
+    from beamtree.training.run_folder import RunFolder
 
     if plot is not None:
         require_matplotlib()
@@ -139,7 +141,8 @@ def evaluate(
     rows = BadRows.chosen(bad_rows or choice)
     sources = find_sources(task, paths, split or (), rows)
     results: list[SplitResult] = []
-    company = _company(Path(model), classifier) if baselines and task.own is not None else None
+    run = RunFolder(Path(model))
+    company = _company(run, task.labels, place) if baselines and task.own is not None else None
     beside: dict[str, list[Competitor]] = {}
     with count_up("examples") as bar:
         log = EverySoOften(LINE_EVERY)
@@ -200,7 +203,7 @@ def evaluate(
             if result.confusion is not None:
                 parts = [*class_tables(result.confusion, result.name)]
                 if company is not None:
-                    this = Competitor(classifier.title, result.confusion)
+                    this = Competitor(classifier.title, result.confusion, run.seconds)
                     parts += company_parts(this, beside[result.name], result.name, company.missing)
                 for part in parts:
                     console.print()
@@ -220,16 +223,16 @@ def evaluate(
                 say(f"wrote {draw_confusion(result.confusion, file)}")
 
 
-def _company(run: Path, classifier: "Classifier") -> "Company | None":
+def _company(run: "RunFolder", labels: Sequence[str], device: "torch.device") -> "Company | None":
     """What stands beside a model of a user's own data, where its run folder tells what it was trained on."""
-    from beamtree.training.baseline import Company, training_rows
+    from beamtree.training.baseline import Company, load_twin, training_rows
     from beamtree.training.recipe import load_recipe
-    from beamtree.training.run_folder import RunFolder
 
-    train = training_rows(RunFolder(run))
+    train = training_rows(run)
     if not train:
         return None
-    return Company(train, classifier, load_recipe(RunFolder(run).recipe_file.resolve()).training)
+    settings = load_recipe(run.recipe_file.resolve()).training
+    return Company(train, labels, settings, load_twin(run, device), twin_seconds=run.without_tree.seconds)
 
 
 def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:

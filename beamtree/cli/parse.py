@@ -117,7 +117,7 @@ def parse(
         if format is Format.html:
             name = Path(model).resolve().name
             viewed = watch(view_lines(classifier, lines, name=name, max_length=max_length))
-            _put(write_page(viewed, title=f"{name}: {classifier.settings.encoder}"), out)
+            _put(write_page(viewed, title=f"{name}: {classifier.settings.title}"), out)
         else:
             _write(watch(parse_stream(classifier, lines, **settings)), format, beams, out)
     else:

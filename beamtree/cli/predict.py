@@ -104,7 +104,7 @@ def predict(
     set_beam_size(classifier, beam)
     if trees and not classifier.builds_trees:
         raise BeamtreeError(
-            f"--trees does not apply: the encoder {classifier.settings.encoder!r} builds no tree"
+            f"--trees does not apply: the encoder {classifier.settings.title!r} builds no tree"
         )
     if file == _STANDARD:
         source = Unlabelled(file)

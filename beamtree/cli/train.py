@@ -64,6 +64,14 @@ def train(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing run.")] = False,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines/--no-baselines",
+            help="On your own data: train the same model without its tree too, and compare both with simpler "
+            "classifiers.",
+        ),
+    ] = True,
     show: Annotated[
         bool,
         typer.Option(
@@ -102,15 +110,15 @@ def train(
 
     from rich.console import Console
 
-    from beamtree.classifier.model import check_model
+    from beamtree.classifier.model import builds_trees, check_model
     from beamtree.processes.launched import failing_together
     from beamtree.training.display import Display
     from beamtree.training.examples import load_learning_data
     from beamtree.training.fit import create_accelerator
-    from beamtree.training.recipe import load_recipe
+    from beamtree.training.recipe import load_recipe, without_tree
     from beamtree.training.run_folder import RunFolder
     from beamtree.training.schedule import Stopping
-    from beamtree.training.seeds import fit_seeds
+    from beamtree.training.seeds import begin_within, fit_seeds
 
     stopping = Stopping(minutes=max_minutes, steps=max_steps)
     accelerator = create_accelerator()
@@ -125,12 +133,15 @@ def train(
         elif recipe is not None:
             settings = load_recipe(recipe, changes)
             folder = RunFolder(resume or out or Path("runs") / _folder_name(recipe, settings.training))
-            unfinished = settings.training.seeds > 1 and not folder.ensemble_file.is_file()
+            unfinished = settings.training.seeds > 1 and not folder.has_all_seeds
             continued = unfinished and not overwrite and folder.began_with(settings)
         if accelerator.is_main_process and not continued:
             folder.refuse_if_taken(overwrite)
         found = load_learning_data(settings, data, display.say)
         check_model(settings.model, found.task, found.words)
+        compare = baselines and found.task.own is not None
+        trees = compare and builds_trees(settings.model, found.task, found.words)
+        twin = without_tree(settings) if trees else None
     with ExitStack() as held:
         with failing_together(accelerator.device):
             if accelerator.is_main_process:
@@ -140,28 +151,27 @@ def train(
                 # A run that goes on is refused if its data are others, and must not have their facts by then.
                 if not (folder.has_checkpoint and folder.data_file.is_file()):
                     folder.write_data_facts(found.facts(settings.task))
+                if twin is not None:
+                    begin_within(folder.without_tree, twin, found)
         display.say(
-            f"{settings.model.encoder} on {found.task.name}: {len(found.train):,} training and "
+            f"{settings.model.title} on {found.task.name}: {len(found.train):,} training and "
             f"{len(found.dev):,} dev examples, {accelerator.device.type} × {accelerator.num_processes}, "
             f"in {folder.path}"
         )
         if found.task.own is not None:
             _say_if_imbalanced(settings.training, found, display.say)
-        outcomes = fit_seeds(
-            settings,
-            folder,
-            found,
-            accelerator=accelerator,
-            stopping=stopping,
-            display=display,
-        )
-    last = list(outcomes.values())[-1]
+        shared: dict[str, Any] = {"accelerator": accelerator, "stopping": stopping, "display": display}
+        outcomes = fit_seeds(settings, folder, found, **shared)
+        last = list(outcomes.values())[-1]
+        if twin is not None and last.finished:
+            display.say(f"the same without its tree, to compare, in {folder.without_tree.path}")
+            last = list(fit_seeds(twin, folder.without_tree, found, **shared).values())[-1]
     if not last.finished:
         command = shlex.join(["beamtree", "train", "--resume", str(folder.path)])
         display.say(f"{last.reason}; continue with: {command}")
     elif accelerator.is_main_process and (found.task.own is not None or len(outcomes) > 1):
         histories = {name: outcome.history for name, outcome in outcomes.items()}
-        _show_figures(settings, folder, found, histories, display)
+        _show_figures(settings, folder, found, histories, display, compare)
     accelerator.free_memory()  # the wrapped model, which holds on to the process group
     accelerator.end_training()
     if stopping.signal_number is not None:
@@ -193,23 +203,26 @@ def _show_figures(
     found: "LearningData",
     histories: Mapping[str, Sequence[Mapping[str, Any]]],
     display: "Display",
+    compare: bool,
 ) -> None:
     """How the kept model does on dev: seed by seed; of own data label by label, and beside simpler ones."""
     from beamtree.classifier.inference import choose_device
     from beamtree.classifier.model_folder import load_model
     from beamtree.cli.class_figures import class_tables, company_parts, draw_run, members_table
-    from beamtree.training.baseline import Company, Competitor
+    from beamtree.training.baseline import Company, Competitor, load_twin
     from beamtree.training.evaluate import evaluate
 
-    model = load_model(folder.path, device=choose_device("auto"))
+    device = choose_device("auto")
+    model = load_model(folder.path, device=device)
     result = evaluate(model, "dev", found.dev)
     parts: list[Any] = []
     if result.confusion is not None:
-        seconds = sum(record["seconds"] for history in histories.values() for record in history)
-        company = Company(found.train, model, recipe.training)
-        this, others = Competitor(model.title, result.confusion, seconds), company.on(found.dev)
         parts += class_tables(result.confusion, "dev")
-        parts += company_parts(this, others, "dev", company.missing)
+    if result.confusion is not None and compare:
+        twin, seconds = load_twin(folder, device), folder.without_tree.seconds
+        company = Company(found.train, model.task.labels, recipe.training, twin, twin_seconds=seconds)
+        this = Competitor(model.title, result.confusion, folder.seconds)
+        parts += company_parts(this, company.on(found.dev), "dev", company.missing)
     if result.members:
         parts.append(members_table(result))
     for part in parts:

@@ -87,10 +87,11 @@ def add_untrained(models: Mapping[str, Classifier]) -> dict[str, Classifier]:
 def describe_model(name: str, model: Classifier) -> dict[str, Any]:
     """Plain JSON values; nothing of it tells where on the machine the model lies."""
     settings = asdict(model.settings)
+    del settings["encoder"]
     return {
         "name": name,
         "task": model.task.name,
-        "encoder": settings.pop("encoder"),
+        "encoder": model.settings.title,
         "sentences": model.task.sentences,
         "labels": list(model.task.labels),
         "beam_size": getattr(model.members[0].encoder, "beam_size", None),
@@ -117,7 +118,7 @@ def kind_of(model: Classifier) -> str:
 
 def explain_kind(model: Classifier) -> str | None:
     """A sentence for people on what a view of this model lacks."""
-    kind, name = kind_of(model), model.settings.encoder
+    kind, name = kind_of(model), model.settings.title
     notes = []
     if kind == "none":
         notes.append(f"The encoder {name} builds no tree: there is a prediction only.")

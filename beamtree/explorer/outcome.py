@@ -118,7 +118,7 @@ def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: in
     if is_watched(model):
         return _watch(model, sentences, beam_size)
     if beam_size is not None:
-        raise BeamtreeError(f"beam_size does not apply to the encoder {model.settings.encoder!r}")
+        raise BeamtreeError(f"beam_size does not apply to the encoder {model.settings.title!r}")
     nothing = [None] * len(sentences)
     if has_node_vectors(model):
         given = read_input(model, sentences)

@@ -1,8 +1,9 @@
 """What stands beside a model on the same rows: the most frequent label, TF-IDF with logistic regression, and
-logistic regression on the model's own token vectors, their mean and maximum, without its tree.
+the same model without its tree.
 
-Both regressions are scikit-learn's; TF-IDF is over words and pairs of neighbouring words. Regularisation is
-chosen by cross-validation on the training rows.
+The regression is scikit-learn's, over words and pairs of neighbouring words; cross-validation on the training
+rows chooses how it is regularised. The model without its tree reads mean and maximum of its tokens alone, and
+is trained as the model itself is, in its run folder.
 """
 
 import time
@@ -14,29 +15,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 
 from beamtree.classifier.classifier import Classifier
-from beamtree.classifier.inference import BATCH_TOKENS, evaluating
-from beamtree.classifier.model import TreeClassifier
-from beamtree.data.batching import BucketedBatches
+from beamtree.classifier.model_folder import load_model
 from beamtree.data.task import BadRows, Example
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.nn.heads import pair_features
 from beamtree.training.classes import IMBALANCED, Confusion, largest_share
-from beamtree.training.evaluate import wilson_interval
+from beamtree.training.evaluate import evaluate, wilson_interval
 from beamtree.training.examples import load_examples
 from beamtree.training.recipe import TrainingSettings, load_recipe
 from beamtree.training.run_folder import RunFolder
 
 TFIDF = "TF-IDF, logistic regression"
-TOKENS = "token vectors, no tree"
+WITHOUT_TREE = "without its tree"
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # C, the inverse of the regularisation
 _FOLDS = 5
 _MOST_ROWS = 100_000  # learnt from, so that it takes minutes at most
 _ROWS_TO_CHOOSE = 10_000  # for cross-validation
-_ROWS_IN_A_BATCH = 512
 _MOST_WEIGHTS = 20_000_000  # labels × features
 
 
@@ -55,25 +51,36 @@ class Competitor:
 class Company:
     """What stands beside a model: fitted to its training rows once, then measured on any."""
 
-    def __init__(self, train: Sequence[Example], model: Classifier, settings: TrainingSettings) -> None:
-        self.labels = model.task.labels
+    def __init__(
+        self,
+        train: Sequence[Example],
+        labels: Sequence[str],
+        settings: TrainingSettings,
+        twin: Classifier | None = None,
+        *,
+        twin_seconds: float = 0.0,
+    ) -> None:
+        """`twin` is the model without its tree, where there is one, which took so long to train."""
+        self.labels, self.twin, self.twin_seconds = labels, twin, twin_seconds
         self.most_frequent, share = largest_share(train)
         self.missing: str | None = None  # what to install for a fuller comparison
-        self.fitted: dict[str, WordCounts | TokenVectors] = {}
+        self.counts: WordCounts | None = None
         balanced = settings.class_weights == "balanced"
-        options = {"balanced": balanced, "by_macro_f1": balanced or share > IMBALANCED}
         try:
-            self.fitted[TFIDF] = WordCounts(train, **options)
-            self.fitted[TOKENS] = TokenVectors(train, model.members[0], **options)
+            self.counts = WordCounts(train, balanced=balanced, by_macro_f1=balanced or share > IMBALANCED)
         except MissingExtraError as error:
             self.missing = str(error)
 
     def on(self, tested: Sequence[Example]) -> list[Competitor]:
         always = [self.most_frequent] * len(tested)
         found = [Competitor(f"always {self.most_frequent!r}", _confusion(tested, always, self.labels))]
-        for name, fitted in self.fitted.items():
-            given = _confusion(tested, fitted.label(tested), self.labels)
-            found.append(Competitor(name, given, fitted.seconds))
+        if self.counts is not None:
+            given = _confusion(tested, self.counts.label(tested), self.labels)
+            found.append(Competitor(TFIDF, given, self.counts.seconds))
+        if self.twin is not None:
+            measured = evaluate(self.twin, WITHOUT_TREE, tested).confusion
+            assert measured is not None  # of own data it always is
+            found.append(Competitor(WITHOUT_TREE, measured, self.twin_seconds))
         return found
 
 
@@ -103,56 +110,6 @@ class WordCounts:
     def label(self, examples: Sequence[Example]) -> list[str]:
         given: list[str] = self._classifier.predict(self._vectorizer.transform(examples)).tolist()
         return given
-
-
-class TokenVectors:
-    """Logistic regression on mean and maximum of a model's token vectors, as its training left them."""
-
-    def __init__(
-        self,
-        train: Sequence[Example],
-        model: TreeClassifier,
-        *,
-        balanced: bool = False,
-        by_macro_f1: bool = False,
-    ) -> None:
-        began = time.monotonic()
-        self._model = model
-        train = train[:: -(-len(train) // _MOST_ROWS)]
-        found = self._features(train)
-        self._mean, self._deviation = found.mean(0), found.std(0) + 1e-6
-        gold = [example.label for example in train]
-        scaled = (found - self._mean) / self._deviation
-        weaker = tuple(strength / 1000 for strength in _STRENGTHS)  # every feature has a say in every row
-        self._classifier = _regression(scaled, gold, weaker, balanced, by_macro_f1)
-        self.seconds = time.monotonic() - began
-
-    def label(self, examples: Sequence[Example]) -> list[str]:
-        scaled = (self._features(examples) - self._mean) / self._deviation
-        given: list[str] = self._classifier.predict(scaled).tolist()
-        return given
-
-    @torch.no_grad()
-    def _features(self, examples: Sequence[Example]) -> np.ndarray[Any, Any]:
-        """(examples, features)"""
-        model = evaluating(self._model)
-        batches = BucketedBatches(
-            model.encode(examples, labelled=False),
-            batch_size=_ROWS_IN_A_BATCH,
-            bucket=-(-len(examples) // _ROWS_IN_A_BATCH),
-            max_padded_tokens=BATCH_TOKENS,
-        )
-        parts, rows = [], []
-        for batch in batches.epoch(0, device=next(model.parameters()).device):
-            x, padding = model.embedding(batch.ids), batch.key_padding_mask.unsqueeze(-1)  # (S·B, n, e)
-            mean = x.masked_fill(padding, 0.0).sum(1) / (~padding).sum(1)
-            pooled = torch.cat((mean, x.masked_fill(padding, -torch.inf).amax(1)), -1)
-            if model.task.sentences == 2:
-                pooled = pair_features(*pooled.unflatten(0, (2, -1)))
-            parts.append(pooled.float().cpu())
-            rows.append(batch.rows.cpu())
-        order = torch.cat(rows).argsort()
-        return torch.cat(parts)[order].numpy()
 
 
 def _regression(
@@ -217,22 +174,40 @@ def training_rows(run: RunFolder) -> list[Example]:
     return []
 
 
+def load_twin(run: RunFolder, device: torch.device | str) -> Classifier | None:
+    """The model without its tree that was trained beside a run, if it was."""
+    with suppress(BeamtreeError):
+        return load_model(run.without_tree.path, device=device)
+    return None
+
+
 def verdict(model: Competitor, others: Sequence[Competitor], split: str) -> str:
-    """One line that says which is best: by accuracy, or by macro-F1 where labels are uneven."""
+    """One line that says which is best, by accuracy or where labels are uneven by macro-F1, and what the tree
+    adds."""
     uneven = model.confusion.majority[1] > IMBALANCED
     measure = "macro-F1" if uneven else "accuracy"
+    rows = model.confusion.examples
 
     def score(competitor: Competitor) -> float:
         return competitor.confusion.macro_f1 if uneven else competitor.confusion.accuracy
 
+    def doubt(lead: Competitor, rival: Competitor) -> str:
+        low, _ = wilson_interval(round(rows * score(lead)), rows)
+        return ", too close to tell" if score(rival) >= low else ""
+
     best = max((model, *others), key=score)
     next_best = max((one for one in (model, *others) if one is not best), key=score)
     rival, lead = (next_best, best) if best is model else (model, best)
-    points = 100 * (score(lead) - score(rival))
-    rows = model.confusion.examples
-    low, _ = wilson_interval(round(rows * score(lead)), rows)
-    close = ", too close to tell" if score(rival) >= low else ""
-    return (
-        f"best on {split} by {measure}: {best.name} with {score(best):.1%}, {points:.1f} points above "
-        f"{rival.name} ({score(rival):.1%}; {rows:,} rows{close})"
+    said = (
+        f"best on {split} by {measure}: {best.name} with {score(best):.1%}, "
+        f"{100 * (score(lead) - score(rival)):.1f} points above {rival.name} ({score(rival):.1%}; "
+        f"{rows:,} rows{doubt(lead, rival)})"
     )
+    twin = next((one for one in others if one.name == WITHOUT_TREE), None)
+    if best is twin:
+        return f"{said}; to train that alone: --set model.readout=tokens"
+    if twin is None or twin is rival:
+        return said
+    better, worse = (model, twin) if score(model) >= score(twin) else (twin, model)
+    does = "adds" if better is model else "costs"
+    return f"{said}; the tree {does} {100 * (score(better) - score(worse)):.1f} points{doubt(better, worse)}"

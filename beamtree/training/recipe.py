@@ -188,6 +188,11 @@ def by_seed(recipe: Recipe) -> dict[str, Recipe]:
     }
 
 
+def without_tree(recipe: Recipe) -> Recipe:
+    """The same for a model that reads the tokens alone."""
+    return replace(recipe, model=replace(recipe.model, readout="tokens"))
+
+
 def _read_table(name: str, folder: Path, extended_by: tuple[Path, ...]) -> Table:
     path = _find(name, folder)
     if path in extended_by:

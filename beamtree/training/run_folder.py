@@ -70,6 +70,12 @@ class RunFolder:
         return self.path / CONFIG
 
     @property
+    def has_all_seeds(self) -> bool:
+        """Whether all of several seeds are trained, and so without the tree where that has begun."""
+        twin = self.without_tree
+        return self.ensemble_file.is_file() and (twin.ensemble_file.is_file() or not twin.begun)
+
+    @property
     def pictures(self) -> tuple[Path, Path]:
         """Of a run on a user's own data: its learning curve, which label is taken for which."""
         return self.path / "learning-curve.png", self.path / "confusion.png"
@@ -85,6 +91,18 @@ class RunFolder:
             recipe = load_recipe(self.recipe_file.absolute())
             return [RunFolder(self.path / name) for name in by_seed(recipe)]
         return []
+
+    @property
+    def without_tree(self) -> "RunFolder":
+        """Of a run on a user's own data: the same without its tree; of one of several seeds too."""
+        among_seeds = self.path.parent / "without-tree" / self.path.name
+        return RunFolder(among_seeds if among_seeds.is_dir() else self.path / "without-tree")
+
+    @property
+    def seconds(self) -> float:
+        """How long the epochs took, of all seeds; 0 where no record tells."""
+        runs = [run for run in (self, *self.seeds) if run.metrics_file.is_file()]
+        return sum(float(record.get("seconds", 0)) for run in runs for record in run.read_metrics())
 
     @property
     def has_checkpoint(self) -> bool:
@@ -129,8 +147,8 @@ class RunFolder:
         make_folder(self.path)
         try:
             self.ensemble_file.unlink(missing_ok=True)  # first: what it names goes next
-            seeds = [one.path for one in self.seeds]
-            for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard, *seeds):
+            inner = [run.path for run in (*self.seeds, RunFolder(self.path / "without-tree")) if run.begun]
+            for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard, *inner):
                 if folder.exists():
                     shutil.rmtree(folder)
             for file in (self.metrics_file, self.data_file, self.failure_file, *self.pictures):

@@ -37,7 +37,7 @@ def fit_seeds(
             display.say(f"seed {own.training.seed}, {number} of {len(alone)}, in {place.path}")
             with failing_together(accelerator.device):
                 if main:
-                    _begin(place, own, data)
+                    begin_within(place, own, data)
                     if not folder.data_place_file.is_file():
                         folder.write_data_place(data.place)
         outcomes[name] = outcome = fit(
@@ -57,7 +57,8 @@ def fit_seeds(
     return outcomes
 
 
-def _begin(place: RunFolder, recipe: Recipe, data: LearningData) -> None:
+def begin_within(place: RunFolder, recipe: Recipe, data: LearningData) -> None:
+    """Begin a run that is part of another, or see that it may go on."""
     if place.begun:
         place.refuse_other_settings(recipe)
     else:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from beamtree.classifier.inference import set_beam_size
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import Parsed, parse_lines
@@ -39,6 +40,34 @@ def test_pooled_reads_mean_and_maximum_of_all_tokens_beside_the_root(task: str, 
         assert torch.equal(read[14:], rows.amax(0))
     save_model(model, tmp_path / "model")
     assert load_model(tmp_path / "model").predict(texts) == predictions
+
+
+@pytest.mark.parametrize("task", ["imdb", "snli"])
+def test_tokens_read_mean_and_maximum_alone_and_no_encoder_is_made(task: str, tmp_path: Path) -> None:
+    model = small(task, readout="tokens", tree_tokens=5, encoder="ebt-gau" if task == "snli" else "ebt-grc")
+    seen: list[torch.Tensor] = []
+    model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    texts = ["a b c", LONG] if task == "imdb" else [("a b c", "d"), (LONG, "e f")]
+    predictions = model.predict(texts, need_trees=True)
+    assert seen[0].shape[1] == 2 * 6 * (1 if task == "imdb" else 4)
+    if task == "imdb":
+        rows = model.embedding.table(torch.tensor(model.vocabulary.encode(["a", "b", "c"])))
+        wanted = torch.cat((rows.mean(0), rows.amax(0)))
+        assert any(torch.allclose(row, wanted) for row in seen[0])
+        assert make_view(model, [LONG], name="x")["sentences"][0]["tokens"] == LONG.split()
+    assert not list(model.encoder.parameters())
+    assert not model.builds_trees
+    assert all(prediction.trees == () for prediction in predictions)
+    save_model(model, tmp_path / "model")
+    assert load_model(tmp_path / "model").predict(texts) == predictions
+
+
+def test_what_needs_a_tree_is_refused_where_tokens_are_read() -> None:
+    model = small(readout="tokens")
+    with pytest.raises(BeamtreeError, match="'tokens, no tree' has no beams"):
+        set_beam_size(model, 2)
+    with pytest.raises(BeamtreeError, match="'tokens, no tree' hands out no node vectors"):
+        model.read_nodes("a b c")
 
 
 def test_a_tree_over_a_bounded_part_is_over_the_first_and_the_last_tokens() -> None:

@@ -6,25 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_line import call
-from small_models import small_model
 
-from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.ensemble import Ensemble
+from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
+from beamtree.classifier.model_folder import load_model
 from beamtree.data.own import restore
-from beamtree.data.task import Example
+from beamtree.data.task import BadRows, Example
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.training.baseline import (
     TFIDF,
-    TOKENS,
+    WITHOUT_TREE,
     Company,
     Competitor,
-    TokenVectors,
     WordCounts,
+    load_twin,
     training_rows,
     verdict,
 )
 from beamtree.training.classes import Confusion
+from beamtree.training.evaluate import evaluate
 from beamtree.training.recipe import TrainingSettings
 from beamtree.training.run_folder import RunFolder
 
@@ -35,6 +38,7 @@ SMALL = [
     "--set=training.batch_size=8",
     "--set=training.max_epochs=1",
 ]
+LABELS = ("neg", "pos")
 TRAIN = [Example((("a", word, "film"),), label) for word, label in [("dull", "neg"), ("fine", "pos")] * 20]
 
 
@@ -44,10 +48,11 @@ def write_rows(path: Path, count: int = 40) -> Path:
     return path
 
 
-def own_model(sentences: int = 1) -> TreeClassifier:
-    texts = ["text"] if sentences == 1 else ["text1", "text2"]
-    task = restore(["neg", "pos"], {"label": "label", "texts": texts, "tokenizer": "words"})
-    return small_model(task=task, words=Words(Vocabulary(("a", "dull", "fine", "film"))))
+def twin_model() -> TreeClassifier:
+    task = restore(["neg", "pos"], {"label": "label", "texts": ["text"], "tokenizer": "words"})
+    torch.manual_seed(0)
+    settings = ModelSettings(d_model=8, embedding_size=8, classifier_hidden=8, readout="tokens")
+    return create_model(settings, task, Words(Vocabulary(("a", "dull", "fine", "film")))).eval()
 
 
 def without_sklearn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,14 +77,13 @@ def test_counts_of_words_learn_what_words_tell() -> None:
     assert WordCounts(pairs).label(pairs[:2]) == ["same", "other"]
 
 
-def test_token_vectors_tell_without_a_tree_and_pairs_by_both_texts() -> None:
-    pytest.importorskip("sklearn")
-    told = TokenVectors(TRAIN, own_model())
-    assert told.label([TRAIN[1], TRAIN[0], TRAIN[1]]) == ["pos", "neg", "pos"]  # in the order they came in
-    pairs = [Example((*one.sentences, ("film", "a")), one.label) for one in TRAIN]
-    assert TokenVectors(pairs, own_model(2)).label(pairs[:2]) == ["neg", "pos"]
-    names = [one.name for one in Company(TRAIN, own_model(), TrainingSettings()).on(TRAIN[:4])]
-    assert names == ["always 'neg'", TFIDF, TOKENS]
+def test_company_measures_the_model_without_its_tree_on_the_same_rows() -> None:
+    twin = twin_model()
+    (*_, found) = Company(TRAIN, LABELS, TrainingSettings(), twin, twin_seconds=3.5).on(TRAIN[:7])
+    said = [p.label for p in twin.predict([" ".join(one.sentences[0]) for one in TRAIN[:7]])]
+    assert (found.name, found.seconds) == (WITHOUT_TREE, 3.5)
+    assert found.confusion.accuracy == sum(p == t.label for p, t in zip(said, TRAIN, strict=False)) / 7
+    assert WITHOUT_TREE not in [one.name for one in Company(TRAIN, LABELS, TrainingSettings()).on(TRAIN)]
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5])
@@ -93,7 +97,7 @@ def test_the_most_frequent_label_is_that_of_training_and_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without_sklearn(monkeypatch)
-    company = Company([*TRAIN, TRAIN[1]], own_model(), TrainingSettings())
+    company = Company([*TRAIN, TRAIN[1]], LABELS, TrainingSettings())
     (always,) = company.on(TRAIN[:3])
     assert always.name == "always 'pos'"
     assert always.confusion.counts == [[0, 2], [0, 1]]
@@ -110,6 +114,15 @@ def test_one_line_says_which_is_best_and_by_how_much() -> None:
     assert "tree with 80.0%, 30.0 points above always 'a'" in verdict(model, [always], "dev")
     assert "too close to tell" not in verdict(model, [always, words], "dev")
     assert "too close to tell" in verdict(model, [competitor("x", 41)], "dev")
+    twin = competitor(WITHOUT_TREE, 43)
+    best, adds = verdict(model, [always, twin], "dev"), verdict(competitor("tree", 45), [twin, words], "dev")
+    assert best.endswith("to train that alone: --set model.readout=tokens")
+    assert "above tree (80.0%" in best
+    assert adds.endswith("; the tree adds 4.0 points, too close to tell")
+    assert "; the tree costs 6.0 points, too close" in verdict(model, [words, twin], "dev")
+    many = [competitor(name, n, of=5000) for name, n in (("tree", 4000), (TFIDF, 4500), (WITHOUT_TREE, 4300))]
+    assert verdict(many[0], many[1:], "dev").endswith("; the tree costs 6.0 points")
+    assert "the tree" not in verdict(competitor("tree", 45), [always, twin], "dev")  # the line has it already
     uneven = Competitor("tree", Confusion(("a", "b"), [[80, 10], [5, 5]]))
     assert "by macro-F1" in verdict(uneven, [Competitor("x", Confusion(("a", "b"), [[90, 0], [10, 0]]))], "t")
 
@@ -130,11 +143,69 @@ def test_train_and_eval_print_the_company_or_what_to_install(
         told = " ".join(output.split())
         assert f"beside it, on the same rows of {split}" in told
         assert f"best on {split} by " in told
+        assert WITHOUT_TREE in told
         assert ("pip install 'beamtree[baseline]'" in told) != there
     assert len(training_rows(RunFolder(run))) == 36
     assert "beside it" not in call("eval", run, test, "--no-baselines").stdout
     (split,) = json.loads(call("eval", run, test, "--json").stdout)["splits"]
-    assert len(split["baselines"]) == (3 if there else 1)
+    assert len(split["baselines"]) == (3 if there else 2)
     path.write_text("label\ttext\n")  # gone, or changed: no company, but figures
     assert training_rows(RunFolder(run)) == []
     assert "beside it" not in call("eval", run, test).stdout
+
+
+def test_the_model_without_its_tree_is_the_one_that_its_setting_trains(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.tsv")
+    call("train", "own", "--data", path, "--out", tmp_path / "run", *SMALL)
+    alone = ("--set", "model.readout=tokens")
+    told = call("train", "own", "--data", path, "--out", tmp_path / "alone", *alone, *SMALL).output
+    assert told.startswith(("tokens, no tree on own", "texts with 2 labels"))
+    assert WITHOUT_TREE not in told
+    assert not RunFolder(tmp_path / "alone").without_tree.begun
+    twin, other = load_model(tmp_path / "run" / "without-tree"), load_model(tmp_path / "alone")
+    assert twin.settings == other.settings
+    for name, weight in twin.state_dict().items():
+        assert torch.equal(weight, other.state_dict()[name]), name
+    (split,) = json.loads(call("eval", tmp_path / "run", path, "--json").stdout)["splits"]
+    (own,) = json.loads(call("eval", tmp_path / "alone", path, "--json").stdout)["splits"]
+    assert split["baselines"][-1]["accuracy"] == own["accuracy"]
+
+
+def test_an_encoder_without_trees_and_a_user_who_declines_have_no_twin(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.tsv")
+    for number, more in enumerate((["--no-baselines"], ["--set", "model.encoder=bilstm"])):
+        run = tmp_path / str(number)
+        told = call("train", "own", "--data", path, "--out", run, *SMALL, *more).output
+        assert not (run / "without-tree").exists()
+        assert WITHOUT_TREE not in told
+        assert ("beside it" in told) == ("--no-baselines" not in more)
+
+
+def test_several_seeds_stand_beside_as_many_without_the_tree(tmp_path: Path) -> None:
+    path, run = write_rows(tmp_path / "rows.tsv"), tmp_path / "run"
+    command = ("train", "own", "--data", path, "--out", run, "--seeds", 2, *SMALL)
+    steps = 5  # of each: 36 rows, batches of 8, one epoch
+    stopped = call(*command, "--max-steps", 2 * steps + 3).output  # in the first without a tree
+    assert "continue with" in stopped
+    assert isinstance(load_model(run), Ensemble)
+    told = call(*command).output  # goes on
+    assert "ebt-grc × 2" in told
+    assert WITHOUT_TREE in told
+    twin = load_twin(RunFolder(run), "cpu")
+    assert isinstance(twin, Ensemble)
+    assert [member.settings.readout for member in twin.members] == ["tokens", "tokens"]
+    (split,) = json.loads(call("eval", run, path, "--json").stdout)["splits"]
+    measured = evaluate(twin, "rows", load_rows(path, twin))
+    assert split["baselines"][-1] == {
+        "name": WITHOUT_TREE,
+        "accuracy": measured.total.accuracy,
+        "macro_f1": measured.confusion.macro_f1,
+    }
+    assert load_twin(RunFolder(run / "seed1"), "cpu").settings == twin.settings  # beside the other seeds
+    assert RunFolder(run / "seed1").without_tree.path == run / "without-tree" / "seed1"
+    call("train", "own", "--data", path, "--out", run, *SMALL, "--no-baselines", "--overwrite")
+    assert not (run / "without-tree").exists()
+
+
+def load_rows(path: Path, model: Any) -> list[Example]:
+    return list(model.task.read_file(path, BadRows.chosen("refuse")))
