@@ -18,6 +18,7 @@ COMMANDS = {
     "train": ("beamtree.cli.train", "train"),
     "eval": ("beamtree.cli.eval", "evaluate"),
     "predict": ("beamtree.cli.predict", "predict"),
+    "compare": ("beamtree.cli.compare", "compare"),
     "parse": ("beamtree.cli.parse", "parse"),
     "bench": ("beamtree.cli.bench", "bench"),
     "export": ("beamtree.cli.export", "export"),

@@ -45,13 +45,13 @@ def draw_accuracy(
 ) -> list[Path]:
     """Write `stem`.png and `stem`.svg with one line for every series; the paths written."""
     paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
-    with _style():
+    with style():
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.add_subplot()
-        colours = _colours(len(series))
+        colours = choose_colours(len(series))
         for index, (name, points) in enumerate(series.items()):
             shares = [100 * point.share for point in points]
             axes.errorbar(
@@ -75,17 +75,17 @@ def draw_accuracy(
         else:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(title=title, xlabel=x_label, ylabel="accuracy (%), 95 % interval", ylim=(-2, 102))
-        _open_grid(axes)
+        open_grid(axes)
         if len(series) > 1:
             figure.legend(loc="outside right upper", frameon=False, fontsize=8)
         make_folder(stem.parent)
         for path in paths:
-            _save(figure, path)
+            save_picture(figure, path)
     return paths
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
     """A fixed salt and no date: equal results give equal files."""
     require_matplotlib()
     import matplotlib
@@ -94,7 +94,7 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _colours(count: int) -> Any:
+def choose_colours(count: int) -> Any:
     import matplotlib
 
     return matplotlib.colormaps["tab20" if count > 10 else "tab10"]
@@ -109,12 +109,12 @@ def _tick_plainly(axis: Any) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _open_grid(axes: Any) -> None:
+def open_grid(axes: Any) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_picture(figure: Any, path: Path) -> None:
     kind = path.suffix.lower().removeprefix(".")
     with replacing(path) as file:
         figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
@@ -184,8 +184,8 @@ def draw_speed(curves: Sequence[Curve], path: Path, title: str) -> None:
     points = [point for curve in curves for point in curve.points]
     quantities = [name for name in _UNITS if any(getattr(point, name) for point in points)]
     labels = list(dict.fromkeys(curve.label for curve in curves))
-    colours = _colours(len(labels))
-    with _style():
+    colours = choose_colours(len(labels))
+    with style():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(2 + 4 * len(varied), 3.5 * len(quantities)), layout="constrained")
@@ -200,7 +200,7 @@ def draw_speed(curves: Sequence[Curve], path: Path, title: str) -> None:
         handles = {line.get_label(): line for panel in panels.flat for line in panel.lines}
         shown = {label: handles[label] for label in (*labels, _PUBLISHED) if label in handles}
         figure.legend(shown.values(), shown, loc="outside right upper", frameon=False, fontsize=8)
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def _draw_curve(panel: Any, curve: Curve, quantity: str, colour: Any) -> None:
@@ -226,12 +226,12 @@ def _label_axes(panel: Any, curves: Sequence[Curve], x_label: str, y_label: str)
     if panel.lines:
         panel.set_yscale("log")
         _tick_plainly(panel.yaxis)
-    _open_grid(panel)
+    open_grid(panel)
 
 
 def draw_learning_curve(history: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Loss, accuracy and macro-F1 by epoch, in training and on dev; a line marks the epoch that was kept."""
-    with _style():
+    with style():
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
@@ -257,15 +257,15 @@ def draw_learning_curve(history: Sequence[Mapping[str, Any]], path: Path) -> Pat
             )
             panel.set(xlabel="epoch", ylabel="accuracy (%)" if scale == 100 else title)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-            _open_grid(panel)
+            open_grid(panel)
             panel.legend(frameon=False, fontsize=8)
-        _save(figure, path)
+        save_picture(figure, path)
     return path
 
 
 def draw_confusion(confusion: Confusion, path: Path) -> Path:
     """The matrix as shares of each true label, with counts where there is room for them."""
-    with _style():
+    with style():
         from matplotlib.figure import Figure
 
         count = len(confusion.labels)
@@ -288,5 +288,5 @@ def draw_confusion(confusion: Confusion, path: Path) -> Path:
             )
             axes.set_yticks(range(count), names)
         axes.set(xlabel="predicted", ylabel="true", title=f"macro-F1 {confusion.macro_f1:.1%}")
-        _save(figure, path)
+        save_picture(figure, path)
     return path

@@ -21,6 +21,10 @@ from beamtree.saving.folder import CONFIG
 from beamtree.training.recipe import RESUMABLE, Recipe, by_seed, load_recipe, same_but_for_stopping
 
 
+class TakenError(BeamtreeError):
+    """Another process trains in the folder."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
@@ -135,7 +139,7 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 told = f"another process trains in {self.path}: let it end, or stop it"
-                raise BeamtreeError(told) from None
+                raise TakenError(told) from None
             except OSError:
                 pass  # some network file systems have no locks
             yield

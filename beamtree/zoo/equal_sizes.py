@@ -31,15 +31,15 @@ def count_parameters(name: str, d_model: int, **options: Any) -> int:
     return sum(weight.numel() for weight in encoder.parameters())
 
 
-def equal_sized_options(name: str, d_model: int, wanted: int) -> dict[str, Any]:
-    """The options with which an encoder comes nearest to `wanted` parameters; {} if it has none to solve for.
+def equal_sized_options(name: str, d_model: int, wanted: int, **given: Any) -> dict[str, Any]:
+    """The options, beside those given, with which an encoder comes nearest to `wanted` parameters.
 
-    One that does not come near enough is refused.
+    One that has no option to solve for is left as it is; one that does not come near enough is refused.
     """
     if name not in SHAPES:
-        return {}
-    fixed, solved = SHAPES[name]
-    step = 1 if solved == "state_size" else max(1, d_model // 16)  # a GPU likes round widths
+        return given
+    fixed, solved = {**given, **SHAPES[name].fixed}, SHAPES[name].solved
+    step = 1 if solved == "state_size" else max(1, d_model // 32)  # a GPU likes round widths
 
     def count(steps: int) -> int:
         return count_parameters(name, d_model, **fixed, **{solved: steps * step})

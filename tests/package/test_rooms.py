@@ -32,6 +32,7 @@ ROOMS = [
     "classifier",
     "training",
     "paper",
+    "compare",
     "explorer",
     "cli",
 ]

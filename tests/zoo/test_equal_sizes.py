@@ -23,7 +23,7 @@ def test_no_other_size_comes_nearer(name: str) -> None:
     wanted = count_parameters("ebt-grc", 128)
     fixed, solved = SHAPES[name]
     size = equal_sized_options(name, 128, wanted)[solved]
-    step = 1 if solved == "state_size" else 8
+    step = 1 if solved == "state_size" else 4
     distances = [
         abs(count_parameters(name, 128, **fixed, **{solved: other}) - wanted)
         for other in (size - step, size, size + step)

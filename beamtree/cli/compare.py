@@ -1,0 +1,177 @@
+"""`beamtree compare TASK`: models of equal size inside and far outside training, as a table and a picture."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from beamtree.cli.conventions import say
+from beamtree.errors import BeamtreeError
+
+if TYPE_CHECKING:
+    from beamtree.compare.contest import Contest
+    from beamtree.data.task import Task
+    from beamtree.training.evaluate import Source
+    from beamtree.training.examples import LearningData
+
+
+def compare(
+    task: Annotated[str, typer.Argument(help="filters, logic, listops, own for your own files, or another.")],
+    models: Annotated[
+        str,
+        typer.Option(
+            help="Encoders with commas between; those that you registered too.",
+            show_default="bilstm,rotary-transformer,universal-transformer,s4d,mamba,ssm-ebt-grc,ebt-grc,"
+            "gold-grc; with --quick bilstm,ebt-grc,gold-grc",
+        ),
+    ] = "",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each model.", show_default="3; 1 with --quick")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Small models on a part of the data, one learning rate: minutes on a CPU."
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the runs, the table and the picture.",
+            show_default="runs/compare-TASK, or …-quick",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the task's files; filters are drawn if they are not there.",
+            show_default="$BEAMTREE_DATA/TASK or data/TASK",
+        ),
+    ] = None,
+    test: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file of yours to test on instead of the task's splits; may be repeated."),
+    ] = None,
+    draw: Annotated[
+        bool, typer.Option("--draw", help="Write table and picture of the runs that are there; do not train.")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--list", help="Print the plan, a command for each run that has not ended.")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--run", help="Do this run of the plan only; may be repeated.")
+    ] = None,
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="Stop after this many minutes; the same command goes on later."),
+    ] = None,
+) -> None:
+    """Train models of equal size on a task and compare them inside and far outside training.
+
+    The rules are the same for all: data, steps, early stopping; three learning rates tried on dev with a
+    fifth of the steps; three seeds. Writes comparison.md, .svg and .png. Ended runs are kept: the same
+    command goes on where it was stopped, and several processes with the same command share the work.
+    """
+    from beamtree.compare.contest import choose_models, find_contest, plan
+    from beamtree.compare.outcome import read_outcome, read_outcomes
+    from beamtree.compare.page import gather, write_page
+    from beamtree.data.folders import data_folder
+    from beamtree.data.own import NAME as OWN
+    from beamtree.data.own import look_at
+    from beamtree.data.task import find_task
+    from beamtree.paper.plots import require_matplotlib
+
+    require_matplotlib()
+    tests = [str(path) for path in test or ()]
+    found = look_at(data_folder(task, data)) if task == OWN and not draw else find_task(task)
+    contest = find_contest(found, tests, quick=quick)
+    names = [name.strip() for name in models.split(",") if name.strip()]
+    chosen = choose_models(found, names, quick=quick)
+    count = seeds or (1 if quick else 3)
+    folder = out or Path("runs") / f"compare-{task}{'-quick' if quick else ''}"
+    if show:
+        for entry in plan(contest, chosen, count):
+            if read_outcome(folder / entry.name) is None:
+                typer.echo(_command(task, models, count, quick, folder, data, tests, entry.name))
+        return
+    ended = draw or _work(contest, found, chosen, count, folder, data, only or (), max_minutes)
+    groups = gather(read_outcomes(folder), chosen) if folder.is_dir() else []
+    if groups or draw:
+        title = f"{task}: models of equal size{', quick' if quick else ''}"
+        for path in write_page(contest, groups, folder, title):
+            say(f"wrote {path}", err=False)
+    if not ended:
+        raise typer.Exit(1)
+
+
+def _work(
+    contest: "Contest",
+    task: "Task",
+    models: tuple[str, ...],
+    seeds: int,
+    out: Path,
+    given: Path | None,
+    only: list[str] | tuple[()],
+    max_minutes: float | None,
+) -> bool:
+    """Train what has not ended; whether all of it has now."""
+    import signal
+
+    from beamtree.compare.contest import Entry, recipe_for
+    from beamtree.compare.work import Work
+    from beamtree.training.examples import load_learning_data
+    from beamtree.training.fit import create_accelerator
+    from beamtree.training.schedule import Stopping
+
+    _draw_filters_if_missing(contest.task, given)
+    stopping = Stopping(minutes=max_minutes)
+    recipe = recipe_for(contest, Entry("ebt-grc"), contest.rates[0], examples=1)
+    learnt: LearningData = load_learning_data(recipe, given, say)
+    work = Work(
+        contest, models, seeds, out, learnt, _sources(contest, task, given), create_accelerator(), say
+    )
+    ended = work.run(stopping, only)
+    if not ended:
+        say(f"{stopping.reason}; the same command goes on from here")
+    if stopping.signal_number is not None:
+        raise typer.Exit(128 + signal.Signals(stopping.signal_number))
+    return ended
+
+
+def _sources(contest: "Contest", task: "Task", given: Path | None) -> "list[Source]":
+    """The splits that models are measured on, or the user's files."""
+    from beamtree.data.folders import data_folder
+    from beamtree.training.evaluate import find_sources
+
+    splits = [split for split in contest.points.values() if split in task.splits]
+    files = [Path(name) for name in contest.points.values() if name not in task.splits]
+    for path in files:
+        if not path.is_file():
+            raise BeamtreeError(f"there is no file {path} to test on")
+    sources = find_sources(task, [data_folder(task.name, given)], splits) if splits else []
+    return sources + [
+        replace(source, name=str(path)) for path in files for source in find_sources(task, [path])
+    ]
+
+
+def _draw_filters_if_missing(task: str, given: Path | None) -> None:
+    from beamtree.data.filters import generate_filters
+    from beamtree.data.folders import data_folder
+
+    folder = data_folder("filters", given)
+    if task == "filters" and not folder.exists():
+        say(f"drawing filters into {folder}")
+        generate_filters(folder, seed=0, overwrite=True)  # other processes that do the same write the same
+
+
+def _command(
+    task: str, models: str, seeds: int, quick: bool, out: Path, data: Path | None, tests: list[str], run: str
+) -> str:
+    words = ["beamtree", "compare", task, "--out", str(out), "--seeds", str(seeds)]
+    words += ["--models", models] if models else []
+    words += ["--quick"] if quick else []
+    words += ["--data", str(data)] if data is not None else []
+    words += [word for path in tests for word in ("--test", path)]
+    return shlex.join([*words, "--run", run])

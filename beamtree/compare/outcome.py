@@ -1,0 +1,88 @@
+"""What came of one run, in a file small enough to keep: how it learnt, what it cost, what it gets right."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from beamtree.errors import BeamtreeError
+from beamtree.files.atomic import replace_file
+from beamtree.files.bounded import is_file, read_json
+from beamtree.printable import write_json
+from beamtree.training.evaluate import SplitResult
+
+FILE = "outcome.json"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A split: how many of its examples are right, also by depth; bracketing F1 of a model's own trees."""
+
+    examples: int = 0
+    accuracy: float = 0.0
+    bracketing_f1: float | None = None
+    by_depth: list[list[float]] = field(default_factory=list)  # depth, examples, accuracy
+
+    @classmethod
+    def of(cls, result: SplitResult) -> "Measured":
+        depths = sorted(result.by_depth.items())
+        return cls(
+            result.total.examples,
+            result.total.accuracy,
+            result.total.trees.f1,
+            [[depth, tally.examples, tally.accuracy] for depth, tally in depths],
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    task: str
+    model: str
+    seed: int
+    trial: bool  # of a learning rate
+    learning_rate: float
+    options: dict[str, Any]
+    parameters: int
+    epochs: int
+    steps: int
+    best_epoch: int
+    end: str
+    train_accuracy: float  # in the best epoch, while it learnt
+    dev_accuracy: float
+    minutes: float
+    peak_bytes: int
+    device: str
+    splits: dict[str, Measured] = field(default_factory=dict)  # of a trial none
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}-rate{self.learning_rate:g}" if self.trial else f"{self.model}-seed{self.seed}"
+
+    def write(self, folder: Path) -> None:
+        replace_file(folder / FILE, write_json(asdict(self), indent=1) + "\n")
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """What a run folder has of an ended run, or None."""
+    path = folder / FILE
+    if not is_file(path):
+        return None
+    content = read_json(path)
+    try:
+        splits = {name: Measured(**split) for name, split in content["splits"].items()}
+        return Outcome(**{**content, "splits": splits})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise BeamtreeError(
+            f"{path} does not tell what came of a run: delete it, and the run is done again"
+        ) from error
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Of all ended runs in a folder."""
+    found = [read_outcome(path.parent) for path in sorted(folder.glob(f"*/{FILE}"))]
+    return [outcome for outcome in found if outcome is not None]
+
+
+def choose_rate(trials: list[Outcome]) -> float:
+    """The learning rate of the trial with the best dev accuracy, of equals the lowest."""
+    best = min(trials, key=lambda trial: (-trial.dev_accuracy, trial.learning_rate))
+    return best.learning_rate

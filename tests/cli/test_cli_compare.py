@@ -1,0 +1,97 @@
+"""`beamtree compare` end to end: quick, listed, drawn again, on the user's own files."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from command_line import attempt
+
+import beamtree.compare.contest as contest_module
+from beamtree.data.filters import generate_filters
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Contests of a few steps, in a folder without data."""
+    few = partial(generate_filters, train=20, dev=8, test=2)
+    monkeypatch.setattr("beamtree.data.filters.generate_filters", few)
+    find = contest_module.find_contest
+
+    def find_tiny(*given, **options):
+        return replace(find(*given, **options), d_model=32, batch_size=8, steps=3)
+
+    monkeypatch.setattr(contest_module, "find_contest", find_tiny)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_quick_contest_draws_its_data_trains_three_models_and_shows_them(tiny: Path) -> None:
+    done = attempt("compare", "filters", "--quick")
+    assert done.exit_code == 0, done.output
+    assert (tiny / "data" / "filters" / "depth10.tsv").is_file()
+    out = tiny / "runs" / "compare-filters-quick"
+    table = (out / "comparison.md").read_text()
+    assert all(f"\n| {label}" in table for label in ("BiLSTM", "EBT-GRC", "gold trees"))
+    assert (out / "comparison.png").is_file()
+    (out / "comparison.md").unlink()
+    again = attempt("compare", "filters", "--quick", "--draw")
+    assert again.exit_code == 0, again.output
+    assert (out / "comparison.md").read_text() == table
+
+
+def test_the_plan_is_listed_as_commands_of_one_run_each(tiny: Path) -> None:
+    options = ["compare", "filters", "--models", "bilstm", "--seeds", 1, "--out", "here"]
+    listed = attempt(*options, "--list").stdout.splitlines()
+    assert [line.split(" --run ")[1] for line in listed] == [
+        "bilstm-rate0.0003",
+        "bilstm-rate0.001",
+        "bilstm-rate0.003",
+        "bilstm-seed0",
+    ]
+    for line in listed:
+        done = attempt(*line.split()[1:])
+        assert done.exit_code == 0, done.output
+    assert attempt(*options, "--list").stdout == ""
+    assert (tiny / "here" / "comparison.svg").is_file()
+
+
+def test_time_that_is_up_leaves_the_rest_to_the_next_command(tiny: Path) -> None:
+    stopped = attempt("compare", "filters", "--quick", "--models", "bilstm", "--max-minutes", 0)
+    assert stopped.exit_code == 1
+    assert "the same command goes on from here" in stopped.stderr
+    assert attempt("compare", "filters", "--quick", "--models", "bilstm").exit_code == 0
+
+
+def test_own_splits_and_own_tables_are_compared(tiny: Path) -> None:
+    generate_filters(tiny / "mine" / "filters", seed=1, train=20, dev=8, test=2)
+    test = tiny / "mine" / "filters" / "depth3.tsv"
+    options = ["--quick", "--models", "bilstm", "--data", tiny / "mine", "--out", tiny / "files"]
+    done = attempt("compare", "filters", *options, "--test", test)
+    assert done.exit_code == 0, done.output
+    assert f"| {test} |" in (tiny / "files" / "comparison.md").read_text()
+    rows = [f"{'good' if i % 2 else 'bad'}\t{'lovely' if i % 2 else 'dull'} film" for i in range(40)]
+    for name in ("train.tsv", "test.tsv"):
+        (tiny / "table").mkdir(exist_ok=True)
+        (tiny / "table" / name).write_text("\n".join(["label\ttext", *rows]) + "\n")
+    done = attempt("compare", "own", "--quick", "--models", "bilstm,ebt-grc", "--data", tiny / "table")
+    assert done.exit_code == 0, done.output
+    assert "| EBT-GRC" in (tiny / "runs" / "compare-own-quick" / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["fliters"], "there is no task 'fliters'"),
+        (["filters", "--models", "lstm"], "no encoder 'lstm' to compare"),
+        (["filters", "--draw"], "has no ended run to show"),
+        (["filters", "--quick", "--test", "none.tsv"], "there is no file none.tsv to test on"),
+        (["listops", "--quick"], "beamtree data listops"),
+    ],
+)
+def test_what_cannot_be_done_is_said(tiny: Path, options: list[str], said: str) -> None:
+    refused = attempt("compare", *options)
+    assert refused.exit_code == 2
+    assert said in refused.stderr
