@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.compare.contest import find_contest
+from beamtree.compare.contest import MODELS, find_contest
 from beamtree.compare.outcome import Measured, Outcome, choose_rate, read_outcome, read_outcomes
 from beamtree.compare.page import columns, gather, page, write_page
 from beamtree.data.task import find_task
@@ -105,3 +105,14 @@ def test_a_picture_and_a_table_are_written_the_same_each_time(tmp_path: Path) ->
     )
     with pytest.raises(BeamtreeError, match="has no ended run to show"):
         write_page(contest, [], tmp_path, "a title")
+
+
+@pytest.mark.parametrize("task", ["filters", "logic", "listops"])
+def test_the_figures_of_the_page_are_those_of_the_kept_runs(task: str) -> None:
+    root = Path(__file__).resolve().parents[2]
+    outcomes = read_outcomes(root / "docs" / "runs" / "compare" / task)
+    told = (root / "docs" / "why.md").read_text(encoding="utf-8").splitlines()
+    contest = find_contest(find_task(task))
+    shown = page(contest, gather(outcomes, MODELS), task) if outcomes else ""
+    missing = [line for line in shown.splitlines() if line.startswith("| ") and line not in told]
+    assert not missing
