@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
-from beamtree.classifier.model import TreeClassifier
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.model_folder import load_model
 from beamtree.compare.contest import TRAINING, Contest, Entry, plan, recipe_for, trials_of
 from beamtree.compare.outcome import Measured, Outcome, choose_rate, read_outcome
@@ -185,7 +185,7 @@ class Work:
             f"{found.minutes:.1f} minutes"
         )
 
-    def _measure(self, model: TreeClassifier) -> dict[str, Measured]:
+    def _measure(self, model: Classifier) -> dict[str, Measured]:
         if not self._read:
             most = self.contest.most_test
             self._read = {source.name: list(islice(source.read(), most)) for source in self.tests}
