@@ -106,7 +106,9 @@ class RunFolder:
     def seconds(self) -> float:
         """How long the epochs took, of all seeds; 0 where no record tells."""
         runs = [run for run in (self, *self.seeds) if run.metrics_file.is_file()]
-        return sum(float(record.get("seconds", 0)) for run in runs for record in run.read_metrics())
+        records = [record for run in runs for record in run.read_metrics() if isinstance(record, dict)]
+        times = (record.get("seconds") for record in records)
+        return sum(time for time in times if isinstance(time, float))
 
     @property
     def has_checkpoint(self) -> bool:

@@ -18,6 +18,7 @@ from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.models import explain_kind
 from beamtree.explorer.outcome import run_model
+from beamtree.explorer.view import make_view
 from beamtree.nn.heads import class_losses, class_probabilities
 from beamtree.training.evaluate import evaluate
 
@@ -70,6 +71,9 @@ def test_the_explorer_shows_the_mean_and_the_search_of_the_first() -> None:
     assert torch.equal(found.records[0].log_score, first.records[0].log_score)
     assert "mean of 3 models; the trees and all" in explain_kind(model)
     assert explain_kind(model.members[0]) is None
+    view = make_view(model, TEXTS[:1], name="three")
+    assert view["prediction"]["label"] == model.predict(TEXTS[:1])[0].label
+    assert view["model"]["parameters"] == 3 * sum(w.numel() for w in model.members[0].parameters())
 
 
 def test_one_pass_measures_the_ensemble_and_each_member_as_if_alone() -> None:

@@ -12,10 +12,12 @@ import torch
 from small_models import small_model
 from torch import nn
 
-from beamtree import BeamTreeContextualizer, BeamTreeEncoder, create_encoder
+from beamtree import BeamTreeContextualizer, BeamTreeEncoder, Ensemble, create_encoder
 from beamtree.classifier.model import TreeClassifier
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.saving.folder import CARD, CONFIG, VOCABULARY, WEIGHTS
+from beamtree.saving.pretrained import _FILES
 
 D = 6
 EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]"]
@@ -210,6 +212,19 @@ def test_what_is_pushed_is_the_folder_with_its_card(uploads: Path) -> None:
     assert block.save_pretrained(uploads / "block", push_to_hub=True, repo_id="someone/block")
     pushed_block = BeamTreeEncoder.from_pretrained(uploads / "someone" / "block").state_dict()
     assert all(torch.equal(weight, pushed_block[name]) for name, weight in block.state_dict().items())
+
+
+def test_an_ensemble_is_pushed_with_its_members_and_all_of_it_is_fetched(uploads: Path) -> None:
+    from huggingface_hub.utils import filter_repo_objects
+
+    model = Ensemble({name: small_model(seed=seed) for seed, name in enumerate(("one", "two"))}).eval()
+    model.push_to_hub("someone/trees")
+    pushed = uploads / "someone" / "trees"
+    files = {path.relative_to(pushed).as_posix() for path in pushed.rglob("*") if path.is_file()}
+    needed = {f"{name}/{file}" for name in ("one", "two") for file in (CONFIG, WEIGHTS, VOCABULARY)}
+    assert files == {CARD, CONFIG, *needed}
+    assert set(filter_repo_objects(files, allow_patterns=_FILES)) == files
+    assert Ensemble.from_pretrained(pushed).predict(EXPRESSIONS) == model.predict(EXPRESSIONS)
 
 
 def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
