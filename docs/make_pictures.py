@@ -9,7 +9,9 @@ from typing import NamedTuple
 import torch
 
 from beamtree import BeamTrees, load_model
+from beamtree.explorer.animation import animate_search
 from beamtree.explorer.outcome import SearchRecord, record_search
+from beamtree.explorer.view import make_view
 
 MODEL = "listops-ebt-grc"
 LONG = "[SM 4 [MAX 2 9 [MIN 4 7 ] 0 ] [MED 1 8 5 ] ]"
@@ -159,8 +161,9 @@ def draw_ancestors(found: Searched) -> str:
 
 def draw_all() -> dict[str, str]:
     short, long = search(SHORT), search(LONG)
+    view = make_view(load_model(MODEL), [LONG], name=MODEL)
     return {
-        "tree.svg": long.trees.svg(long.tokens) + "\n",
+        "search.svg": animate_search(view, view["sentences"][0]) + "\n",
         "merging.svg": draw_merging(short),
         "beams.svg": draw_beams(long),
         "ancestors.svg": draw_ancestors(short),

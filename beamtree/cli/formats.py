@@ -114,6 +114,11 @@ def as_svg(record: Record, *, beams: bool = False) -> str:
     pictures = [picture for sentence in record.trees for picture in _pictures(sentence, beams)]
     if not pictures:
         raise BeamtreeError("nothing to draw: this encoder looks for no tree")
+    return stack(pictures)
+
+
+def stack(pictures: list[str]) -> str:
+    """SVG pictures below each other, as one."""
     if len(pictures) == 1:
         return pictures[0]
     placed, widest, bottom = [], 0, 0

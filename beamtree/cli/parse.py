@@ -22,9 +22,10 @@ from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import shown
 
 if TYPE_CHECKING:
-    from beamtree.classifier.parsing import Record
+    from beamtree.classifier.parsing import Record, Unparsed
     from beamtree.data.task import Task
     from beamtree.data.unlabelled import TextRow
+    from beamtree.explorer.pages import Viewed
 
 
 class Format(StrEnum):
@@ -32,6 +33,7 @@ class Format(StrEnum):
     brackets = "brackets"
     json = "json"
     svg = "svg"
+    animation = "animation"
     html = "html"
 
 
@@ -114,7 +116,9 @@ def parse(
     watch = _Watch(strict, unnamed=isinstance(source, list))
     if files is None:
         lines = _lines(source, classifier.task)
-        if format is Format.html:
+        if format is Format.animation:
+            _put(_animate(watch(view_lines(classifier, lines, name=model, max_length=max_length))), out)
+        elif format is Format.html:
             name = Path(model).resolve().name
             viewed = watch(view_lines(classifier, lines, name=name, max_length=max_length))
             _put(write_page(viewed, title=f"{name}: {classifier.settings.title}"), out)
@@ -225,6 +229,19 @@ def _write(records: Iterator["Record"], format: Format, beams: bool, out: Path |
             print_text(console, record, beams=beams)
         return
     _put(_pieces(records, format, beams), out)
+
+
+def _animate(records: "Iterator[Viewed | Unparsed]") -> Iterator[str]:
+    from beamtree.classifier.parsing import Unparsed
+    from beamtree.cli.formats import stack
+    from beamtree.explorer.animation import animate_search
+
+    record = next(records)
+    if next(records, None) is not None:
+        raise BeamtreeError("an animation shows one text: use --format html for several")
+    if isinstance(record, Unparsed):
+        raise BeamtreeError(f"nothing to draw: {record}")
+    yield stack([animate_search(record.view, sentence) for sentence in record.view["sentences"]])
 
 
 def _put(pieces: Iterator[str], out: Path | None) -> None:

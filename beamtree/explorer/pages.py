@@ -32,6 +32,7 @@ _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 _STYLE = '<link rel="stylesheet" href="static/style.css">'
 _SCRIPT = '<script type="module" src="static/app.js"></script>'
 _ICON = '<link rel="icon" href="static/icon.svg" type="image/svg+xml">'
+_BODY = "<body>"
 _END = "</body>\n</html>"
 
 
@@ -71,8 +72,13 @@ def view_lines(
             yield Unparsed(row.number, row.line, str(error))
 
 
-def write_page(records: Iterable[Viewed | Unparsed], title: str) -> Iterator[str]:
-    """The page piece by piece: what comes before the records, each of them, the script."""
+def write_page(
+    records: Iterable[Viewed | Unparsed], title: str, *, opens_story: bool = False
+) -> Iterator[str]:
+    """The page piece by piece: what comes before the records, each of them, the script.
+
+    With `opens_story` the first record's search plays by itself until somebody touches the page.
+    """
     style = (PAGE / "style.css").read_text(encoding="utf-8")
     script = bundle_modules(PAGE)
     sources = "default-src 'none'; img-src data: blob:; "
@@ -83,6 +89,7 @@ def write_page(records: Iterable[Viewed | Unparsed], title: str) -> Iterator[str
         (_STYLE, f'<meta http-equiv="Content-Security-Policy" content="{sources}">\n<style>{style}</style>'),
         (_ICON, f'<link rel="icon" href="data:image/svg+xml;base64,{icon}">'),
         (_SCRIPT, ""),
+        (_BODY, '<body data-opens="story">' if opens_story else _BODY),
         ("<title>beamtree explorer</title>", f"<title>{escape(printable(title))}</title>"),
         (_END, ""),
     ):

@@ -57,7 +57,7 @@ class Layout(NamedTuple):
 def draw_as_svg(tree: PlainTree, caption: str) -> str:
     """The picture of one tree; pointing at a node shows its step and tokens."""
     labels = [clip_label(token, LONGEST_LABEL) for token in tree.tokens]
-    layout = _lay_out(labels, max(tree.heights, default=0), caption)
+    layout = lay_out(labels, max(tree.heights, default=0), caption)
     width, height = layout.size
     brackets = write_brackets(tree.tokens, tree.spans)
     key = f"beamtree-{zlib.crc32((brackets + caption).encode(errors='replace')):08x}"
@@ -74,7 +74,7 @@ def draw_as_svg(tree: PlainTree, caption: str) -> str:
             f'<rect class="paper" width="{width}" height="{height}" rx="12"/>',
             *_draw_nodes(tree, layout),
             f"<g {FONT}>",
-            *_write_labels(tree.tokens, labels, layout),
+            *write_labels(tree.tokens, labels, layout),
             f'<text class="caption" x="{MARGIN}" y="{MARGIN}">{escape(caption)}</text>',
             "</g>",
             "</svg>",
@@ -82,7 +82,7 @@ def draw_as_svg(tree: PlainTree, caption: str) -> str:
     )
 
 
-def _lay_out(labels: list[str], height: int, caption: str) -> Layout:
+def lay_out(labels: list[str], height: int, caption: str) -> Layout:
     widths = [round(count_columns(label) * CHARACTER) for label in labels]
     row_width = sum(widths) + TOKEN_GAP * (len(labels) - 1)
     depth = min(LEVEL * height, DEEPEST)
@@ -104,14 +104,7 @@ def _draw_nodes(tree: PlainTree, layout: Layout) -> Iterator[str]:
     for step in reversed(range(n - 1)):  # the root first, so that no line lies over a node
         left, right = tree.children[step]
         start, middle, end, level = places[left], places[n + step], places[right], levels[n + step]
-        reach_left = min(CORNER, middle - start, levels[left] - level)
-        reach_right = min(CORNER, end - middle, levels[right] - level)
-        path = (
-            f"M{point(start, levels[left])}L{point(start, level + reach_left)}"
-            f"Q{point(start, level)} {point(start + reach_left, level)}"
-            f"L{point(end - reach_right, level)}"
-            f"Q{point(end, level)} {point(end, level + reach_right)}L{point(end, levels[right])}"
-        )
+        path = draw_bracket(layout, (start, levels[left]), (end, levels[right]), level)
         x, y = point(middle, level).split()
         first, past = tree.spans[step]
         covered = clip_label(" ".join(tree.tokens[first : min(past, first + LONGEST_HINT)]), LONGEST_HINT)
@@ -119,7 +112,21 @@ def _draw_nodes(tree: PlainTree, layout: Layout) -> Iterator[str]:
         yield f'<g><title>{escape(hint)}</title><path d="{path}"/><circle cx="{x}" cy="{y}" r="4"/></g>'
 
 
-def _write_labels(tokens: list[str], labels: list[str], layout: Layout) -> Iterator[str]:
+def draw_bracket(layout: Layout, left: tuple[float, float], right: tuple[float, float], level: float) -> str:
+    """The path from one child up, over and down to the other, each a (place, level), with round corners."""
+    point, (start, from_left), (end, from_right) = layout.point, left, right
+    half = (end - start) // 2
+    reach_left = min(CORNER, half, from_left - level)
+    reach_right = min(CORNER, end - start - half, from_right - level)
+    return (
+        f"M{point(start, from_left)}L{point(start, level + reach_left)}"
+        f"Q{point(start, level)} {point(start + reach_left, level)}"
+        f"L{point(end - reach_right, level)}"
+        f"Q{point(end, level)} {point(end, level + reach_right)}L{point(end, from_right)}"
+    )
+
+
+def write_labels(tokens: list[str], labels: list[str], layout: Layout) -> Iterator[str]:
     for token, label, place in zip(tokens, labels, layout.leaf_places, strict=True):
         if layout.upright:
             where = f'x="{place}" y="{TOP + layout.depth + LINE}" text-anchor="middle"'

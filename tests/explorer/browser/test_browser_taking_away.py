@@ -1,5 +1,6 @@
 """What can be taken away: brackets, link, SVG, PNG, JSON; and the page as a file of its own."""
 
+import importlib.util
 import json
 import struct
 import time
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 
 from beamtree.cli import app
 from beamtree.trees.brackets import merges_from_brackets
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +142,23 @@ def test_the_file_gives_pictures_and_links_too(explorer: Explorer, page_file: Pa
     assert explorer.downloaded("beamtree-listops-ebt-grc-beam1.png").startswith(b"\x89PNG")
     loaded = explorer.run("return performance.getEntriesByType('resource').map(e => e.name)")
     assert [name for name in loaded if not name.startswith(("data:", "blob:"))] == []
+
+
+def test_the_page_of_the_documentation_tells_its_story_offline(explorer: Explorer, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("try_page", DOCS / "try_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = tmp_path / "try.html"
+    page.write_text(module.make_page(), encoding="utf-8")
+    explorer.driver.get(page.as_uri())
+    explorer.wait("return document.querySelector('#player.playing')")
+    assert "merges two neighbours" in explorer.text("#story")
+    assert len(explorer.all("#record-list button")) == 12
+    explorer.all("#record-list button")[-1].click()
+    assert explorer.all("#player.playing") == []
+    assert "implies" in explorer.text("#about")
+    explorer.shot("try-page")
+    loaded = explorer.run("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert loaded == [], "it needs no network"

@@ -1,0 +1,262 @@
+"""A search as an animated SVG for slides and pages: the best beam's tree grows merge by merge, with the pairs
+it chose from, and below it all beams as they split and are dropped.
+
+Animations are CSS, so that one who wants no motion, and a program that knows none, sees the whole tree.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator
+from html import escape
+from typing import Any, NamedTuple
+
+from beamtree.errors import BeamtreeError
+from beamtree.trees.drawing import clip_label, place_nodes
+from beamtree.trees.svg import FONT, LONGEST_LABEL, MARGIN, Layout, draw_bracket, lay_out, write_labels
+from beamtree.trees.svg import STYLE as TREE_STYLE
+
+MOST_TOKENS = 100
+SECONDS = 1.4  # of a merge
+REST = 3  # merges long, the whole tree stands at the end
+RANK = 12  # pixels from beam to beam
+SHOWN_PAIRS = 3  # the likeliest of each step
+CAPTION = 34  # letters of a part in a caption
+
+STYLE = """
+.beamtree .value { fill: #4f46e5; font-size: 12px; font-weight: bold }
+.beamtree .value.guessed { fill: #64748b; font-weight: normal }
+.beamtree .pair path { stroke: #94a3b8; stroke-dasharray: 4 4 }
+.beamtree .pair.chosen path { stroke: #d97706; stroke-width: 2.4px }
+.beamtree .pair text { fill: #64748b; font-size: 11px }
+.beamtree .pair.chosen text { fill: #b45309; font-weight: bold }
+.beamtree .lost { stroke: #cbd5e1 }
+.beamtree .kept { stroke: #7f8ba3 }
+.beamtree .best { stroke: #4f46e5; stroke-width: 2.4px }
+.beamtree .now { stroke: #d97706 }
+.beamtree .passing { opacity: 0 }
+@media (prefers-color-scheme: dark) {
+.beamtree .value { fill: #a5b4fc }
+.beamtree .value.guessed, .beamtree .pair text { fill: #94a3b8 }
+.beamtree .pair.chosen text { fill: #fbbf24 }
+.beamtree .lost { stroke: #3b455a }
+.beamtree .best { stroke: #a5b4fc }
+}
+@media (prefers-reduced-motion: reduce) { .beamtree * { animation: none !important } }
+"""
+
+
+class Step(NamedTuple):
+    """What the best beam had before it a merge: its parts in a row, the share of every pair, its choice."""
+
+    row: list[int]  # ids: leaf i is i, the node of step t is n + t
+    shares: list[float]
+    position: int
+
+
+def animate_search(view: dict[str, Any], sentence: dict[str, Any]) -> str:
+    """The search of one sentence of a view."""
+    tokens, search = sentence["tokens"], sentence["search"]
+    if search is None:
+        raise BeamtreeError(f"nothing to animate: {view['note']}")
+    if len(tokens) > MOST_TOKENS:
+        raise BeamtreeError(
+            f"an animation shows at most {MOST_TOKENS} tokens, not {len(tokens)}: see --format html"
+        )
+    nodes = sentence["beams"][0]["nodes"]
+    labels = [clip_label(token, LONGEST_LABEL) for token in tokens]
+    steps = list(_follow_best(sentence))
+    captions = [*_captions(tokens, nodes, steps), _last_caption(view, sentence)]
+    # Room for a pair above the highest node, and for the beams below the words.
+    top = max(nodes["height"], default=0) + 1
+    layout = lay_out(labels, top, max(captions, key=len))
+    width, height = layout.size[0], layout.size[1] + RANK * (search["beam_size"] + 1)
+    clock = _Clock(f"a{zlib.crc32(sentence['text'].encode(errors='replace')):08x}", len(steps))
+    picture = _Picture(tokens, nodes, layout, top)
+    parts = [
+        *picture.draw_tree(clock, view["model"]["labels"], sentence["texts_in"] or []),
+        f"<g {FONT}>",
+        *write_labels(list(tokens), labels, layout),
+        *(clock.during(t, picture.draw_pairs(step)) for t, step in enumerate(steps)),
+        *(
+            clock.from_step(t, write_text(MARGIN, MARGIN, caption, "caption"))
+            if t == len(steps)
+            else clock.during(t, write_text(MARGIN, MARGIN, caption, "caption"))
+            for t, caption in enumerate(captions)
+        ),
+        "</g>",
+        *_draw_beams(search, clock, MARGIN, layout.size[1], width - 2 * MARGIN),
+    ]
+    title = f"The search for a tree, merge by merge: {clip_label(sentence['text'], 200)}"
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="beamtree" role="img" {size}>',
+            f"<title>{escape(title)}</title>",
+            f"<style>{TREE_STYLE}{STYLE}{clock.rules()}</style>",
+            f'<rect class="paper" width="{width}" height="{height}" rx="12"/>',
+            *parts,
+            "</svg>",
+        ]
+    )
+
+
+class _Clock:
+    """When parts are seen: each step has a time, the end a longer one, and then it begins again."""
+
+    def __init__(self, key: str, steps: int) -> None:
+        self.key, self.steps = key, steps
+        self.duration = SECONDS * (steps + REST)
+
+    def from_step(self, step: int, part: str) -> str:
+        return f'<g class="{self.key}" style="animation-name: {self.key}-from{step}">{part}</g>'
+
+    def during(self, step: int, part: str) -> str:
+        return f'<g class="{self.key} passing" style="animation-name: {self.key}-in{step}">{part}</g>'
+
+    def rules(self) -> str:
+        key, whole = self.key, self.steps + REST
+
+        def at(step: float) -> str:
+            return f"{round(100 * step / whole, 1):g}%"
+
+        end = f"{at(self.steps)}, to {{ transform: translateX(var(--way)) }}"
+        frames = [
+            f".{key} {{ animation: {self.duration:g}s step-end infinite }}",
+            f"@keyframes {key}-along {{ from {{ transform: none }} {end} }}",
+        ]
+        for step in range(self.steps + 1):
+            frames.append(
+                f"@keyframes {key}-from{step} {{ from {{ opacity: {int(step == 0)} }} "
+                f"{at(step)}, to {{ opacity: 1 }} }}"
+            )
+            frames.append(
+                f"@keyframes {key}-in{step} {{ from {{ opacity: {int(step == 0)} }} "
+                f"{at(step)} {{ opacity: 1 }} {at(step + 1)}, to {{ opacity: 0 }} }}"
+            )
+        return "\n".join(frames) + "\n"
+
+
+class _Picture:
+    """Places of leaves and nodes of the best tree, and what is drawn at them."""
+
+    def __init__(self, tokens: list[str], nodes: dict[str, Any], layout: Layout, top: int) -> None:
+        self.tokens, self.nodes, self.layout = tokens, nodes, layout
+        self.places = place_nodes(layout.leaf_places, list(zip(nodes["left"], nodes["right"], strict=True)))
+        self.unit = layout.depth / top
+        self.heights = [0] * len(tokens) + nodes["height"]
+
+    def level(self, height: int) -> float:
+        return self.layout.depth - self.unit * height
+
+    def point(self, place: float, height: int) -> tuple[float, float]:
+        x, y = self.layout.point(place, self.level(height)).split()
+        return float(x), float(y)
+
+    def bracket(self, left: int, right: int, height: int) -> str:
+        ends = [(float(self.places[child]), self.level(self.heights[child])) for child in (left, right)]
+        return f'<path d="{draw_bracket(self.layout, ends[0], ends[1], self.level(height))}"/>'
+
+    def draw_tree(self, clock: _Clock, labels: list[str], texts: list[tuple[int, int]]) -> Iterator[str]:
+        n, nodes, known = len(self.tokens), self.nodes, set(texts)
+        for step in reversed(range(n - 1)):
+            height = nodes["height"][step]
+            x, y = self.point(self.places[n + step], height)
+            drawn = self.bracket(nodes["left"][step], nodes["right"][step], height)
+            drawn += f'<circle cx="{x:g}" cy="{y:g}" r="4"/>'
+            if nodes["label"] is not None:
+                value = clip_label(labels[nodes["label"][step]], 12)
+                kind = "value" if _span(nodes, step) in known else "value guessed"
+                drawn += f"<g {FONT}>{write_text(x + 7, y - 4, value, kind)}</g>"
+            yield clock.from_step(step + 1, drawn)
+
+    def draw_pairs(self, step: Step) -> str:
+        ranked = sorted(range(len(step.shares)), key=lambda i: -step.shares[i])[:SHOWN_PAIRS]
+        drawn = []
+        for i in [*(one for one in ranked if one != step.position), step.position]:
+            left, right = step.row[i], step.row[i + 1]
+            height = 1 + max(self.heights[left], self.heights[right])
+            middle = (self.places[left] + self.places[right]) // 2
+            x, y = self.point(middle, height)
+            kind = "pair chosen" if i == step.position else "pair"
+            share = write_text(x, y - 6, f"{step.shares[i]:.2f}", anchor="middle")
+            drawn.append(f'<g class="{kind}">{self.bracket(left, right, height)}{share}</g>')
+        return "".join(drawn)
+
+
+def _follow_best(sentence: dict[str, Any]) -> Iterator[Step]:
+    """The steps of the best beam, from the slots it passed through (docs/explorer.md says how)."""
+    n, search = len(sentence["tokens"]), sentence["search"]
+    row, pairs = list(range(n)), list(search["leaf_scores"])
+    for t, slot in enumerate(_slots(search, search["final"][0])):
+        at, log_z = search["position"][t][slot], search["log_z"][t][slot]
+        yield Step(list(row), [math.exp(score - log_z) for score in pairs], at)
+        row[at : at + 2] = [n + t]
+        del pairs[at]
+        if at > 0:
+            pairs[at - 1] = search["left_score"][t][slot]
+        if at < len(pairs):
+            pairs[at] = search["right_score"][t][slot]
+
+
+def _slots(search: dict[str, Any], slot: int) -> list[int]:
+    """Those that a beam passed through, from the one it ends in."""
+    slots = []
+    for t in reversed(range(search["steps"])):
+        slots.append(slot)
+        slot = search["parent"][t][slot]
+    return slots[::-1]
+
+
+def _captions(tokens: list[str], nodes: dict[str, Any], steps: list[Step]) -> Iterator[str]:
+    def words(node: int) -> str:
+        start, end = (node, node + 1) if node < len(tokens) else _span(nodes, node - len(tokens))
+        return clip_label(" ".join(tokens[start:end]), CAPTION)
+
+    for t, step in enumerate(steps):
+        left, right = step.row[step.position], step.row[step.position + 1]
+        yield f"merge {t + 1} of {len(steps)}: {words(left)} + {words(right)}"
+
+
+def _span(nodes: dict[str, Any], step: int) -> tuple[int, int]:
+    return nodes["start"][step], nodes["end"][step]
+
+
+def _last_caption(view: dict[str, Any], sentence: dict[str, Any]) -> str:
+    trees = sum(beam["same_tree_as"] is None for beam in sentence["beams"])
+    beams = len(sentence["beams"])
+    found = f"{beams} beam{'s' if beams > 1 else ''}, {trees} tree{'s' if trees > 1 else ''}"
+    return f"{found}; the answer is {clip_label(view['prediction']['label'], CAPTION)}"
+
+
+def _draw_beams(
+    search: dict[str, Any], clock: _Clock, left: float, top: float, width: float
+) -> Iterator[str]:
+    """Steps from left to right, beams in their ranks, lines that fork and stop."""
+    steps, unit = search["steps"], width / max(1, search["steps"])
+    ways = [set(enumerate(_slots(search, final))) for final in search["final"]]  # of each beam: (step, slot)
+    kept = set().union(*ways)
+    paths: dict[str, list[str]] = {"lost": [], "kept": [], "best": []}
+    for t in range(steps):
+        for slot, parent in enumerate(search["parent"][t]):
+            if parent < 0:
+                continue
+            x, end = left + t * unit, left + (t + 1) * unit
+            y, below = top + RANK * (parent if t else 0), top + RANK * slot
+            kind = "best" if (t, slot) in ways[0] else "kept" if (t, slot) in kept else "lost"
+            turn = f"{(x + end) / 2:.1f}"
+            paths[kind].append(f"M{x:.1f} {y:g}C{turn} {y:g} {turn} {below:g} {end:.1f} {below:g}")
+    for kind, drawn in paths.items():
+        if drawn:
+            yield f'<path class="{kind}" d="{"".join(drawn)}"/>'
+    if steps:
+        bottom = top + RANK * (search["beam_size"] - 1) + 5
+        yield (
+            f'<path class="now" d="M{left} {top - 5:g}V{bottom:g}" style="--way: {width:g}px; '
+            f"animation: {clock.duration:g}s linear infinite {clock.key}-along; "
+            f'transform: translateX({width:g}px)"/>'
+        )
+
+
+def write_text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+    css = f' class="{kind}"' if kind else ""
+    return f'<text{css} x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
