@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.classifier.classifier import Classifier, Item
+from beamtree.classifier.readout import TokenPooling, WordScores
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, Task
 from beamtree.data.vocabulary import Vocabulary
@@ -41,8 +42,9 @@ class ModelSettings:
     classifier_hidden: int = setting(128, "hidden features of the classifier", least=1, most=65536)
     readout: str = setting(
         "root",
-        "what the classifier reads: root of the trees; pooled: mean and maximum of all token vectors beside "
-        "it; tokens: these alone, without an encoder and its trees",
+        "what the classifier reads: root of the trees; pooled: beside it a weighted mean and the maximum of "
+        "all token vectors, and a score that every word has for every label; tokens: these alone, without an "
+        "encoder and its trees",
         choices=("root", "pooled", "tokens"),
     )
     tree_tokens: int = setting(
@@ -115,6 +117,9 @@ class TreeClassifier(Classifier):
         self.head = ClassifierHead(
             features, settings.classifier_hidden, len(task.labels), dropout=settings.output_dropout
         )
+        if settings.readout != "root":
+            self.pooling = TokenPooling(embedding.output_size)
+            self.word_scores = WordScores(words, task.sentences, self.head.out.out_features)
 
     @property
     def members(self) -> "tuple[TreeClassifier, ...]":
@@ -149,7 +154,7 @@ class TreeClassifier(Classifier):
             vectors = self.embedding.look_up(ids)
             x = self.embedding.dropout(vectors)
         if self.settings.readout == "tokens":
-            logits = self.classify(None, vectors, key_padding_mask)
+            logits = self.classify(None, ids, vectors, key_padding_mask)
             return (logits, None) if need_trees else logits
         if self.meets:
             found = self.encoder(*x.chunk(2), *key_padding_mask.chunk(2), **trees_too)
@@ -158,7 +163,7 @@ class TreeClassifier(Classifier):
             seen, seen_padding = self.part_for_trees(x, key_padding_mask)
             found = self.encoder(seen, key_padding_mask=seen_padding, **trees_too, **merges)
         root, trees = found if need_trees else (found, None)  # (S·B, d), of pairs that meet (B, d)
-        logits = self.classify(root, vectors, key_padding_mask)
+        logits = self.classify(root, ids, vectors, key_padding_mask)
         return (logits, trees) if need_trees else logits
 
     def part_for_trees(self, x: Tensor, key_padding_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,22 +187,20 @@ class TreeClassifier(Classifier):
         front = _in_front(most)
         return (*tokens[:front], *tokens[len(tokens) - most + front :])
 
-    def classify(self, root: Tensor | None, x: Tensor, key_padding_mask: Tensor) -> Tensor:
-        """Logits from roots (S·B, d), or (B, d) of pairs that meet, and from token vectors (S·B, n, e)."""
+    def classify(self, root: Tensor | None, ids: Tensor, x: Tensor, key_padding_mask: Tensor) -> Tensor:
+        """Logits from roots (S·B, d), or (B, d) of pairs that meet, and from tokens (S·B, n), (S·B, n, e)."""
         read = self.read_out(root, x, key_padding_mask)
         apart = self.task.sentences == 2 and not self.meets
         logits: Tensor = self.head(pair_features(*read.unflatten(0, (2, -1))) if apart else read)
-        return logits
+        return logits if self.settings.readout == "root" else logits + self.word_scores(ids)
 
     def read_out(self, root: Tensor | None, x: Tensor, key_padding_mask: Tensor) -> Tensor:
         """What the head reads of each sentence: its root if there is one, and of all its tokens what the
         settings say."""
         if root is not None and self.settings.readout == "root":
             return root
-        padding = key_padding_mask.unsqueeze(-1)
-        mean = x.masked_fill(padding, 0.0).sum(1) / (~padding).sum(1)
-        pooled = (mean, x.masked_fill(padding, -torch.inf).amax(1))
-        return torch.cat(pooled if root is None else (root, *pooled), -1)
+        pooled: Tensor = self.pooling(x, key_padding_mask)
+        return pooled if root is None else torch.cat((root, pooled), -1)
 
     def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
         """Examples as this model reads them, gold trees included if it needs them."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.model import NodeReading, TreeClassifier
 from beamtree.data.task import Example, Tokens
+from beamtree.data.vocabulary import PAD
 from beamtree.errors import BeamtreeError
 from beamtree.nn.heads import class_probabilities, pair_features
 from beamtree.trees.forest import Forest
@@ -21,6 +22,7 @@ from beamtree.trees.forest import Forest
 class Input(NamedTuple):
     """One text, or a pair, as a model reads it."""
 
+    ids: Tensor  # (S, n)
     x: Tensor  # (S, n, e) token vectors
     key_padding_mask: Tensor  # (S, n)
     parts: list[Tensor]  # of each sentence (1, m, e): what its trees are over, unpadded
@@ -43,7 +45,7 @@ def read_input(model: TreeClassifier, sentences: tuple[Tokens, ...]) -> Input:
         parts.append(model.part_for_trees(x[s : s + 1, own], padding[s : s + 1, own])[0])
         gold = batch.gold_merges
         merges.append(None if gold is None else gold[s : s + 1, : parts[-1].shape[1] - 1])
-    return Input(x, padding, parts, merges)
+    return Input(batch.ids, x, padding, parts, merges)
 
 
 def grow_forests(model: TreeClassifier, given: Input) -> list[Forest]:
@@ -62,26 +64,35 @@ def read_vectors(
 
     `roots` (S, d) stand for the other sentence of a pair.
     """
-    read = vectors.flatten(0, -2)
+    read, said = vectors.flatten(0, -2), None
     if model.settings.readout == "pooled":
-        read = torch.cat((read, _pool(model, given, sentence, spans.flatten(0, -2))), -1)
+        pooled, said = _read_spans(model, given, sentence, spans.flatten(0, -2))
+        read = torch.cat((read, pooled), -1)
     if model.task.sentences == 2:
         other = model.read_out(roots, given.x, given.key_padding_mask)[1 - sentence].expand_as(read)
         read = pair_features(read, other) if sentence == 0 else pair_features(other, read)
-    return class_probabilities(model.head(read)).unflatten(0, vectors.shape[:-1])
+    logits = model.head(read) if said is None else model.head(read) + said
+    return class_probabilities(logits).unflatten(0, vectors.shape[:-1])
 
 
-def _pool(model: TreeClassifier, given: Input, sentence: int, spans: Tensor) -> Tensor:
-    """Mean and maximum of the tokens of each span, with those that a bounded tree leaves out in its midst."""
-    tokens = given.x[sentence, ~given.key_padding_mask[sentence]]
-    places = model.in_trees(range(len(tokens)))
-    pooled: dict[tuple[int, int], Tensor] = {}
+def _read_spans(model: TreeClassifier, given: Input, sentence: int, spans: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens of each span pooled, and what its words say beside the whole other sentence of a pair.
+
+    A span has also those tokens that a bounded tree leaves out in its midst.
+    """
+    places = model.in_trees(range(int((~given.key_padding_mask[sentence]).sum())))
     rows = [(start, end) for start, end in spans.tolist()]
+    read: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     for start, end in rows:
-        if (start, end) not in pooled:
-            covered = tokens[places[start] : places[end - 1] + 1]
-            pooled[start, end] = torch.cat((covered.mean(0), covered.amax(0)))
-    return torch.stack([pooled[row] for row in rows]) if rows else tokens.new_empty(0, 2 * tokens.shape[1])
+        if (start, end) not in read:
+            padding = given.key_padding_mask.clone()
+            padding[sentence, : places[start]] = padding[sentence, places[end - 1] + 1 :] = True
+            pooled = model.pooling(given.x[sentence][None], padding[sentence][None])[0]
+            read[start, end] = pooled, model.word_scores(given.ids.masked_fill(padding, PAD))[0]
+    if not rows:
+        return given.x.new_empty(0, 2 * given.x.shape[-1]), given.x.new_zeros(0, 1)
+    pooled_rows, said = zip(*(read[row] for row in rows), strict=True)
+    return torch.stack(pooled_rows), torch.stack(said)
 
 
 @torch.no_grad()

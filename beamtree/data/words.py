@@ -64,6 +64,7 @@ class Words:
     unknown: dict[str, float] = field(default_factory=dict)  # split -> share of running words
     starts: Tensor | None = None  # (tuned words, width) float32: where the first rows to learn begin
     shipped: ShippedRows | None = None
+    rarity: Tensor | None = None  # (own words,) float32: 1 of a word in every training sentence, else more
 
     @property
     def learnt(self) -> int:
@@ -271,11 +272,20 @@ def find_words(
         seen = count_words(_if_there(task, folder, task.words.seen_in, bad_rows)) or seen
     counted = sum((counts[split] for split in counts if split in task.words.counted), Counter[str]())
     words = choose_words(task.words, seen, counted, vectors, use)
+    words = replace(words, rarity=_rarity(words.own, train))
     for split, found in counts.items():
         if total := found.total():
             known = sum(count for word, count in found.items() if word in words.vocabulary)
             words.unknown[split] = 1 - known / total
     return words
+
+
+def _rarity(words: Vocabulary, train: Sequence[Example]) -> Tensor:
+    """1 + log((1 + sentences) / (1 + sentences with the word))."""
+    sentences = [sentence for example in train for sentence in example.sentences]
+    found = Counter(word for sentence in sentences for word in set(sentence))
+    counts = torch.tensor([float(found[word]) for word in words.tokens])
+    return 1 + ((1 + len(sentences)) / (1 + counts)).log()
 
 
 def _if_there(task: Task, folder: Path, split: str, bad_rows: BadRows) -> Iterator[Example]:

@@ -140,7 +140,7 @@ def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: in
 
 
 def _judge(model: TreeClassifier, given: Input, roots: Tensor) -> list[float]:
-    logits = refuse_unless_finite(model.classify(roots, given.x, given.key_padding_mask))
+    logits = refuse_unless_finite(model.classify(roots, given.ids, given.x, given.key_padding_mask))
     probabilities: list[float] = class_probabilities(logits)[0].tolist()
     return probabilities
 

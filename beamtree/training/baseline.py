@@ -2,7 +2,7 @@
 the same model without its tree.
 
 The regression is scikit-learn's, over words and pairs of neighbouring words; cross-validation on the training
-rows chooses how it is regularised. The model without its tree reads mean and maximum of its tokens alone, and
+rows chooses how it is regularised. The model without its tree reads its tokens and words alone, and
 is trained as the model itself is, in its run folder.
 """
 

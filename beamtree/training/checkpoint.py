@@ -140,7 +140,9 @@ def _check_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, entries in state["state"].items():
         for name, value in entries.items():
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and value.ndim == 0:  # AdamW counts its steps in a tensor
+                fits = name == "step" and value.item() > 0
+            elif isinstance(value, Tensor):
                 fits = value.shape == parameters[index].shape and value.dtype == parameters[index].dtype
             else:
                 fits = type(value) is int and value > 0

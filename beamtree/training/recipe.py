@@ -105,6 +105,9 @@ class TrainingSettings:
     batch_size: int = setting(128, "examples in a step, over all processes", least=1)
     micro_batch_size: int = setting(0, "examples in one forward pass; 0 takes the whole batch", least=0)
     bucket: int = setting(5, "batches that are sorted by length together", least=1)
+    optimizer: str = setting(
+        "ranger", "ranger, as in all the paper's tables, or adamw", choices=("ranger", "adamw")
+    )
     learning_rate: float = setting(1e-3, "halved when the dev score stops rising", least=0)
     weight_decay: float = setting(1e-2, "decoupled, on every parameter", least=0)
     clip: float = setting(1.0, "largest 2-norm of a step's gradient; 0 sets no limit", least=0)

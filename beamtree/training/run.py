@@ -61,7 +61,8 @@ class Run:
         self.averaged: AveragedModel | None = None
         if settings.averaging:
             self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(settings.averaging))
-        self.optimizer = Ranger(
+        optimizer = Ranger if settings.optimizer == "ranger" else torch.optim.AdamW
+        self.optimizer = optimizer(
             _groups(self.model, recipe.words.learning_rate),
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,

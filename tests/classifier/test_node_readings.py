@@ -24,7 +24,11 @@ def small(task: str, encoder: str = "ebt-grc", **settings: Any) -> TreeClassifie
     chosen = ModelSettings(encoder, d_model=8, embedding_size=6, classifier_hidden=8, **settings)
     found = find_task(task)
     words = None if found.tokens else Words(Vocabulary(tuple(WORDS.split())))
-    return create_model(chosen, found, words).double().eval()
+    model = create_model(chosen, found, words)
+    if model.settings.readout == "pooled":  # these begin at zero
+        torch.nn.init.normal_(model.pooling.query.weight)
+        torch.nn.init.normal_(model.word_scores.scores.weight, std=0.05)
+    return model.double().eval()
 
 
 def build(encoder: Any, leaves: Tensor, children: list[list[int]], node: int) -> Tensor:
@@ -37,13 +41,12 @@ def build(encoder: Any, leaves: Tensor, children: list[list[int]], node: int) ->
     return made
 
 
-def classify_alone(model: TreeClassifier, of_sentences: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Probabilities of a text, or a pair, given as the root (d,) and the token vectors (n, e) of each."""
-    longest = max(len(x) for _, x in of_sentences)
-    x = torch.stack([torch.cat((x, x.new_zeros(longest - len(x), x.shape[1]))) for _, x in of_sentences])
-    padding = torch.stack([torch.arange(longest) >= len(x) for _, x in of_sentences])
-    roots = torch.stack([root for root, _ in of_sentences])
-    return class_probabilities(model.classify(roots, x, padding))[0]
+def classify_alone(model: TreeClassifier, of_sentences: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Probabilities of a text, or a pair, from the root (d,), ids (n,) and token vectors (n, e) of each."""
+    roots, ids, x = zip(*of_sentences, strict=True)
+    padded = (torch.nn.utils.rnn.pad_sequence(each, batch_first=True) for each in (ids, x))
+    padding = torch.stack([torch.arange(max(map(len, ids))) >= len(each) for each in ids])
+    return class_probabilities(model.classify(torch.stack(roots), *padded, padding))[0]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,7 @@ def test_a_node_is_read_as_its_part_would_be_alone(
     (prediction,) = model.predict([text], need_trees=True)
     given = read_input(model, sentences)
     encoder = model.encoder
-    wholes = []  # the root of each sentence, averaged over the beams, and its tokens
+    wholes = []  # the root of each sentence, averaged over the beams, its ids and its tokens
     for s, trees in enumerate(prediction.trees):
         leaves = encoder.read(given.parts[s], None)[0][0]
         roots = [
@@ -78,19 +81,20 @@ def test_a_node_is_read_as_its_part_would_be_alone(
             for k in range(int(trees.alive.sum()))
         ]
         weights = trees.weights[0, : len(roots)].double()
-        wholes.append((weights @ torch.stack(roots), given.x[s, ~given.key_padding_mask[s]]))
+        own = ~given.key_padding_mask[s]
+        wholes.append((weights @ torch.stack(roots), given.ids[s, own], given.x[s, own]))
 
     beam = min(int(trees.alive.sum()) for trees in prediction.trees) - 1
     for s, readings in enumerate(model.read_nodes(text, beam)):
         children = prediction.trees[s].children[0, beam].tolist()
-        leaves, tokens = encoder.read(given.parts[s], None)[0][0], wholes[s][1]
+        leaves, (_, ids, tokens) = encoder.read(given.parts[s], None)[0][0], wholes[s]
         places = model.in_trees(range(len(tokens)))
         assert len(readings) == len(leaves) - 1
         for t, reading in enumerate(readings):
             assert (reading.start, reading.end) == tuple(prediction.trees[s].spans[0, beam, t].tolist())
-            covered = tokens[places[reading.start] : places[reading.end - 1] + 1]
+            covered = slice(places[reading.start], places[reading.end - 1] + 1)
             alone = list(wholes)
-            alone[s] = (build(encoder, leaves, children, len(leaves) + t), covered)
+            alone[s] = (build(encoder, leaves, children, len(leaves) + t), ids[covered], tokens[covered])
             probability, label = classify_alone(model, alone).max(-1)
             assert reading.label == model.task.labels[int(label)]
             assert reading.probability == pytest.approx(float(probability), abs=1e-9)

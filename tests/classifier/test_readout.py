@@ -5,14 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from beamtree.classifier.inference import set_beam_size
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import Parsed, parse_lines
+from beamtree.classifier.readout import LOUDNESS, WordScores
 from beamtree.data.task import Example, find_task
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.data.words import Words
+from beamtree.data.words import ShippedRows, Words
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.view import make_view
 
@@ -27,8 +29,10 @@ def small(task: str = "imdb", **settings: object) -> TreeClassifier:
 
 
 @pytest.mark.parametrize("task", ["imdb", "snli"])
-def test_pooled_reads_mean_and_maximum_of_all_tokens_beside_the_root(task: str, tmp_path: Path) -> None:
+def test_pooled_reads_all_tokens_beside_the_root_and_is_saved(task: str, tmp_path: Path) -> None:
     model = small(task, readout="pooled")
+    torch.nn.init.normal_(model.pooling.query.weight)
+    torch.nn.init.normal_(model.word_scores.scores.weight)
     seen: list[torch.Tensor] = []
     model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     texts = ["a b c", "d"] if task == "imdb" else [("a b c", "d"), ("d", "e f")]
@@ -36,8 +40,9 @@ def test_pooled_reads_mean_and_maximum_of_all_tokens_beside_the_root(task: str, 
     assert seen[0].shape[1] == (8 + 2 * 6) * (1 if task == "imdb" else 4)
     if task == "imdb":
         rows = model.embedding.table(torch.tensor(model.vocabulary.encode(["a", "b", "c"])))
-        read = next(row for row in seen[0] if torch.allclose(row[8:14], rows.mean(0)))
-        assert torch.equal(read[14:], rows.amax(0))
+        mean = (rows * model.pooling.query(rows).softmax(0)).sum(0)
+        wanted = torch.cat([F.layer_norm(half, (6,)) for half in (mean, rows.amax(0))])
+        assert any(torch.allclose(row[8:], wanted, atol=1e-6) for row in seen[0])
     save_model(model, tmp_path / "model")
     assert load_model(tmp_path / "model").predict(texts) == predictions
 
@@ -52,8 +57,8 @@ def test_tokens_read_mean_and_maximum_alone_and_no_encoder_is_made(task: str, tm
     assert seen[0].shape[1] == 2 * 6 * (1 if task == "imdb" else 4)
     if task == "imdb":
         rows = model.embedding.table(torch.tensor(model.vocabulary.encode(["a", "b", "c"])))
-        wanted = torch.cat((rows.mean(0), rows.amax(0)))
-        assert any(torch.allclose(row, wanted) for row in seen[0])
+        wanted = torch.cat([F.layer_norm(half, (6,)) for half in (rows.mean(0), rows.amax(0))])
+        assert any(torch.allclose(row, wanted, atol=1e-6) for row in seen[0])
         assert make_view(model, [LONG], name="x")["sentences"][0]["tokens"] == LONG.split()
     assert not list(model.encoder.parameters())
     assert not model.builds_trees
@@ -68,6 +73,50 @@ def test_what_needs_a_tree_is_refused_where_tokens_are_read() -> None:
         set_beam_size(model, 2)
     with pytest.raises(BeamtreeError, match="'tokens, no tree' hands out no node vectors"):
         model.read_nodes("a b c")
+
+
+def test_tokens_are_weighed_alike_at_first_and_words_say_nothing_yet() -> None:
+    model = small(readout="pooled")
+    x = torch.randn(1, 5, 6)
+    padding = torch.tensor([[False] * 3 + [True] * 2])
+    mean = F.layer_norm(x[:, :3].mean(1), (6,))
+    assert torch.allclose(model.pooling(x, padding)[:, :6], mean, atol=1e-6)
+    assert not model.word_scores(torch.tensor([[3, 4, 5]])).any()
+
+
+def scorer(sentences: int, *, logits: int = 2) -> WordScores:
+    """Of five words of its own and two more; the words' scores are 0, 1, 2, …"""
+    words = Words(
+        Vocabulary(tuple("abcdexy")),
+        torch.zeros(0, 4),
+        shipped=ShippedRows(torch.zeros(2, 4, dtype=torch.int8), torch.ones(2)),
+        rarity=torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]),
+    )
+    scores = WordScores(words, sentences, logits)
+    with torch.no_grad():
+        scores.scores.weight.copy_(torch.arange(scores.scores.weight.numel()).view_as(scores.scores.weight))
+    return scores
+
+
+def test_words_speak_by_their_rarity_whatever_the_length_and_strange_ones_are_silent() -> None:
+    scores = scorer(1)
+    a, b, x, unknown, padding = 3, 4, 8, 1, 0
+    said = scores(torch.tensor([[a, b, padding], [a, b, x], [unknown, a, b], [b, b, b]]))
+    of_a, of_b = scores.scores.weight[a], scores.scores.weight[b]
+    wanted = (1 * of_a + 2 * of_b) / 5**0.5
+    for row in said[:3]:
+        assert torch.allclose(row / LOUDNESS, wanted)
+    assert torch.allclose(said[3] / LOUDNESS, 3 * 2 * of_b / (3 * 4) ** 0.5)
+    assert not scores(torch.tensor([[x, padding]])).any()
+
+
+def test_a_word_of_the_second_sentence_has_scores_of_its_own() -> None:
+    scores = scorer(2, logits=3)
+    a, c = 3, 5
+    said = scores(torch.tensor([[a], [c], [c], [a]]))  # the pairs (a, c) and (c, a)
+    weight = scores.scores.weight.unflatten(1, (2, 3))
+    assert torch.allclose(said[0] / LOUDNESS, weight[a, 0] + weight[c, 1])
+    assert torch.allclose(said[1] / LOUDNESS, weight[c, 0] + weight[a, 1])
 
 
 def test_a_tree_over_a_bounded_part_is_over_the_first_and_the_last_tokens() -> None:

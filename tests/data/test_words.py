@@ -1,5 +1,6 @@
 """Which words a model knows, which have ready-made vectors, and how those reach the encoder."""
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -95,6 +96,14 @@ def test_a_share_of_unknown_words_is_that_of_running_words(tmp_path: Path) -> No
     assert words.unknown == {"train": pytest.approx(2 / 5), "dev": pytest.approx(1 / 3)}
     with pytest.raises(BeamtreeError, match="words of task 'listops' are given, not counted"):
         find_words(find_task("listops"), tmp_path, [], [], None)
+
+
+def test_a_rare_word_is_one_of_few_training_sentences(tmp_path: Path) -> None:
+    pair = (("film", "film", "good"), ("film", "a"))
+    words = find_words(find_task("snli"), tmp_path, [Example(pair, "neutral")] * 2, [], None)
+    assert words.rarity is not None
+    rarity = dict(zip(words.own.tokens, words.rarity.tolist(), strict=True))
+    assert rarity == pytest.approx({"film": 1.0, "good": 1 + math.log(5 / 3), "a": 1 + math.log(5 / 3)})
 
 
 def test_words_of_data_without_files_are_those_of_the_examples_and_learn_as_often_as_chosen(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,15 @@ def test_a_run_stopped_at_any_step_and_resumed_ends_bit_for_bit_as_one_never_sto
     assert len(outcome.history) == steps // 5
     assert run_in(tmp_path, NOISY).finished
     assert_same_ending(tmp_path, uninterrupted)
+
+
+def test_so_does_one_by_adamw(tmp_path: Path) -> None:
+    recipe = replace(NOISY, training=replace(NOISY.training, optimizer="adamw"))
+    run_in(tmp_path / "whole", recipe)
+    for steps in (3, 6, None):
+        run_in(tmp_path / "parts", recipe, steps=steps)
+    assert_same_ending(tmp_path / "parts", tmp_path / "whole")
+    assert run_in(tmp_path / "whole", recipe).history != run_in(tmp_path / "ranger", NOISY).history
 
 
 def test_stopping_again_and_again_changes_nothing(tmp_path: Path, uninterrupted: Path) -> None:
