@@ -15,8 +15,6 @@ from beamtree.cli.conventions import (
     Device,
     Model,
     count_up,
-    name,
-    new_table,
     say,
     say_torch_loads,
 )
@@ -26,11 +24,10 @@ from beamtree.printable import printable, write_json
 if TYPE_CHECKING:
     import torch
     from rich.progress import TaskID
-    from rich.table import Table
 
-    from beamtree.data.task import Example, Task
+    from beamtree.data.task import Example
     from beamtree.training.baseline import Company
-    from beamtree.training.evaluate import SplitResult, Tally
+    from beamtree.training.evaluate import SplitResult
     from beamtree.training.run_folder import RunFolder
 
 
@@ -104,6 +101,7 @@ def evaluate(
     from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
     from beamtree.classifier.model_folder import find_model, load_model, member_folders, weights_checksum
     from beamtree.cli.class_figures import class_tables, company_parts, members_table
+    from beamtree.cli.split_figures import draw_splits, split_tables
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows
     from beamtree.paper.plots import draw_confusion, require_matplotlib
@@ -211,11 +209,11 @@ def evaluate(
             if result.members:
                 console.print()
                 console.print(members_table(result))
-        for table in _tables(classifier.title, task, results):
+        for table in split_tables(classifier.title, task, results):
             console.print()
             console.print(table)
     if plot is not None:
-        for path in _draw(results, plot, f"{classifier.title} on {task.name}"):
+        for path in draw_splits(results, plot, f"{classifier.title} on {task.name}"):
             say(f"wrote {path}")
         for result in results:
             if result.confusion is not None:
@@ -292,77 +290,3 @@ def _command(
     words += ["--merge-equal-trees"] if merged else []
     words += [] if device == "auto" else ["--device", device]
     return shlex.join(words)
-
-
-def _tables(title: str, task: "Task", results: list["SplitResult"]) -> list["Table"]:
-    from beamtree.training.evaluate import pool
-
-    gold = task.gold_merges is not None
-    tables = [_table(f"{title} on {task.name}", "split", [(r.name, r.total) for r in results], gold)]
-    whole = pool(results)
-    together = ", all splits together" if len(results) > 1 else ""
-    longer = "longer sentence of a pair" if task.sentences > 1 else "tokens"
-    by_length = [(f"{low}–{high}", tally) for (low, high), tally in sorted(whole.by_length.items())]
-    by_depth = [(str(depth), tally) for depth, tally in sorted(whole.by_depth.items())]
-    if len(by_length) > 1:
-        tables.append(_table(f"by length ({longer}){together}", "tokens", by_length, gold, align="right"))
-    if len(by_depth) > 1:
-        tables.append(_table(f"by depth (open brackets){together}", "depth", by_depth, gold, align="right"))
-    return tables
-
-
-def _table(
-    title: str, first: str, rows: list[tuple[str, "Tally"]], gold: bool, align: Any = "left"
-) -> "Table":
-    table = new_table(title)
-    table.add_column(first, justify=align, no_wrap=True)
-    for head, style in (
-        ("examples", ""),
-        ("accuracy %", "bold green"),
-        ("95 %\ninterval", "bright_black"),
-        ("loss", ""),
-        *((("bracketing\nF1 %", "cyan"), ("exact\n%", "cyan")) if gold else ()),
-    ):
-        table.add_column(head, justify="right", style=style, no_wrap=True)
-    for row, tally in rows:
-        low, high = tally.interval
-        table.add_row(
-            name(row),
-            f"{tally.examples:,}",
-            _percent(tally.accuracy),
-            f"{_percent(low)}–{_percent(high)}",
-            f"{tally.loss:.4f}",
-            *((_percent(tally.trees.f1), _percent(tally.trees.exact_match)) if gold else ()),
-        )
-    return table
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"
-
-
-def _draw(results: list["SplitResult"], folder: Path, title: str) -> list[Path]:
-    from beamtree.paper.plots import Point, draw_accuracy
-
-    def point(x: float, tally: "Tally") -> Point:
-        return Point(x, tally.accuracy, *tally.interval)
-
-    lengths = {
-        result.name: [
-            point((low + high) / 2, tally) for (low, high), tally in sorted(result.by_length.items())
-        ]
-        for result in results
-    }
-    depths = {
-        result.name: [point(depth, tally) for depth, tally in sorted(result.by_depth.items())]
-        for result in results
-        if result.by_depth
-    }
-    written = draw_accuracy(
-        lengths, title=title, x_label="length (tokens)", stem=folder / "accuracy-by-length", log_x=True
-    )
-    if depths:
-        written += draw_accuracy(
-            depths, title=title, x_label="depth (open brackets)", stem=folder / "accuracy-by-depth"
-        )
-    return written
