@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from beamtree.nn.heads import TaggerHead
     from beamtree.nn.stacks import HybridStack, TreeTransformerLayer
     from beamtree.nn.state_space import StateSpaceLayer
+    from beamtree.nn.subwords import SubwordsToWords
     from beamtree.parts.cell import GatedRecursiveCell
     from beamtree.parts.contract import Cell, CellWithDropout, Scorer
     from beamtree.parts.scorer import EntangledScorer, SlicedScorer
@@ -59,6 +60,7 @@ __all__ = [
     "Scorer",
     "SlicedScorer",
     "StateSpaceLayer",
+    "SubwordsToWords",
     "TaggerHead",
     "TreeClassifier",
     "TreeTransformerLayer",
@@ -86,6 +88,7 @@ _PLACES = {  # where each public name is
     "beamtree.nn.heads": ("TaggerHead",),
     "beamtree.nn.stacks": ("HybridStack", "TreeTransformerLayer"),
     "beamtree.nn.state_space": ("StateSpaceLayer",),
+    "beamtree.nn.subwords": ("SubwordsToWords",),
     "beamtree.parts.cell": ("GatedRecursiveCell",),
     "beamtree.parts.contract": ("Cell", "CellWithDropout", "Scorer"),
     "beamtree.parts.scorer": ("EntangledScorer", "SlicedScorer"),

@@ -29,7 +29,7 @@ class Ensemble(Classifier):
         for name, member in members.items():
             if (member.task.name, member.task.labels) != (first.task.name, first.task.labels):
                 raise BeamtreeError(f"{name} has other labels than the first member of its ensemble")
-            if member.words.vocabulary.tokens != first.words.vocabulary.tokens:
+            if member.words.vocabulary != first.words.vocabulary:
                 raise BeamtreeError(f"{name} has other words than the first member of its ensemble")
         self.names = tuple(members)
         self.each = nn.ModuleList(members.values())

@@ -47,6 +47,11 @@ def export_program(model: Classifier) -> ExportedProgram:
             f"the encoder {model.settings.encoder!r} {reason}, which a file of token ids does not hold: "
             "export it alone, by torch.export.export(model.encoder, …)"
         )
+    if model.words.encoder is not None:
+        raise BeamtreeError(
+            "a model whose token vectors come from a Hugging Face encoder cannot be exported as a whole: "
+            "export its tree encoder alone, by torch.export.export(model.encoder, …)"
+        )
     sentences = model.task.sentences
     batch, length = Dim("batch", min=1), Dim("length", min=2)
     rows = sentences * batch if sentences > 1 else batch

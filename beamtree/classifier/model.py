@@ -148,6 +148,7 @@ class TreeClassifier(Classifier):
     ) -> Any:
         """The logits, and with `need_trees` the encoder's trees beside them."""
         trees_too = {"need_trees": True} if need_trees else {}
+        key_padding_mask = self.token_padding(ids, key_padding_mask)
         if self.settings.readout == "root":
             x = vectors = self.embedding(ids)
         else:  # a maximum over dropped and enlarged features would be another one than in evaluation
@@ -165,6 +166,10 @@ class TreeClassifier(Classifier):
         root, trees = found if need_trees else (found, None)  # (S·B, d), of pairs that meet (B, d)
         logits = self.classify(root, ids, vectors, key_padding_mask)
         return (logits, trees) if need_trees else logits
+
+    def token_padding(self, ids: Tensor, key_padding_mask: Tensor) -> Tensor:
+        """Where there is no token: as the mask of the ids says, unless a token has several of them."""
+        return key_padding_mask if self.words.encoder is None else self.embedding.padding(ids)
 
     def part_for_trees(self, x: Tensor, key_padding_mask: Tensor) -> tuple[Tensor, Tensor]:
         """The token vectors that trees are over, and their padding: all, or the first and the last ones."""
@@ -238,6 +243,7 @@ class TreeClassifier(Classifier):
             **settings.options,
             "parameters": sum(weight.numel() for weight in self.parameters()),
             "labels": task.labels,
+            **({} if self.words.encoder is None else {"token vectors": self.words.source}),
             **{name: self.notes[key] for key, name in training.items() if key in self.notes},
         }
         usage = (

@@ -68,8 +68,8 @@ def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None
     }
     if model.task.own is not None:
         content["own"] = dict(model.task.own)
-    if model.words.vectors is not None:
-        content["vectors"] = model.words.describe_vectors()
+    if (vectors := model.words.describe_vectors()) is not None:
+        content["vectors"] = vectors
     write_config(folder, content)
     model.words.own.save(folder / VOCABULARY)
     save_tensors(folder / WEIGHTS, model.state_dict(), notes or {})

@@ -22,7 +22,7 @@ from beamtree.trees.forest import Forest
 class Input(NamedTuple):
     """One text, or a pair, as a model reads it."""
 
-    ids: Tensor  # (S, n)
+    ids: Tensor  # (S, n) of words
     x: Tensor  # (S, n, e) token vectors
     key_padding_mask: Tensor  # (S, n)
     parts: list[Tensor]  # of each sentence (1, m, e): what its trees are over, unpadded
@@ -37,7 +37,7 @@ def has_node_vectors(model: TreeClassifier) -> bool:
 def read_input(model: TreeClassifier, sentences: tuple[Tokens, ...]) -> Input:
     device = next(model.parameters()).device
     batch = model.encode([Example(sentences, "")], labelled=False).collate(np.arange(1)).to(device)
-    x, padding = model.embedding(batch.ids), batch.key_padding_mask
+    x, padding = model.embedding(batch.ids), model.token_padding(batch.ids, batch.key_padding_mask)
     parts: list[Tensor] = []
     merges: list[Tensor | None] = []
     for s in range(len(sentences)):
@@ -45,7 +45,9 @@ def read_input(model: TreeClassifier, sentences: tuple[Tokens, ...]) -> Input:
         parts.append(model.part_for_trees(x[s : s + 1, own], padding[s : s + 1, own])[0])
         gold = batch.gold_merges
         merges.append(None if gold is None else gold[s : s + 1, : parts[-1].shape[1] - 1])
-    return Input(batch.ids, x, padding, parts, merges)
+    # Numbers of subwords are not of words, which have no scores then.
+    ids = batch.ids if model.words.encoder is None else torch.full_like(padding, PAD, dtype=torch.long)
+    return Input(ids, x, padding, parts, merges)
 
 
 def grow_forests(model: TreeClassifier, given: Input) -> list[Forest]:

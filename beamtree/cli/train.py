@@ -1,5 +1,6 @@
 """`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
 
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -56,6 +57,14 @@ def train(
             show_default="$BEAMTREE_DATA/TASK or data/TASK; with --resume, as before",
         ),
     ] = None,
+    tokens_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A Hugging Face encoder that gives tokens their vectors, or its name on the hub; it is not "
+            "trained.",
+        ),
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -94,7 +103,7 @@ def train(
     and last/, and checkpoint/. Ctrl-C stops after the current step and leaves a checkpoint. The same command
     runs on several GPUs: accelerate launch -m beamtree train RECIPE.
     """
-    changes = list(changes or ())
+    changes = [*(() if tokens_from is None else _reading_with(tokens_from)), *(changes or ())]
     changes += [f"training.seed={seed}"] if seed is not None else []
     changes += [f"training.seeds={seeds}"] if seeds is not None else []
     if show:
@@ -176,6 +185,13 @@ def train(
     accelerator.end_training()
     if stopping.signal_number is not None:
         raise typer.Exit(128 + signal.Signals(stopping.signal_number))
+
+
+def _reading_with(place: str) -> list[str]:
+    """The settings that --tokens-from stands for; the encoder may tell capitals, so words keep them."""
+    folder = Path(place).expanduser()
+    named = str(folder.absolute()) if is_folder(folder) else place
+    return [f"words.tokens_from={json.dumps(named)}", "task.own.tokenizer=cased"]
 
 
 def _say_if_imbalanced(

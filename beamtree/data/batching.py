@@ -97,9 +97,10 @@ class EncodedExamples:
                     f"example {row} has label {example.label!r}, not one of {', '.join(numbers)}"
                 )
             classes.append(-1 if numbers is None else numbers[example.label])
-            lengths.append([len(sentence) for sentence in example.sentences])
-            for sentence in example.sentences:
-                tokens.extend(vocabulary.encode(sentence))
+            numbered = [vocabulary.encode(sentence) for sentence in example.sentences]
+            lengths.append([len(ids) for ids in numbered])
+            for sentence, ids in zip(example.sentences, numbered, strict=True):
+                tokens.extend(ids)
                 if gold_merges is not None:
                     merges.extend(gold_merges(sentence))
                     merges.append(-1)

@@ -1,4 +1,4 @@
-"""Text → tokens: English words, what stands between blanks, or characters.
+"""Text → tokens: English words, in lower case or not, what stands between blanks, or characters.
 
 English is split in the Penn treebank's manner, in lower case: punctuation apart, `do n't`, `film 's`. One
 regular expression, no model and no download. Words of tokenised text stay as they are, so corpora that come
@@ -8,6 +8,7 @@ tokenised and corpora that do not can be read alike. `docs/tasks.md` says where 
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import partial
 from sys import intern
 
 from beamtree.data.task import Tokens
@@ -33,25 +34,35 @@ _WORD = re.compile(
     """,
     re.VERBOSE,
 )
+_CASED_WORD = re.compile(_WORD.pattern, re.VERBOSE | re.IGNORECASE)
+_CASED_NOT = re.compile(_NOT.pattern, re.IGNORECASE)
 
 
-def tokenize(text: str) -> Tokens:
+def tokenize(text: str, *, cased: bool = False) -> Tokens:
     """The words of a text; none if it is blank."""
-    text = text.lower()
+    if not cased:
+        text = text.lower()
     if not text.isascii():
         text = _LATIN_CONTROLS.sub(" ", unicodedata.normalize("NFC", text).translate(_SAME))
     if "`" in text or "''" in text:
         text = text.replace("``", '"').replace("''", '"').replace("`", "'")
-    if "n't" in text:
+    if cased:
+        text = _CASED_NOT.sub(lambda found: f" {found[0]}", text)
+    elif "n't" in text:
         text = _NOT.sub(" n't", text)
     if ".." in text:
         text = _DOTS.sub(" ... ", text)
-    return tuple(map(intern, _WORD.findall(text)))
+    return tuple(map(intern, (_CASED_WORD if cased else _WORD).findall(text)))
 
 
 def words_of(text: str) -> Tokens:
     """The words of a text that a model may be given: one at least, and not too many."""
     return _some(tokenize, text)
+
+
+def cased_words_of(text: str) -> Tokens:
+    """The same words in the letters of the text."""
+    return _some(partial(tokenize, cased=True), text)
 
 
 def blanks_apart(text: str) -> Tokens:
@@ -75,4 +86,4 @@ def _some(split: Callable[[str], Tokens], text: str) -> Tokens:
     return words
 
 
-TOKENIZERS = {"words": words_of, "blanks": blanks_apart, "characters": characters_of}
+TOKENIZERS = {"words": words_of, "cased": cased_words_of, "blanks": blanks_apart, "characters": characters_of}

@@ -6,6 +6,8 @@
    package and not among the weights, so that a small model stays small.
 
 A word of none of these shares the vector of the unknown word.
+
+Or a Hugging Face encoder reads all words, and there is no list of them.
 """
 
 from collections import Counter
@@ -18,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beamtree.data.hugging_face import HuggingFaceEncoder, SubwordVocabulary, find_encoder
 from beamtree.data.task import REFUSE, BadRows, CountRule, Example, Task
 from beamtree.data.vectors import (
     SHIPPED,
@@ -28,7 +31,7 @@ from beamtree.data.vectors import (
     read_vectors,
 )
 from beamtree.data.vocabulary import Vocabulary
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.files.bounded import shown
 from beamtree.files.lines import MissingFileError
 
@@ -65,6 +68,12 @@ class Words:
     starts: Tensor | None = None  # (tuned words, width) float32: where the first rows to learn begin
     shipped: ShippedRows | None = None
     rarity: Tensor | None = None  # (own words,) float32: 1 of a word in every training sentence, else more
+    encoder: HuggingFaceEncoder | None = None  # that gives all words their vectors
+
+    @classmethod
+    def read_by(cls, encoder: HuggingFaceEncoder) -> "Words":
+        """The words that an encoder reads, which are all."""
+        return cls(SubwordVocabulary(encoder), source=encoder.place, encoder=encoder)
 
     @property
     def learnt(self) -> int:
@@ -85,6 +94,8 @@ class Words:
 
     def describe_vectors(self) -> dict[str, Any] | None:
         """What a model's config says of its ready-made vectors."""
+        if self.encoder is not None:
+            return {"tokens_from": self.source, "sha256": self.encoder.sha256}
         if self.vectors is None:
             return None
         count, width = self.vectors.shape
@@ -94,6 +105,13 @@ class Words:
             told["shipped"] = {"name": SHIPPED, "sha256": SHIPPED_SHA256, "factor": self.shipped.factor}
         return told
 
+    @property
+    def width(self) -> int | None:
+        """Of ready-made vectors."""
+        if self.encoder is not None:
+            return self.encoder.width
+        return None if self.vectors is None else self.vectors.shape[1]
+
     def facts(self) -> dict[str, Any]:
         """What a report should say about them, as JSON."""
         return {
@@ -101,12 +119,14 @@ class Words:
             "learnt": self.learnt,
             **({} if self.starts is None else {"tuned": len(self.starts)}),
             "vectors": self.source,
-            "width": None if self.vectors is None else self.vectors.shape[1],
+            "width": self.width,
             "unknown": self.unknown,
         }
 
     def describe(self) -> str:
         """One sentence for the user."""
+        if self.encoder is not None:
+            return f"token vectors by the encoder in {self.source} ({self.width} wide), which stays as it is"
         shares = ", ".join(f"{share:.1%} of {split}" for split, share in self.unknown.items())
         known = f"{len(self.vocabulary.tokens):,} words"
         if self.vectors is None:
@@ -120,10 +140,23 @@ class Words:
 
 
 def saved_words(vocabulary: Vocabulary, vectors: Any) -> Words:
-    """The words of a model folder; vectors among its weights are zeros of the shape that the config says."""
+    """The words of a model folder; vectors among its weights are zeros of the shape that the config says.
+
+    An encoder that the config names must be where it says, and the same.
+    """
     match vectors:
         case None:
             return Words(vocabulary)
+        case {"tokens_from": str(place), "sha256": str(checksum)}:
+            try:
+                return Words.read_by(find_encoder(place, checksum))
+            except MissingExtraError:
+                raise
+            except BeamtreeError as error:
+                raise BeamtreeError(
+                    f"{error}; a model is saved without the encoder of its tokens, which must stay in place: "
+                    "put it back, or say in vectors.tokens_from of this file where it is now"
+                ) from error
         case {"words": count, "width": width, "dtype": "float16" | "float32" as dtype} if (
             type(count) is type(width) is int and 0 <= count <= len(vocabulary.tokens) and 0 < width <= 65536
         ):

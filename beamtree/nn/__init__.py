@@ -6,6 +6,7 @@ from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.heads import TaggerHead
 from beamtree.nn.stacks import HybridStack, TreeTransformerLayer
 from beamtree.nn.state_space import StateSpaceLayer
+from beamtree.nn.subwords import SubwordsToWords
 
 __all__ = [
     "BeamTreeContextualizer",
@@ -15,6 +16,7 @@ __all__ = [
     "HybridStack",
     "ParentAttention",
     "StateSpaceLayer",
+    "SubwordsToWords",
     "TaggerHead",
     "TreeTransformerLayer",
 ]

@@ -3,7 +3,8 @@
 In training whole words may be dropped too: they are read as the unknown word, which so learns its vector.
 
 An embedding is a module from ids (B, n) to vectors (B, n, output_size), zero where the id is `padding_id`:
-`dropout(look_up(ids))`, so that the classifier can pool vectors before features are dropped.
+`dropout(look_up(ids))`, so that the classifier can pool vectors before features are dropped. `padding(ids)`
+tells where there is no token; `ContextualEmbedding` (`contextual_embedding.py`) reads several ids a token.
 """
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from beamtree.data.vocabulary import FIRST_WORD, PAD, UNK
 from beamtree.data.words import ShippedRows, Words
+from beamtree.nn.contextual_embedding import ContextualEmbedding
 
 
 def create_embedding(
@@ -21,11 +23,14 @@ def create_embedding(
     projected_to: int | None = None,
     dropout: float = 0.0,
     word_dropout: float = 0.0,
-) -> "TrainableEmbedding | WordEmbedding | ProjectedEmbedding":
+) -> "Unprojected | ProjectedEmbedding":
     """Of ready-made vectors where the words have them, else `size` learnt features; projected if wished."""
     inner_dropout = dropout if projected_to is None else 0.0
-    if words.vectors is None:
-        embedding: TrainableEmbedding | WordEmbedding = TrainableEmbedding(
+    embedding: Unprojected
+    if words.encoder is not None:
+        embedding = ContextualEmbedding(words.encoder, dropout=inner_dropout, word_dropout=word_dropout)
+    elif words.vectors is None:
+        embedding = TrainableEmbedding(
             len(words.vocabulary), size, padding_id=PAD, dropout=inner_dropout, word_dropout=word_dropout
         )
     else:
@@ -67,7 +72,11 @@ class TrainableEmbedding(nn.Module):
         self.table = nn.Embedding(
             vocabulary_size, output_size, padding_idx=padding_id, device=device, dtype=dtype
         )
+        self.padding_id = padding_id
         self.dropout = nn.Dropout(dropout)
+
+    def padding(self, ids: Tensor) -> Tensor:
+        return ids == self.padding_id
 
     def look_up(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
         vectors: Tensor = self.table(drop_words(ids, self.word_dropout, self.training))
@@ -129,6 +138,9 @@ class WordEmbedding(nn.Module):
         if starts is not None:
             self.learnt.weight[1 : 1 + len(starts)] = starts
 
+    def padding(self, ids: Tensor) -> Tensor:
+        return ids == PAD
+
     def look_up(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
         ids = drop_words(ids, self.word_dropout, self.training)
         row = torch.where(ids == UNK, 0, ids - self.first_learnt + 1)
@@ -153,7 +165,7 @@ class ProjectedEmbedding(nn.Module):
 
     def __init__(
         self,
-        embedding: TrainableEmbedding | WordEmbedding,
+        embedding: "Unprojected",
         output_size: int,
         *,
         dropout: float = 0.0,
@@ -166,9 +178,15 @@ class ProjectedEmbedding(nn.Module):
         self.projection = nn.Linear(embedding.output_size, output_size, device=device, dtype=dtype)
         self.dropout = nn.Dropout(dropout)
 
+    def padding(self, ids: Tensor) -> Tensor:
+        return self.inner.padding(ids)
+
     def look_up(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
-        return self.projection(self.inner(ids)).masked_fill((ids == PAD).unsqueeze(-1), 0.0)
+        return self.projection(self.inner(ids)).masked_fill(self.padding(ids).unsqueeze(-1), 0.0)
 
     def forward(self, ids: Tensor) -> Tensor:
         vectors: Tensor = self.dropout(self.look_up(ids))
         return vectors
+
+
+Unprojected = TrainableEmbedding | WordEmbedding | ContextualEmbedding

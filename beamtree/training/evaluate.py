@@ -197,15 +197,15 @@ def evaluate(
     measured too, in the same pass; its trees are those of the first.
     """
     task = model.task
-    depths: list[int] = []
+    sizes: list[tuple[int, int]] = []
     encoded = EncodedExamples.encode(
-        _note_depths(name, examples, depths), model.vocabulary, task.labels, gold_merges=task.gold_merges
+        _note_sizes(name, examples, sizes), model.vocabulary, task.labels, gold_merges=task.gold_merges
     )
     # An encoder that follows the gold tree has no tree of its own to compare.
     compare = task.gold_merges is not None and not model.needs_merges
-    whole = _Count(name, encoded, depths, task)
+    whole = _Count(name, sizes, task)
     names = model.names if isinstance(model, Ensemble) else ()
-    each = [_Count(name, encoded, depths, task) for _ in names]
+    each = [_Count(name, sizes, task) for _ in names]
     runs = [
         run_in_batches(member, encoded, batch_tokens=batch_tokens, need_trees=compare)
         for member in model.members
@@ -225,8 +225,8 @@ def evaluate(
 class _Count:
     """Adds up what a model says of the examples of a split, batch by batch."""
 
-    def __init__(self, name: str, encoded: EncodedExamples, depths: Sequence[int], task: Task) -> None:
-        self.result, self.encoded, self.depths, self.task = SplitResult(name), encoded, depths, task
+    def __init__(self, name: str, sizes: Sequence[tuple[int, int]], task: Task) -> None:
+        self.result, self.sizes, self.task = SplitResult(name), sizes, task
         self.counts = [[0] * len(task.labels) for _ in task.labels]
         if task.own is not None:
             self.result.confusion = Confusion(task.labels, self.counts)
@@ -250,13 +250,14 @@ class _Count:
                 steps = gold.index(-1) if -1 in gold else len(gold)
                 outcomes[place % len(rows)].trees.add(merges[:steps], gold[:steps])
         for row, outcome in zip(rows, outcomes, strict=True):
-            depth = self.depths[row] if self.task.gold_merges is not None else None
-            self.result.add(outcome, length=int(self.encoded.lengths[row].max()), depth=depth)
+            length, depth = self.sizes[row]
+            self.result.add(outcome, length=length, depth=None if self.task.gold_merges is None else depth)
 
 
-def _note_depths(name: str, examples: Iterable[Example], depths: list[int]) -> Iterator[Example]:
+def _note_sizes(name: str, examples: Iterable[Example], sizes: list[tuple[int, int]]) -> Iterator[Example]:
+    """The examples; of each its length and depth are noted."""
     for example in examples:
-        depths.append(max(map(nesting, example.sentences)))
+        sizes.append((max(map(len, example.sentences)), max(map(nesting, example.sentences))))
         yield example
-    if not depths:
+    if not sizes:
         raise BeamtreeError(f"{name} has no example that can be read")

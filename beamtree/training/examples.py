@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beamtree.data.folders import data_folder, vectors_folder
+from beamtree.data.hugging_face import find_encoder
 from beamtree.data.own import NAME as OWN
 from beamtree.data.own import find_split, look_at
 from beamtree.data.task import REFUSE, BadRows, Example, Task, find_task
@@ -49,7 +50,12 @@ def load_learning_data(
         kind = "pairs of texts" if task.sentences == 2 else "texts"
         more = f" and {len(task.labels) - 20} more" if len(task.labels) > 20 else ""
         say(f"{kind} with {len(task.labels)} labels: {', '.join(task.labels[:20])}{more}")
-    if task.words is not None:
+    if recipe.words.tokens_from:
+        if task.words is None:
+            raise BeamtreeError(f"words.tokens_from is for texts; task {task.name!r} has tokens of its own")
+        words = Words.read_by(find_encoder(recipe.words.tokens_from, download=True))
+        say(words.describe())
+    elif task.words is not None:
         vectors = _choose_vectors(recipe, given)
         if vectors is None:
             say(f"no word vectors: all words learn {recipe.model.embedding_size} features of their own")

@@ -44,7 +44,8 @@ class OwnSettings:
     )
     tokenizer: str = setting(
         "words",
-        "words: English in lower case; blanks: whatever stands between blanks; characters: each of them",
+        "words: English in lower case; cased: the same in the letters they have; blanks: whatever stands "
+        "between blanks; characters: each of them",
         choices=tuple(TOKENIZERS),
     )
     longest: int = setting(
@@ -77,6 +78,11 @@ class WordSettings:
         "auto",
         "file of ready-made vectors; auto: the one in the data's folder `vectors`, else shipped; "
         "shipped: those that come with beamtree; none: learn all",
+    )
+    tokens_from: str = setting(
+        "",
+        "folder of a Hugging Face encoder, or its name on the hub, that gives tokens their vectors instead; "
+        "it is not trained, and of this section nothing else counts",
     )
     learn_missing: int = setting(
         -1,

@@ -12,8 +12,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from beamtree.classifier.model import TreeClassifier, create_model
 from beamtree.classifier.model_folder import save_model
-from beamtree.data.batching import Batch, BucketedBatches
+from beamtree.data.batching import Batch, BucketedBatches, EncodedExamples
 from beamtree.data.task import Example
+from beamtree.files.bounded import machine_memory
+from beamtree.nn.contextual_embedding import ContextualEmbedding
 from beamtree.nn.embedding import WordEmbedding
 from beamtree.nn.heads import class_losses, predicted_classes
 from beamtree.processes.launched import failing_together
@@ -25,7 +27,7 @@ from beamtree.training.checkpoint import (
     set_random_state,
 )
 from beamtree.training.classes import IMBALANCED, Confusion, balanced_weights, largest_share
-from beamtree.training.display import Display
+from beamtree.training.display import Display, EverySoOften
 from beamtree.training.examples import LearningData
 from beamtree.training.ranger import Ranger
 from beamtree.training.recipe import Recipe, TrainingSettings
@@ -35,6 +37,7 @@ from beamtree.training.schedule import Schedule
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+SECONDS_OF_READING = 20.0  # between two lines that tell how far an encoder has read
 DEV_TOKENS = 1 << 15  # padded tokens in a dev batch, so that long expressions fit
 DEV_BATCH = 4  # training batches in a dev batch: without a gradient there is room, and fewer launches
 
@@ -86,6 +89,7 @@ class Run:
             rank=rank,
             num_processes=self.processes,
         )
+        _read_texts_once(self.model, (self.train_batches.examples, self.dev_batches.examples), display)
         # Which label is taken for which is counted of a user's own data, and where it decides.
         self.counts_classes = data.task.own is not None or settings.selection == "macro_f1"
         self.class_weights: Tensor | None = None
@@ -212,6 +216,25 @@ def choose_selection(settings: TrainingSettings, train: Sequence[Example]) -> Tr
         return settings
     uneven = settings.class_weights == "balanced" or largest_share(train)[1] > IMBALANCED
     return replace(settings, selection="macro_f1" if uneven else "loss")
+
+
+def _read_texts_once(model: TreeClassifier, splits: Sequence[EncodedExamples], display: Display) -> None:
+    """Keep what an encoder that does not learn makes of the texts, if there is room; always the same."""
+    reader = next((part for part in model.modules() if isinstance(part, ContextualEmbedding)), None)
+    if reader is None:
+        return
+    rows = reader.unread(splits)
+    if reader.bytes_of(rows) > machine_memory() / 4:
+        display.say("the vectors of all texts would take too much memory: their encoder reads in every epoch")
+    elif rows:
+        display.say(f"the encoder in {reader.encoder.place} reads {len(rows):,} texts once")
+        log = EverySoOften(SECONDS_OF_READING, clock=display.clock)
+
+        def advance(done: int) -> None:
+            if done < len(rows) and log.due():
+                display.say(f"{done:,} of {len(rows):,} texts")
+
+        reader.remember(rows, next(model.parameters()).device, advance)
 
 
 def _groups(model: TreeClassifier, words_rate: float) -> list[dict[str, Any]]:

@@ -38,6 +38,22 @@ def test_words_are_cut_as_the_treebank_does(text: str, words: str) -> None:
     assert " ".join(tokenize(text)) == words
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("I DIDN'T, Can't.", "I DID N'T , Ca n't ."),
+        ("Mr. Smith of the U.S., IT'S Bob's", "Mr. Smith of the U.S. , IT 'S Bob 's"),
+    ],
+)
+def test_words_may_keep_their_capitals(text: str, words: str) -> None:
+    assert " ".join(tokenize(text, cased=True)) == words
+
+
+@given(st.text(st.sampled_from("aNnT't.S -`\"s0")))
+def test_capitals_change_no_boundary(text: str) -> None:
+    assert tuple(word.lower() for word in tokenize(text, cased=True)) == tokenize(text)
+
+
 @given(st.text(alphabet="aZnt09éß.,'`\"-/&_:!?()$% \u2019\u201c\x96…", max_size=40))
 def test_tokenised_text_stays_as_it_is(text: str) -> None:
     words = tokenize(text)

@@ -7,6 +7,7 @@ import textwrap
 OPTIONAL = [
     *("numpy", "safetensors", "typer", "rich", "tqdm"),  # of the command line and files
     *("accelerate", "tensorboard", "matplotlib", "fastapi", "uvicorn", "tokenizers", "huggingface_hub"),
+    "transformers",
     *("triton", "nltk", "pytest", "hypothesis"),
 ]
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from command_line import call
+from hugging_face import save_bert
 from small_runs import SMALL
 
 from beamtree import load_model
+from beamtree.data.hugging_face import find_encoder
 from beamtree.files.settings import from_table
 from beamtree.training.recipe import Recipe
 
@@ -31,6 +33,10 @@ def test_the_guard_would_notice() -> None:
 
 def test_loading_and_predicting_need_no_network() -> None:
     assert load_model("listops-ebt-grc").predict(["[MAX 2 9 ]"])[0].label == "9"
+
+
+def test_a_hugging_face_encoder_in_a_folder_needs_no_network(tmp_path: Path) -> None:
+    assert find_encoder(str(save_bert(tmp_path))).network is not None
 
 
 def test_drawing_training_evaluating_parsing_and_reporting_need_no_network(tmp_path: Path) -> None:
