@@ -29,6 +29,8 @@ browser:
 	@{ command -v chromium || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null \
 	|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(BROWSER); } \
 	|| { echo "make test needs a browser: install chromium and chromedriver ($(BROWSER) on Debian)" >&2; exit 1; }
+	@test -e build/axe/node_modules/axe-core || npm install --silent --prefix build/axe axe-core@4.14.0 \
+	|| echo "axe-core could not be installed by npm: its tests are skipped" >&2
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ const ONLY_HERE = [
   "role",
   "aria-level",
   "aria-expanded",
+  "aria-hidden",
   "data-id",
   "data-start",
   "data-end",

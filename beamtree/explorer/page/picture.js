@@ -15,7 +15,8 @@ export class Picture {
     this.stage = stage;
     this.candidates = shape("g", { class: "options", "aria-hidden": "true" });
     this.items = shape("g", { class: "items", role: "none" });
-    this.svg = shape("svg", { class: "tree", role: "tree" }, this.candidates, this.items);
+    this.values = shape("g", { class: "values", "aria-hidden": "true" }); // which the items say too
+    this.svg = shape("svg", { class: "tree", role: "tree" }, this.candidates, this.items, this.values);
     this.drawn = new Map();
     stage.append(this.svg);
   }
@@ -38,6 +39,7 @@ export class Picture {
     this.svg.setAttribute("viewBox", `0 0 ${layout.width} ${layout.height}`);
     this.svg.setAttribute("aria-label", title);
     this.drawItems();
+    this.drawValues();
     this.drawCandidates(taken);
     return layout;
   }
@@ -46,8 +48,8 @@ export class Picture {
     const { layout, forest, part } = this;
     const depth = this.depths();
     const wanted = new Map();
-    for (const { node, x, y, path, room } of layout.nodes) {
-      wanted.set(`${node.start}:${node.end}:${path}`, { of: node, x, y, path, room });
+    for (const { node, x, y, path } of layout.nodes) {
+      wanted.set(`${node.start}:${node.end}:${path}`, { of: node, x, y, path });
     }
     for (const place of layout.leaves) {
       wanted.set(`${place.leaf.start}:${place.leaf.end}:${place.text}:${place.label}`, { of: place.leaf, place });
@@ -59,8 +61,8 @@ export class Picture {
       }
     }
     this.itemOf = new Map();
-    for (const [key, { of, x, y, path, room, place }] of wanted) {
-      if (!this.drawn.has(key)) this.drawn.set(key, path ? drawNode(x, y, path, layout.upright) : drawLeaf(place));
+    for (const [key, { of, x, y, path, place }] of wanted) {
+      if (!this.drawn.has(key)) this.drawn.set(key, path ? drawNode(x, y, path) : drawLeaf(place));
       const item = this.drawn.get(key);
       const opens = of.id >= forest.n;
       set(item, {
@@ -72,7 +74,6 @@ export class Picture {
         "aria-expanded": opens ? String(Boolean(path)) : null,
         tabindex: -1,
       });
-      if (path) writeValue(item, forest.valued ? of.value : null, room);
       item.classList.toggle("unknown", forest.unknown.has(of.id));
       item.classList.toggle("agrees", of.inGold === true);
       item.classList.toggle("differs", of.inGold === false);
@@ -88,6 +89,28 @@ export class Picture {
     }
     const first = this.itemOf.get(this.focused) ?? this.itemOf.get(forest.row[0]) ?? this.items.firstElementChild;
     first?.setAttribute("tabindex", 0);
+  }
+
+  // Beside each node the label that its part would get.
+  drawValues() {
+    const { forest, layout } = this;
+    const [dx, dy] = layout.upright ? [6, -4] : [8, 4];
+    const read = forest.valued ? layout.nodes.filter(({ node }) => node.value) : [];
+    this.values.replaceChildren(
+      ...read.map(({ node, x, y, room }) =>
+        shape(
+          "text",
+          {
+            class: node.value.isText ? "value" : "value extrapolated",
+            x: x + dx,
+            y: y + dy,
+            "data-start": node.start,
+            "data-end": node.end,
+          },
+          valueInTree(node.value, Math.floor(room / VALUE_LETTER)),
+        ),
+      ),
+    );
   }
 
   drawCandidates(taken) {
@@ -178,25 +201,17 @@ function preorder(forest, { open }) {
   return order;
 }
 
-function drawNode(x, y, path, upright) {
+function drawNode(x, y, path) {
   return shape(
     "g",
     { class: "node", role: "treeitem" },
     shape("path", { d: path }),
     shape("circle", { class: "reach", cx: x, cy: y, r: 13 }),
     shape("circle", { class: "dot", cx: x, cy: y, r: 4.5 }),
-    shape("text", { class: "value", x: x + (upright ? 6 : 8), y: y + (upright ? -4 : 4) }),
   );
 }
 
-// The label that the part would get, with its probability where there is room.
-function writeValue(item, value, room) {
-  const text = item.querySelector(".value");
-  const words = value ? valueInTree(value, Math.floor(room / VALUE_LETTER)) : "";
-  if (text.textContent !== words) text.textContent = words;
-  text.classList.toggle("extrapolated", value ? !value.isText : false);
-}
-
+// With its probability where there is room.
 function valueInTree({ label, probability }, letters) {
   const both = `${label} ${Math.floor(100 * Math.min(probability, 0.999))} %`;
   return both.length <= letters ? both : clip(label, Math.max(letters, 3));

@@ -2,13 +2,13 @@
 
 import pytest
 from browsing import EXPRESSION, Explorer
+from selenium.webdriver.common.keys import Keys
 
 TOKENS = EXPRESSION.split()
 SIZES = [(1280, 800), (1920, 1080), (375, 812)]
-VALUES = ".tree .node"
-# [text of the node, value that is drawn beside it, whether it is said to be an extrapolation]
-VALUE = """[+e.dataset.start, +e.dataset.end, e.querySelector('.value').textContent,
-            e.querySelector('.value').classList.contains('extrapolated')]"""
+VALUES = ".tree .value"
+# The part, what is drawn beside its node, whether it is said to be an extrapolation.
+VALUE = "[+e.dataset.start, +e.dataset.end, e.textContent, e.classList.contains('extrapolated')]"
 
 
 def test_the_value_grows_up_the_tree_and_can_be_switched_off(explorer: Explorer) -> None:
@@ -33,7 +33,7 @@ def test_the_value_grows_up_the_tree_and_can_be_switched_off(explorer: Explorer)
     explorer.click(".values")
     explorer.said("hidden")
     assert explorer.one(".values").get_attribute("aria-pressed") == "false"
-    assert set(explorer.each(".tree .value", "e.textContent")) == {""}
+    assert explorer.all(VALUES) == []
     assert "read as" not in explorer.each(".tree .node", "e.ariaLabel")[0]
     assert "Read as" not in explorer.each(".listing th", "e.textContent")
     assert explorer.all(".pairs .value") == []
@@ -41,7 +41,7 @@ def test_the_value_grows_up_the_tree_and_can_be_switched_off(explorer: Explorer)
     explorer.wait("return location.hash.includes('values=0')")
     explorer.driver.refresh()
     explorer.wait("return document.querySelector('.tree .node')")
-    assert set(explorer.each(".tree .value", "e.textContent")) == {""}
+    assert explorer.all(VALUES) == []
 
 
 def test_pairs_and_models_without_nodes_say_what_their_values_are(explorer: Explorer) -> None:
@@ -50,7 +50,7 @@ def test_pairs_and_models_without_nodes_say_what_their_values_are(explorer: Expl
     explorer.open(model="transformer", text="[MAX 1 2 ]")
     assert not explorer.one(".values").is_displayed()
     explorer.open(model="balanced", text="[MAX 1 2 ]")
-    assert all(explorer.each(".tree .value", "e.textContent"))
+    assert len(explorer.all(VALUES)) == 3
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -151,3 +151,33 @@ def test_symbols_are_explained_where_they_stand(explorer: Explorer) -> None:
     assert "the last digit of its sum" in explorer.each(".tree .leaf", "e.ariaLabel")[0]
     explorer.open(model="sentiment", text="a man plays")
     assert not explorer.one("#about").is_displayed()
+
+
+def tab_to(explorer: Explorer, selector: str) -> None:
+    for _ in range(80):
+        explorer.keys(Keys.TAB)
+        if explorer.run("return document.activeElement.matches(arguments[0])", selector):
+            return
+    raise AssertionError(f"the tab key does not reach {selector}")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_keyboard_is_enough(explorer: Explorer, width: int, height: int) -> None:
+    explorer.resize(width, height)
+    explorer.colours("dark")
+    explorer.open(text=EXPRESSION)
+    tab_to(explorer, "#other")
+    explorer.keys(Keys.ARROW_DOWN, Keys.ENTER)
+    explorer.wait("return document.querySelectorAll('.pane').length === 3")
+    explorer.keys(Keys.ARROW_UP, Keys.ENTER)
+    explorer.wait("return document.querySelectorAll('.pane').length === 1")
+    tab_to(explorer, "#tell")
+    explorer.keys(Keys.ENTER)
+    explorer.wait("return document.querySelector('#player.playing')")
+    explorer.keys(Keys.ESCAPE)
+    assert explorer.all("#player.playing") == []
+    tab_to(explorer, ".values")
+    explorer.keys(Keys.ENTER)
+    assert explorer.all(VALUES) == []
+    explorer.keys(Keys.SPACE)
+    assert explorer.one(".values").get_attribute("aria-pressed") == "true"
