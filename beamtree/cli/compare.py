@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beamtree.cli.conventions import say
+from beamtree.cli.conventions import say, say_torch_loads
 from beamtree.errors import BeamtreeError
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def compare(
     fifth of the steps; three seeds. Writes comparison.md, .svg and .png. Ended runs are kept: the same
     command goes on where it was stopped, and several processes with the same command share the work.
     """
+    say_torch_loads()
+
     from beamtree.compare.contest import choose_models, find_contest, plan
     from beamtree.compare.outcome import read_outcome, read_outcomes
     from beamtree.compare.page import gather, write_page

@@ -46,7 +46,9 @@ class ContextualEmbedding(nn.Module):
         missing = [place for place, vectors in enumerate(found) if vectors is None]
         for place, vectors in self._read([rows[place] for place in missing], ids.device):
             found[missing[place]] = vectors
-        vectors = pad_sequence([one.to(ids.device) for one in found if one is not None], batch_first=True)
+        where = ids.device if missing else "cpu"  # what is remembered goes to a GPU in one piece
+        vectors = pad_sequence([one.to(where) for one in found if one is not None], batch_first=True)
+        vectors = vectors.to(ids.device)
         if self.training and self.word_dropout:
             dropped = torch.rand(vectors.shape[:2], device=ids.device) < self.word_dropout
             vectors = vectors.masked_fill(dropped.unsqueeze(-1), 0.0)

@@ -65,6 +65,7 @@ class Display(AbstractContextManager["Display"]):
         self._headed = self._estimated = False
 
     def __enter__(self) -> "Display":
+        self._estimated = False  # of the run that begins
         self._bar.start()
         return self
 

@@ -98,6 +98,7 @@ def test_too_little_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) 
         ["train", "own", "--data", "nowhere.tsv"],
         ["eval", "nowhere"],
         ["predict", "nowhere", "nowhere.csv"],
+        ["compare", "filters", "--list"],
         ["parse", "nowhere", "--file", "nowhere.txt"],
         ["bench", "--models", "nothing"],
         ["report", "nowhere"],

@@ -99,7 +99,10 @@ def test_code_in_a_folder_is_never_run(folder: Path) -> None:
 
 def test_pickled_weights_are_not_read(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    assert "the weights in" in refusal(folder)
+    assert "cannot be read" in refusal(folder)
+    (folder / "other.safetensors").unlink()
     assert "no .safetensors file, and pickled weights are not read" in refusal(folder)
 
 

@@ -90,6 +90,20 @@ def test_an_epoch_is_estimated_once_before_it_ends_without_its_first_step() -> N
             assert "about 40 s, its dev examples apart; at most 18 to go: 12 min" in told[0]
 
 
+def test_every_run_has_an_estimate_of_its_own() -> None:
+    file, clock = io.StringIO(), Clock()
+    display = Display(Console(file=file, width=200), clock=clock)
+    for seconds in (1, 2):
+        with display:
+            for epoch in (1, 2):
+                display.begin_epoch(epoch, 2, steps=20, done=0)
+                for step in range(1, 21):
+                    clock.now += seconds
+                    display.show(step, loss=0.25, accuracy=0.875, tokens_per_second=999.6)
+    told = [line for line in file.getvalue().splitlines() if "an epoch takes" in line]
+    assert [line.split(",")[0] for line in told] == ["an epoch takes about 20 s", "an epoch takes about 40 s"]
+
+
 def test_an_epoch_that_ends_at_once_is_not_estimated() -> None:
     assert lines_of(0.04, 100) == []
 
