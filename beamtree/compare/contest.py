@@ -8,6 +8,8 @@ trained with every seed. Test splits are looked at once, after training.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 from beamtree.data.task import Task
 from beamtree.errors import BeamtreeError, nearest
@@ -27,7 +29,7 @@ MODELS = (
     "gold-grc",
 )
 QUICK_MODELS = ("bilstm", TREE_MODEL, "gold-grc")
-QUICK_STEPS = 2000
+QUICK_STEPS = 2400
 TRIAL_SHARE = 5  # a trial of a learning rate has the fifth part of the steps
 TRAINING = "train"  # the name under which training examples are measured
 
@@ -49,6 +51,7 @@ class Contest:
     batch_size: int = 128
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     steps: int = 12_500
+    dropout: float | None = None  # as in the task's recipe
     most_train: int | None = None
     most_dev: int | None = None
     most_test: int | None = None
@@ -98,9 +101,10 @@ def find_contest(task: Task, tests: Sequence[str] = (), *, quick: bool = False) 
             contest,
             d_model=64,
             batch_size=64,
-            rates=(1e-3,),
+            rates=(2e-3,),
+            dropout=0.0,  # it slows learning, and so few steps do not overfit
             steps=QUICK_STEPS,
-            most_train=16_000,
+            most_train=19_200,
             most_dev=800,
             most_test=300,
             measured_of_train=500,
@@ -154,11 +158,9 @@ def recipe_for(contest: Contest, entry: Entry, rate: float, examples: int) -> Re
     epochs = contest.epochs(examples)
     if entry.trial is not None:
         epochs = max(1, round(epochs / TRIAL_SHARE))
-    d, search = contest.d_model, base.model.options
-    options = search
-    if entry.model != TREE_MODEL:
-        given = search if entry.model == "ssm-ebt-grc" else {}
-        options = equal_sized_options(entry.model, d, count_parameters(TREE_MODEL, d, **search), **given)
+    d, drop = contest.d_model, contest.dropout
+    if drop is not None:
+        base = replace(base, model=replace(base.model, input_dropout=drop, dropout=drop, output_dropout=drop))
     model = replace(
         base.model,
         encoder=entry.model,
@@ -166,7 +168,7 @@ def recipe_for(contest: Contest, entry: Entry, rate: float, examples: int) -> Re
         embedding_size=d,
         classifier_hidden=d,
         readout="root",
-        options=options,
+        options=dict(_model_options(contest.task, entry.model, d)),
     )
     training = replace(
         base.training,
@@ -180,3 +182,13 @@ def recipe_for(contest: Contest, entry: Entry, rate: float, examples: int) -> Re
         plateau_patience=3,
     )
     return replace(base, model=model, training=training)
+
+
+@cache
+def _model_options(task: str, model: str, d_model: int) -> dict[str, Any]:
+    """The tree model's of the task's recipe, and for others those that give them its size."""
+    search = load_recipe(task).model.options
+    if model == TREE_MODEL:
+        return search
+    wanted = count_parameters(TREE_MODEL, d_model, **search)
+    return equal_sized_options(model, d_model, wanted, **(search if model == "ssm-ebt-grc" else {}))

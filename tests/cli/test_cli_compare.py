@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from command_line import attempt
+from torch import Tensor, nn
 
 import beamtree.compare.contest as contest_module
+from beamtree import register_encoder
 from beamtree.data.filters import generate_filters
 
 pytest.importorskip("matplotlib")
@@ -79,6 +81,27 @@ def test_own_splits_and_own_tables_are_compared(tiny: Path) -> None:
     done = attempt("compare", "own", "--quick", "--models", "bilstm,ebt-grc", "--data", tiny / "table")
     assert done.exit_code == 0, done.output
     assert "| EBT-GRC" in (tiny / "runs" / "compare-own-quick" / "comparison.md").read_text()
+
+
+def test_an_encoder_of_the_user_s_joins_by_its_name(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("beamtree.zoo.by_name._REGISTERED", {})
+
+    def mean_of_tokens(d_model: int, *, input_size: int | None = None, dropout: float = 0.0) -> nn.Module:
+        return MeanOfTokens()
+
+    register_encoder("mean", mean_of_tokens)
+    done = attempt("compare", "filters", "--quick", "--models", "mean,bilstm")
+    assert done.exit_code == 0, done.output
+    assert "\n| mean" in (tiny / "runs" / "compare-filters-quick" / "comparison.md").read_text()
+
+
+class MeanOfTokens(nn.Module):
+    builds_trees = False
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor) -> Tensor:
+        return x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0).sum(1) / (~key_padding_mask).sum(
+            1, keepdim=True
+        )
 
 
 @pytest.mark.parametrize(
