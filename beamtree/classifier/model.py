@@ -43,8 +43,8 @@ class ModelSettings:
     readout: str = setting(
         "root",
         "what the classifier reads: root of the trees; pooled: beside it a weighted mean and the maximum of "
-        "all token vectors, and a score that every word has for every label; tokens: these alone, without an "
-        "encoder and its trees",
+        "all token vectors, and unless it is a pair a score that every word has for every label; tokens: "
+        "these alone, without an encoder and its trees",
         choices=("root", "pooled", "tokens"),
     )
     tree_tokens: int = setting(
@@ -119,7 +119,10 @@ class TreeClassifier(Classifier):
         )
         if settings.readout != "root":
             self.pooling = TokenPooling(embedding.output_size)
-            self.word_scores = WordScores(words, task.sentences, self.head.out.out_features)
+        # In a pair it is not single words that tell; of few pairs their scores learn chance alone.
+        self.word_scores: WordScores | None = None
+        if settings.readout != "root" and task.sentences == 1:
+            self.word_scores = WordScores(words, self.head.out.out_features)
 
     @property
     def members(self) -> "tuple[TreeClassifier, ...]":
@@ -197,7 +200,7 @@ class TreeClassifier(Classifier):
         read = self.read_out(root, x, key_padding_mask)
         apart = self.task.sentences == 2 and not self.meets
         logits: Tensor = self.head(pair_features(*read.unflatten(0, (2, -1))) if apart else read)
-        return logits if self.settings.readout == "root" else logits + self.word_scores(ids)
+        return logits if self.word_scores is None else logits + self.word_scores(ids)
 
     def read_out(self, root: Tensor | None, x: Tensor, key_padding_mask: Tensor) -> Tensor:
         """What the head reads of each sentence: its root if there is one, and of all its tokens what the

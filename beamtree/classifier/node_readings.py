@@ -18,6 +18,9 @@ from beamtree.errors import BeamtreeError
 from beamtree.nn.heads import class_probabilities, pair_features
 from beamtree.trees.forest import Forest
 
+# Spans whose tokens are pooled in one call, to bound its memory.
+_SPANS_AT_ONCE = 64
+
 
 class Input(NamedTuple):
     """One text, or a pair, as a model reads it."""
@@ -66,8 +69,10 @@ def read_vectors(
 
     `roots` (S, d) stand for the other sentence of a pair.
     """
-    read, said = vectors.flatten(0, -2), None
-    if model.settings.readout == "pooled":
+    read = vectors.flatten(0, -2)
+    if model.settings.readout != "pooled":
+        said = None
+    else:
         pooled, said = _read_spans(model, given, sentence, spans.flatten(0, -2))
         read = torch.cat((read, pooled), -1)
     if model.task.sentences == 2:
@@ -77,24 +82,24 @@ def read_vectors(
     return class_probabilities(logits).unflatten(0, vectors.shape[:-1])
 
 
-def _read_spans(model: TreeClassifier, given: Input, sentence: int, spans: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens of each span pooled, and what its words say beside the whole other sentence of a pair.
+def _read_spans(
+    model: TreeClassifier, given: Input, sentence: int, spans: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """The tokens of each span pooled, and what its words say where words have a say.
 
     A span has also those tokens that a bounded tree leaves out in its midst.
     """
     places = model.in_trees(range(int((~given.key_padding_mask[sentence]).sum())))
-    rows = [(start, end) for start, end in spans.tolist()]
-    read: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-    for start, end in rows:
-        if (start, end) not in read:
-            padding = given.key_padding_mask.clone()
-            padding[sentence, : places[start]] = padding[sentence, places[end - 1] + 1 :] = True
-            pooled = model.pooling(given.x[sentence][None], padding[sentence][None])[0]
-            read[start, end] = pooled, model.word_scores(given.ids.masked_fill(padding, PAD))[0]
-    if not rows:
-        return given.x.new_empty(0, 2 * given.x.shape[-1]), given.x.new_zeros(0, 1)
-    pooled_rows, said = zip(*(read[row] for row in rows), strict=True)
-    return torch.stack(pooled_rows), torch.stack(said)
+    known, which = spans.unique(dim=0, return_inverse=True)  # beams share most of their spans
+    here = torch.arange(given.ids.shape[1], device=spans.device)
+    where = torch.tensor([(places[start], places[end - 1]) for start, end in known.tolist()]).to(spans)
+    padding = (here < where.view(-1, 2)[:, :1]) | (here > where.view(-1, 2)[:, 1:])  # (spans, n)
+    pooled, said = [], []
+    for some in padding.split(_SPANS_AT_ONCE):
+        pooled.append(model.pooling(given.x[sentence].expand(len(some), -1, -1), some))
+        if model.word_scores is not None:
+            said.append(model.word_scores(given.ids[sentence].expand(len(some), -1).masked_fill(some, PAD)))
+    return torch.cat(pooled)[which], torch.cat(said)[which] if said else None
 
 
 @torch.no_grad()

@@ -36,26 +36,23 @@ class TokenPooling(nn.Module):
 
 
 class WordScores(nn.Module):
-    """Ids (S·B, n) -> (B, logits): every word of the training split has a score of its own for every label.
+    """Ids (B, n) -> (B, logits): every word of the training split has a score of its own for every label.
 
     Rare words count more (`Words.rarity`), longer texts not. Words that are not among the model's own, those
     of the package first met at prediction, say nothing here. Scores begin at zero.
     """
 
-    def __init__(self, words: Words, sentences: int, logits: int) -> None:
+    def __init__(self, words: Words, logits: int) -> None:
         super().__init__()
-        self.sentences, self.count = sentences, FIRST_WORD + len(words.own.tokens)
+        self.count = FIRST_WORD + len(words.own.tokens)
         rarity = torch.ones(len(words.own.tokens)) if words.rarity is None else words.rarity
         self.register_buffer("rarity", torch.cat((rarity.new_zeros(FIRST_WORD), rarity)))
         self.rarity: Tensor
-        self.scores = nn.Embedding(self.count, sentences * logits)
+        self.scores = nn.Embedding(self.count, logits)
         nn.init.zeros_(self.scores.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         row = torch.where(ids < self.count, ids, 0)  # specials and strange words have rarity 0
         weight = self.rarity[row].to(self.scores.weight.dtype)
         length = weight.square().sum(1, keepdim=True).sqrt().clamp(min=1.0)
-        said = ((weight / length).unsqueeze(-1) * self.scores(row)).sum(1)  # (S·B, S·logits)
-        # A word of the second sentence has other scores than the same word of the first.
-        by_sentence = said.unflatten(0, (self.sentences, -1)).unflatten(-1, (self.sentences, -1))
-        return LOUDNESS * sum(by_sentence[s, :, s] for s in range(self.sentences))
+        return LOUDNESS * ((weight / length).unsqueeze(-1) * self.scores(row)).sum(1)

@@ -27,7 +27,8 @@ def small(task: str, encoder: str = "ebt-grc", **settings: Any) -> TreeClassifie
     model = create_model(chosen, found, words)
     if model.settings.readout == "pooled":  # these begin at zero
         torch.nn.init.normal_(model.pooling.query.weight)
-        torch.nn.init.normal_(model.word_scores.scores.weight, std=0.05)
+        if model.word_scores is not None:
+            torch.nn.init.normal_(model.word_scores.scores.weight, std=0.05)
     return model.double().eval()
 
 

@@ -32,7 +32,8 @@ def small(task: str = "imdb", **settings: object) -> TreeClassifier:
 def test_pooled_reads_all_tokens_beside_the_root_and_is_saved(task: str, tmp_path: Path) -> None:
     model = small(task, readout="pooled")
     torch.nn.init.normal_(model.pooling.query.weight)
-    torch.nn.init.normal_(model.word_scores.scores.weight)
+    if model.word_scores is not None:
+        torch.nn.init.normal_(model.word_scores.scores.weight)
     seen: list[torch.Tensor] = []
     model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     texts = ["a b c", "d"] if task == "imdb" else [("a b c", "d"), ("d", "e f")]
@@ -81,42 +82,31 @@ def test_tokens_are_weighed_alike_at_first_and_words_say_nothing_yet() -> None:
     padding = torch.tensor([[False] * 3 + [True] * 2])
     mean = F.layer_norm(x[:, :3].mean(1), (6,))
     assert torch.allclose(model.pooling(x, padding)[:, :6], mean, atol=1e-6)
+    assert model.word_scores is not None
     assert not model.word_scores(torch.tensor([[3, 4, 5]])).any()
 
 
-def scorer(sentences: int, *, logits: int = 2) -> WordScores:
-    """Of five words of its own and two more; the words' scores are 0, 1, 2, …"""
+def test_words_speak_by_their_rarity_whatever_the_length_and_strange_ones_are_silent() -> None:
     words = Words(
         Vocabulary(tuple("abcdexy")),
         torch.zeros(0, 4),
-        shipped=ShippedRows(torch.zeros(2, 4, dtype=torch.int8), torch.ones(2)),
+        shipped=ShippedRows(torch.zeros(2, 4, dtype=torch.int8), torch.ones(2)),  # of x and y
         rarity=torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]),
     )
-    scores = WordScores(words, sentences, logits)
-    with torch.no_grad():
-        scores.scores.weight.copy_(torch.arange(scores.scores.weight.numel()).view_as(scores.scores.weight))
-    return scores
-
-
-def test_words_speak_by_their_rarity_whatever_the_length_and_strange_ones_are_silent() -> None:
-    scores = scorer(1)
+    scores = WordScores(words, 2)
+    torch.nn.init.normal_(scores.scores.weight)
     a, b, x, unknown, padding = 3, 4, 8, 1, 0
     said = scores(torch.tensor([[a, b, padding], [a, b, x], [unknown, a, b], [b, b, b]]))
     of_a, of_b = scores.scores.weight[a], scores.scores.weight[b]
-    wanted = (1 * of_a + 2 * of_b) / 5**0.5
     for row in said[:3]:
-        assert torch.allclose(row / LOUDNESS, wanted)
+        assert torch.allclose(row / LOUDNESS, (1 * of_a + 2 * of_b) / 5**0.5)
     assert torch.allclose(said[3] / LOUDNESS, 3 * 2 * of_b / (3 * 4) ** 0.5)
     assert not scores(torch.tensor([[x, padding]])).any()
 
 
-def test_a_word_of_the_second_sentence_has_scores_of_its_own() -> None:
-    scores = scorer(2, logits=3)
-    a, c = 3, 5
-    said = scores(torch.tensor([[a], [c], [c], [a]]))  # the pairs (a, c) and (c, a)
-    weight = scores.scores.weight.unflatten(1, (2, 3))
-    assert torch.allclose(said[0] / LOUDNESS, weight[a, 0] + weight[c, 1])
-    assert torch.allclose(said[1] / LOUDNESS, weight[c, 0] + weight[a, 1])
+def test_words_of_pairs_have_no_say() -> None:
+    assert small("snli", readout="pooled").word_scores is None
+    assert small("imdb").word_scores is None
 
 
 def test_a_tree_over_a_bounded_part_is_over_the_first_and_the_last_tokens() -> None:
