@@ -44,15 +44,16 @@ class ContextualEmbedding(nn.Module):
         rows = [row[row != PAD] for row in ids.cpu().numpy()]
         found = [known.get(row.tobytes()) for row in rows]
         missing = [place for place, vectors in enumerate(found) if vectors is None]
-        for place, vectors in self._read([rows[place] for place in missing], ids.device):
-            found[missing[place]] = vectors
+        for some in self._read([rows[place] for place in missing], ids.device):
+            for place, vectors in some:
+                found[missing[place]] = vectors
         where = ids.device if missing else "cpu"  # what is remembered goes to a GPU in one piece
-        vectors = pad_sequence([one.to(where) for one in found if one is not None], batch_first=True)
-        vectors = vectors.to(ids.device)
+        x = pad_sequence([one.to(where) for one in found if one is not None], batch_first=True)
+        x = x.to(ids.device)
         if self.training and self.word_dropout:
-            dropped = torch.rand(vectors.shape[:2], device=ids.device) < self.word_dropout
-            vectors = vectors.masked_fill(dropped.unsqueeze(-1), 0.0)
-        return vectors
+            dropped = torch.rand(x.shape[:2], device=ids.device) < self.word_dropout
+            x = x.masked_fill(dropped.unsqueeze(-1), 0.0)
+        return x
 
     def forward(self, ids: Tensor) -> Tensor:
         vectors: Tensor = self.dropout(self.look_up(ids))
@@ -71,13 +72,15 @@ class ContextualEmbedding(nn.Module):
         self, rows: Sequence[Row], device: torch.device, advance: Callable[[int], None] = lambda done: None
     ) -> None:
         """Read texts once and keep their vectors; `advance` hears how many are done."""
-        for done, (place, vectors) in enumerate(self._read(rows, device), start=1):
-            self.encoder.remembered[rows[place].tobytes()] = vectors.cpu()
+        done = 0
+        for some in self._read(rows, device):
+            self.encoder.remembered |= {rows[place].tobytes(): vectors.cpu() for place, vectors in some}
+            done += len(some)
             advance(done)
 
     @torch.no_grad()
-    def _read(self, rows: Sequence[Row], device: torch.device) -> Iterator[tuple[int, Tensor]]:
-        """(place, vectors (n, d)) of every row, the shortest first, several at once."""
+    def _read(self, rows: Sequence[Row], device: torch.device) -> Iterator[list[tuple[int, Tensor]]]:
+        """(place, vectors (n, d)) of every row, the shortest first, so many at a time as are read at once."""
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         while order:
             longest = [len(rows[place]) + 2 for place in order[:_SUBWORDS_AT_ONCE]]
@@ -90,8 +93,7 @@ class ContextualEmbedding(nn.Module):
                 word_ids = begins_word(ids).cumsum(1).sub(1).masked_fill(ids == PAD, OUTSIDE)
                 words, padding = self.pool(subwords, word_ids)
                 words = F.layer_norm(words, words.shape[-1:])
-            for place, vectors, empty in zip(some, words, padding, strict=True):
-                yield place, vectors[~empty]
+            yield [(place, x[~empty]) for place, x, empty in zip(some, words, padding, strict=True)]
 
     def _encode(self, rows: Sequence[Row], device: torch.device) -> Tensor:
         """Vectors of all subwords (B, s, d); a row that the encoder cannot read at once is read in parts."""
