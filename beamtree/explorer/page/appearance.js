@@ -41,6 +41,7 @@ function project(wanted) {
   for (const button of document.querySelectorAll(".project")) button.setAttribute("aria-pressed", String(wanted));
   if (wanted) document.documentElement.requestFullscreen?.().catch(() => {});
   else if (document.fullscreenElement) document.exitFullscreen();
+  window.dispatchEvent(new Event("resize")); // there is another room for the trees now
 }
 
 // The Escape key leaves the whole screen without asking the page; where the browser gave none, it asks the page.

@@ -133,7 +133,7 @@ export class Candidates {
       const read = board.valued && partOf(board, id).value;
       if (!read) return null;
       const title = valueWords(read);
-      return element("span", { class: read.isText ? "value" : "value extrapolated", title }, ` ${clip(read.label, 14)}`);
+      return element("span", { class: read.isText ? "value" : "value extrapolated", title }, clip(read.label, 14));
     };
     return element(
       "li",
@@ -142,9 +142,11 @@ export class Candidates {
         "span",
         { class: "pair" },
         element("code", {}, words(board.row[at])),
+        " ",
         value(board.row[at]),
         " + ",
         element("code", {}, words(board.row[at + 1])),
+        " ",
         value(board.row[at + 1]),
       ),
       element("span", { class: "quiet", title: "score of the pair" }, figure(score)),

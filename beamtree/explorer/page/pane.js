@@ -78,7 +78,8 @@ export class Pane {
 
   // Only what changes the room: a drawing changes the height of its stage itself.
   resize() {
-    const size = `${this.part("stage").clientWidth} ${window.innerHeight}`;
+    const { clientWidth } = this.part("stage");
+    const size = `${clientWidth} ${window.innerHeight} ${document.body.classList.contains("projecting")}`;
     if (!this.forest || size === this.size) return;
     this.size = size;
     this.draw();

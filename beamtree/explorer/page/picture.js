@@ -130,7 +130,7 @@ export class Picture {
           },
           shape("path", { d: path }),
         );
-        if (shares && (chosen || share >= 0.02) && (room > 34 || chosen)) {
+        if (shares && (first || ((chosen || share >= 0.02) && room > 34))) {
           const [dx, dy] = this.layout.upright ? [0, -7] : [-6, 4];
           group.append(
             shape(
