@@ -49,7 +49,9 @@ export class Player {
     const words = this.words(this.step);
     byId("step-text").textContent = words;
     byId("step").setAttribute("aria-valuetext", words);
-    byId("story").textContent = this.sentences(this.step);
+    const told = this.sentences(this.step);
+    byId("story").textContent = told;
+    byId("tell").hidden = !told; // nobody reads every step of a long text
   }
 
   stopAt(step) {

@@ -143,6 +143,12 @@ def test_the_story_says_what_happens_in_the_search(explorer: Explorer) -> None:
     assert "is dropped here" in tell(explorer)
 
 
+def test_a_long_text_has_no_story(explorer: Explorer) -> None:
+    explorer.open(text="[SM " + "5 " * 130 + "]", step=3)
+    assert tell(explorer) == ""
+    assert not explorer.one("#tell").is_displayed()
+
+
 def test_symbols_are_explained_where_they_stand(explorer: Explorer) -> None:
     explorer.open(("model", "logic"), ("text", "( a ( and b ) )"), ("text", "a"))
     assert "^ each is the other's negation" in explorer.text("#about")
