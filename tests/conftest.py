@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+import beamtree.recursion  # noqa: F401 - tests find its operators in torch.ops.beamtree
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
