@@ -300,12 +300,14 @@ def test_every_slot_of_the_search_and_the_gold_tree_have_the_labels_of_their_nod
                     row[i : i + 2] = [made[t, k]]
                     label, share = read(made[t, k])
                     assert search["label"][t][k] == label
-                    assert search["label_probability"][t][k] == pytest.approx(share, abs=1e-4)
+                    assert search["label_probability"][t][k] == pytest.approx(share, abs=1e-6)
                 rows.append(row)
             before = rows
         for beam, slot in zip(sentence["beams"], search["final"], strict=True):
             for t in reversed(range(search["steps"])):
-                assert beam["nodes"]["label"][t] == read(made[t, slot])[0]
+                label, share = read(made[t, slot])
+                assert beam["nodes"]["label"][t] == label
+                assert beam["nodes"]["label_probability"][t] == pytest.approx(share, abs=1e-6)
                 slot = search["parent"][t][slot]
         nodes = sentence["gold"]["nodes"]
         if encoder == "bt-grc":  # which follows no given tree
@@ -315,7 +317,9 @@ def test_every_slot_of_the_search_and_the_gold_tree_have_the_labels_of_their_nod
         for t in range(n - 1):
             left, right = vectors[nodes["left"][t]], vectors[nodes["right"][t]]
             vectors.append(network.cell(left[None], right[None])[0])
-            assert nodes["label"][t] == read(vectors[-1])[0]
+            label, share = read(vectors[-1])
+            assert nodes["label"][t] == label
+            assert nodes["label_probability"][t] == pytest.approx(share, abs=1e-6)
         label, share = read(vectors[-1])
         assert view["with_gold"]["label"] == model.task.labels[label]
         assert view["with_gold"]["probability"] == pytest.approx(share, abs=1e-6)
