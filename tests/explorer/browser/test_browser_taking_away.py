@@ -156,6 +156,9 @@ def test_the_page_of_the_documentation_tells_its_story_offline(explorer: Explore
     explorer.wait("return document.querySelector('#player.playing')")
     assert "merges two neighbours" in explorer.text("#story")
     assert len(explorer.all("#record-list button")) == 12
+    for width, height in ((1280, 800), (1920, 1080), (375, 812)):
+        explorer.resize(width, height)
+        explorer.wait("return document.querySelector('.river').getBoundingClientRect().bottom <= innerHeight")
     explorer.all("#record-list button")[-1].click()
     assert explorer.all("#player.playing") == []
     assert "implies" in explorer.text("#about")
