@@ -7,7 +7,7 @@ import { copyText, downloadJson, downloadPng, downloadSvg } from "./download.js"
 import { foldBelow, foldByDefault, foldFinished } from "./folding.js";
 import { mergeTable } from "./listing.js";
 import { Picture, describe } from "./picture.js";
-import { predictionPanel } from "./prediction.js";
+import { predictionPanel, valuesNote } from "./prediction.js";
 import { River } from "./river.js";
 import { Search, forestOf, keyOf, partOf } from "./search.js";
 import { tellStep } from "./story.js";
@@ -297,11 +297,4 @@ export class Pane {
     const what = this.gold ? "gold" : `beam${this.slot() + 1}`;
     return `beamtree-${this.view.model.name.replace(/[^\w.-]+/g, "-")}-${what}`;
   }
-}
-
-function valuesNote({ model, sentences }) {
-  const beside = model.sentences === 2 ? " beside the whole other sentence" : "";
-  const parts = sentences.some(({ texts_in: spans, tokens }) => spans?.some(([a, b]) => b - a > 1 && b - a < tokens.length));
-  const bold = parts ? "bold where such parts occur as whole texts in training, grey" : "bold for the whole text, grey";
-  return `Small labels: what the classifier would say of each part${beside}; ${bold} where this extrapolates.`;
 }

@@ -44,3 +44,11 @@ export function predictionPanel({ model, prediction, answer }) {
     ),
   ];
 }
+
+// What the labels beside the nodes of a tree are.
+export function valuesNote({ model, sentences }) {
+  const beside = model.sentences === 2 ? " beside the whole other sentence" : "";
+  const parts = sentences.some(({ texts_in: spans, tokens }) => spans?.some(([a, b]) => b - a > 1 && b - a < tokens.length));
+  const bold = parts ? "bold where such parts occur as whole texts in training, grey" : "bold for the whole text, grey";
+  return `Small labels: what the classifier would say of each part${beside}; ${bold} where this extrapolates.`;
+}
