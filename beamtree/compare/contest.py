@@ -51,7 +51,8 @@ class Contest:
     batch_size: int = 128
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     steps: int = 12_500
-    dropout: float | None = None  # as in the task's recipe
+    dropout: float | None = None  # None: as in the task's recipe
+    optimizer: str | None = None
     most_train: int | None = None
     most_dev: int | None = None
     most_test: int | None = None
@@ -101,7 +102,8 @@ def find_contest(task: Task, tests: Sequence[str] = (), *, quick: bool = False) 
             contest,
             d_model=64,
             batch_size=64,
-            rates=(2e-3,),
+            rates=(1e-3,),
+            optimizer="adamw",
             dropout=0.0,  # it slows learning, and so few steps do not overfit
             steps=QUICK_STEPS,
             most_train=19_200,
@@ -175,6 +177,7 @@ def recipe_for(contest: Contest, entry: Entry, rate: float, examples: int) -> Re
         seed=entry.seed,
         batch_size=contest.batch_size,
         micro_batch_size=0,
+        optimizer=contest.optimizer or base.training.optimizer,
         learning_rate=rate,
         max_epochs=epochs,
         selection="accuracy",

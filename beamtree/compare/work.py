@@ -5,6 +5,7 @@ on from its checkpoint; of one that has ended only recipe, metrics and outcome s
 """
 
 import gc
+import hashlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -62,7 +63,8 @@ class Work:
     ) -> None:
         self.contest, self.out, self.say, self.accelerator = contest, out, say, accelerator
         self.entries = plan(contest, models, seeds)
-        self.data = replace(data, train=data.train[: contest.most_train], dev=data.dev[: contest.most_dev])
+        train, dev = draw_some(data.train, contest.most_train), draw_some(data.dev, contest.most_dev)
+        self.data = replace(data, train=train, dev=dev)
         self.tests = tests
         self._read: dict[str, list[Example]] = {}
 
@@ -189,8 +191,20 @@ class Work:
         if not self._read:
             most = self.contest.most_test
             self._read = {source.name: list(islice(source.read(), most)) for source in self.tests}
-            self._read[TRAINING] = list(self.data.train[: self.contest.measured_of_train])
+            self._read[TRAINING] = draw_some(self.data.train, self.contest.measured_of_train)
         return {name: Measured.of(evaluate(model, name, examples)) for name, examples in self._read.items()}
+
+
+def draw_some(examples: Sequence[Example], most: int | None) -> list[Example]:
+    """So many of them as if by chance, the same everywhere: files may have short ones first."""
+    if most is None or len(examples) <= most:
+        return list(examples)
+
+    def digest(example: Example) -> bytes:
+        text = "\n".join(" ".join(sentence) for sentence in example.sentences)
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+    return sorted(examples, key=digest)[:most]
 
 
 class _Peak:

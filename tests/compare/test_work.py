@@ -8,9 +8,9 @@ import pytest
 import beamtree.compare.work as work_module
 from beamtree.compare.contest import Contest, find_contest
 from beamtree.compare.outcome import read_outcome
-from beamtree.compare.work import DIVERGED, Work
+from beamtree.compare.work import DIVERGED, Work, draw_some
 from beamtree.data.filters import generate_filters
-from beamtree.data.task import find_task
+from beamtree.data.task import Example, find_task
 from beamtree.errors import BeamtreeError
 from beamtree.training.evaluate import find_sources
 from beamtree.training.examples import LearningData
@@ -139,3 +139,12 @@ def test_a_run_that_diverges_is_kept_as_such_and_its_rate_not_chosen(folder: Pat
     assert begin(folder, tmp_path, contest).run(Stopping())
     assert read_outcome(tmp_path / "bilstm-rate1e+30").end == DIVERGED
     assert read_outcome(tmp_path / "bilstm-seed0").learning_rate == 1e-2
+
+
+def test_a_part_of_the_data_is_drawn_from_all_of_it_and_does_not_depend_on_its_order() -> None:
+    examples = [Example((("1",) * length,), "true") for length in range(1, 201)]
+    some = draw_some(examples, 50)
+    assert len(some) == 50
+    assert 70 < sum(len(example.sentences[0]) for example in some) / 50 < 130
+    assert draw_some(examples[::-1], 50) == some
+    assert draw_some(examples, None) == draw_some(examples, 200) == examples
