@@ -49,6 +49,9 @@ def relation_between(left: int, right: int) -> str:
     return "v" if exhaustive else "#"
 
 
+_WORD = re.compile(r"[()]|[^\s()]+")
+
+
 def tokenize(formula: str) -> Tokens:
     """A token that is unknown or out of place is refused with its number, from 1.
 
@@ -57,14 +60,14 @@ def tokenize(formula: str) -> Tokens:
     try:
         tokens = known_tokens(formula, _SAME, _LANGUAGE)
     except UnreadableTextError:
-        words = (formula[start:end].lower() for start, end in find_words(formula))
+        words = (match[0].lower() for match in _WORD.finditer(formula))
         tokens = known_words(words, _SAME, _LANGUAGE)
     worlds_of(tokens)
     return tokens
 
 
 def find_words(formula: str) -> list[Range]:
-    return [match.span() for match in re.finditer(r"[()]|[^\s()]+", formula)]
+    return [match.span() for match in _WORD.finditer(formula)]
 
 
 def worlds_of(tokens: Tokens) -> int:

@@ -163,8 +163,7 @@ def saved_words(vocabulary: Vocabulary, vectors: Any) -> Words:
             table = torch.zeros(count, width, dtype=getattr(torch, dtype))
             if "shipped" in vectors:
                 return _with_package(Words(vocabulary, table, vectors.get("source")), vectors["shipped"])
-            if count:
-                return Words(vocabulary, table, vectors.get("source"))
+            return Words(vocabulary, table, vectors.get("source"))
     raise BeamtreeError(f"vectors must have words, width and dtype, got {shown(vectors)}")
 
 

@@ -171,7 +171,7 @@ def test_a_config_that_does_not_fit_its_vocabulary_is_refused() -> None:
     assert kept.vectors is not None
     assert (kept.vectors.shape, kept.vectors.dtype) == ((3, 4), torch.float16)
     sound = {"words": 3, "width": 4, "dtype": "float16"}
-    changes = ({"words": 9}, {"words": 0}, {"words": True}, {"width": 0}, {"dtype": "int8"})
+    changes = ({"words": 9}, {"words": -1}, {"words": True}, {"width": 0}, {"dtype": "int8"})
     for wrong in (*(sound | change for change in changes), 5):
         with pytest.raises(BeamtreeError, match=r"^vectors must have words, width and dtype"):
             saved_words(vocabulary, wrong)

@@ -69,8 +69,9 @@ def test_a_model_is_trained_evaluated_on_every_split_and_reported(
     recipe: str, splits: set[str], corpora: Path
 ) -> None:
     output = train(recipe, corpora)
-    assert f"with vectors of small ({WIDTH} wide, fixed)" in output
-    assert ("learn theirs; unknown are" in output) == (recipe != "sst5")
+    kept = "6 seen in training are tuned, 0 fixed" if recipe == "sst5" else "fixed"
+    assert f"with vectors of small ({WIDTH} wide, {kept})" in output
+    assert "learn theirs; unknown are" in output
     said("eval", "run", "--data", corpora, "--save")
     measured = json.loads(Path("run/eval.json").read_text())
     assert {entry["split"] for entry in measured["splits"]} == splits
@@ -120,7 +121,7 @@ def test_without_vectors_a_run_says_so_and_learns_all_words(tmp_path: Path) -> N
 def test_where_the_data_have_no_vectors_those_of_the_package_are_used_and_not_copied(tmp_path: Path) -> None:
     data = write_corpora(tmp_path / "data", vectors=False)
     output = train("sst5", data)
-    assert "with vectors of glove-6b-100d (100 wide, fixed)" in output
+    assert "with vectors of glove-6b-100d (100 wide, 9 seen in training are tuned" in output
     assert json.loads(Path("run/data.json").read_text())["words"]["vectors"] == "glove-6b-100d"
     assert sum(file.stat().st_size for file in Path("run/best").iterdir()) < 200_000
     model = load_model("run")
@@ -149,7 +150,9 @@ def test_a_run_that_found_no_vectors_before_there_were_some_in_the_package_goes_
 def test_vectors_can_be_named_and_refused(corpora: Path, tmp_path: Path) -> None:
     glove = tmp_path / "glove.txt"
     glove.write_text("a 1 2 3\ni 4 5 6\nfilm 7 8 9\n")
-    assert "of glove (3 wide, fixed); unknown" in train("sst5", corpora, "a", 1, f"words.vectors={glove}")
+    assert "of glove (3 wide, 2 seen in training are tuned" in train(
+        "sst5", corpora, "a", 1, f"words.vectors={glove}"
+    )
     assert "all words learn" in train("sst5", corpora, "b", 1, "words.vectors=none")
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -36,6 +36,9 @@ _LANGUAGE = (
 _NUMBERS, _VALUES = frozenset(NUMBERS), frozenset((*NUMBERS, *COLOURS))
 
 
+_WORD = re.compile(r"[()]|[<>=!]+|[^\s()<>=!]+")
+
+
 def tokenize(text: str) -> Tokens:
     """The tokens of a sound condition; one that is unknown or out of place is refused with its number.
 
@@ -44,14 +47,14 @@ def tokenize(text: str) -> Tokens:
     try:
         tokens = known_tokens(text, _SAME, _LANGUAGE)
     except UnreadableTextError:
-        words = (text[start:end].lower() for start, end in find_words(text))
+        words = (match[0].lower() for match in _WORD.finditer(text))
         tokens = known_words(words, _SAME, _LANGUAGE)
     read_condition(tokens)
     return tokens
 
 
 def find_words(text: str) -> list[Range]:
-    return [match.span() for match in re.finditer(r"[()]|[<>=!]+|[^\s()<>=!]+", text)]
+    return [match.span() for match in _WORD.finditer(text)]
 
 
 def evaluate(tokens: Sequence[str]) -> bool:

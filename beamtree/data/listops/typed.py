@@ -19,38 +19,36 @@ class Word(NamedTuple):
     end: int
 
 
-def find_words(text: str) -> list[Word]:
+def find_words(text: str) -> Iterator[Word]:
     """The tokens of a text with those that are unknown; round brackets that mean nothing are left out.
 
     A round bracket means something around or behind a bare name: `(max 2 9)`, `MAX(2, 9)`. Elsewhere they are
-    the published files' second brackets, `( ( ( [MAX 2 ) 9 ) ] )`.
+    the published files' second brackets, `( ( ( [MAX 2 ) 9 ) ] )`. Found one by one: a line may be long.
     """
-    return list(_words([(match[0], *match.span()) for match in _PIECE.finditer(text)]))
-
-
-def _words(pieces: list[tuple[str, int, int]]) -> Iterator[Word]:
     closes: list[bool] = []  # of each open round bracket: whether its end is the end of a list
-    at = 0
-    while at < len(pieces):
-        piece, start, end = pieces[at]
-        following, next_start, next_end = pieces[at + 1] if at + 1 < len(pieces) else ("", -1, -1)
-        at += 1
+    pieces = _PIECE.finditer(text)
+    match = next(pieces, None)
+    while match is not None:
+        piece, (start, end), after = match[0], match.span(), next(pieces, None)
+        following = "" if after is None else after[0]
+        both: str | None = None  # a token that this piece and the following one are together
         if piece in "[(" and following.upper() in _OPENS:
+            both = _OPENS[following.upper()]
             if piece == "(":
                 closes.append(True)
-            at += 1
-            yield Word(_OPENS[following.upper()], start, next_end)
         elif piece.upper() in _OPENS and following == "(":
+            both = _OPENS[piece.upper()]
             closes.append(True)
-            at += 1
-            yield Word(_OPENS[piece.upper()], start, next_end)
         elif piece == "(":
             closes.append(False)
         elif piece == ")":
             if closes and closes.pop():
                 yield Word("]", start, end)
-        elif piece == "[" and next_start == end and following not in "[]()":
-            at += 1
-            yield Word(piece + following, start, next_end)  # one unknown name
+        elif piece == "[" and after is not None and after.start() == end and following not in "[]()":
+            both = piece + following  # one unknown name
         else:
             yield Word(piece, start, end)
+        if both is not None and after is not None:
+            yield Word(both, start, after.end())
+            after = next(pieces, None)
+        match = after
