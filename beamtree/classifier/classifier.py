@@ -15,6 +15,7 @@ from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import is_folder, shown
 from beamtree.nn.heads import class_probabilities
+from beamtree.saving.folder import write_card
 from beamtree.saving.pretrained import HubMixin
 from beamtree.trees.beam_trees import BeamTrees
 
@@ -99,6 +100,17 @@ class Classifier(HubMixin, nn.Module):
     def _trees_of(self, example: Example, trees: BeamTrees) -> tuple[BeamTrees, ...]:
         names = map(self.in_trees, example.sentences)
         return tuple(trees[s].named([list(tokens)]) for s, tokens in enumerate(names))
+
+    def _write_card(self, title: str, says: str, facts: dict[str, Any]) -> str:
+        """The card of a folder for people: what the model is, how it is loaded and asked, `facts`."""
+        kind, task = type(self).__name__, self.task
+        usage = (
+            f"from beamtree import {kind}\n\n"
+            f'model = {kind}.from_pretrained("this/repository")\n'
+            f"model.predict([{'text' if task.sentences == 1 else '(first, second)'}])"
+        )
+        tags = [self.settings.title, task.name]
+        return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
 
     @classmethod
     def _load_folder(cls, folder: Path, device: torch.device | str) -> Self:

@@ -15,7 +15,6 @@ from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError
 from beamtree.printable import code
-from beamtree.saving.folder import write_card
 
 
 class Ensemble(Classifier):
@@ -81,24 +80,18 @@ class Ensemble(Classifier):
         save_ensemble(folder, self.names)
 
     def _card(self) -> str:
-        settings, task = self.settings, self.task
+        task = self.task
         facts = {
-            "encoder": [settings.title],
+            "encoder": [self.settings.title],
             "members": self.names,
             "parameters": sum(weight.numel() for weight in self.parameters()),
             "labels": task.labels,
         }
-        usage = (
-            "from beamtree import Ensemble\n\n"
-            'model = Ensemble.from_pretrained("this/repository")\n'
-            f"model.predict([{'text' if task.sentences == 1 else '(first, second)'}])"
-        )
         says = (
             f"{len(self.names)} classifiers for the task {code(task.name)}, trained with beamtree, whose "
             "probabilities are averaged."
         )
-        title, tags = f"{self.title} on {task.name}, an ensemble", [settings.title, task.name]
-        return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
+        return self._write_card(f"{self.title} on {task.name}, an ensemble", says, facts)
 
 
 def average(logits: Sequence[Tensor]) -> Tensor:

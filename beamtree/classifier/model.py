@@ -26,7 +26,6 @@ from beamtree.saving.folder import (
     bytes_of,
     check_options,
     sizes_of,
-    write_card,
 )
 from beamtree.zoo.by_name import create_encoder, pair_encoder_names
 
@@ -249,14 +248,8 @@ class TreeClassifier(Classifier):
             **({} if self.words.encoder is None else {"token vectors": self.words.source}),
             **{name: self.notes[key] for key, name in training.items() if key in self.notes},
         }
-        usage = (
-            "from beamtree import TreeClassifier\n\n"
-            'model = TreeClassifier.from_pretrained("this/repository")\n'
-            f"model.predict([{'text' if task.sentences == 1 else '(first, second)'}])"
-        )
         says = f"A classifier for the task {code(task.name)}, trained with beamtree."
-        title, tags = f"{settings.title} on {task.name}", [settings.title, task.name]
-        return write_card(title, says, usage, facts, tags=tags, pipeline="text-classification")
+        return self._write_card(f"{settings.title} on {task.name}", says, facts)
 
 
 def _create_encoder(settings: ModelSettings, input_size: int | None) -> nn.Module:
