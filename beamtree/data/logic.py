@@ -9,14 +9,15 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 
-from beamtree.data.bracketed import (
+from beamtree.data.formal import (
+    Bits,
     bracketed_spans,
+    columns_of,
     first_unclosed,
-    known_tokens,
-    known_words,
     merges_by_brackets,
+    typed_tokens,
+    unknown_token,
 )
 from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
 from beamtree.errors import BeamtreeError, UnreadableTextError
@@ -53,15 +54,11 @@ _WORD = re.compile(r"[()]|[^\s()]+")
 
 
 def tokenize(formula: str) -> Tokens:
-    """A token that is unknown or out of place is refused with its number, from 1.
+    """The tokens of a sound formula, in files or as people type it: `(A (and b))`.
 
-    What people type is forgiven capitals and missing blanks: `(A (and b))`.
+    One that is unknown or out of place is refused with its number, from 1.
     """
-    try:
-        tokens = known_tokens(formula, _SAME, _LANGUAGE)
-    except UnreadableTextError:
-        words = (match[0].lower() for match in _WORD.finditer(formula))
-        tokens = known_words(words, _SAME, _LANGUAGE)
+    tokens = typed_tokens(formula, _SAME, _LANGUAGE, _WORD)
     worlds_of(tokens)
     return tokens
 
@@ -78,9 +75,7 @@ def worlds_of(tokens: Tokens) -> int:
             stack.append(WORLDS_OF[token])
         elif token != ")":
             if token not in TOKENS:
-                raise UnreadableTextError(
-                    f"unknown token {shown(token)} at position {place}; {_LANGUAGE}", place - 1
-                )
+                raise unknown_token(token, place - 1, _LANGUAGE)
             stack.append(token)
         else:
             match stack[-3:]:
@@ -171,10 +166,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _read_pair(line: str) -> Example:
-    columns = line.count("\t") + 1
-    if columns != 3:
-        raise BeamtreeError(f"wanted relation, formula, formula between tabs, found {columns} column(s)")
-    relation, *formulas = line.split("\t")
+    relation, *formulas = columns_of(line, "relation", "formula", "formula")
     if relation not in RELATIONS:
         raise BeamtreeError(f"unknown relation {shown(relation)}; the relations are {' '.join(RELATIONS)}")
     left, right = map(tokenize, formulas)
@@ -233,14 +225,7 @@ def generate_logic(
 
 def _draw_pairs(seed: int) -> Iterator[tuple[int, str]]:
     """An endless stream of (file index, line)."""
-    getrandbits = Random(seed).getrandbits
-
-    # Python promises the bit stream of a seed, not what randrange makes of it.
-    def below(n: int) -> int:
-        bits = (n - 1).bit_length()
-        while (drawn := getrandbits(bits)) >= n:
-            pass
-        return drawn
+    below = Bits(seed).below
 
     def formula(budget: int, variables: Tokens) -> tuple[str, int, int]:
         """(text, worlds, number of operators); `budget` halves at every level, so this nests four deep."""

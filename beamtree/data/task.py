@@ -137,7 +137,7 @@ class Task:
 TASKS = {  # name -> where its Task is, imported when it is asked for
     "listops": "beamtree.data.listops.task:TASK",
     "logic": "beamtree.data.logic:TASK",
-    "filters": "beamtree.data.filters.task:TASK",
+    "filters": "beamtree.data.filters:TASK",
     "sst5": "beamtree.data.corpora.sentiment:SST5",
     "imdb": "beamtree.data.corpora.sentiment:IMDB",
     "snli": "beamtree.data.corpora.pairs:SNLI",

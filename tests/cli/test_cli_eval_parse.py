@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from command_line import call
+from published import brackets
 from small_models import small_model
 
 from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import parse_lines
 from beamtree.cli.formats import as_json
 from beamtree.data import listops
-from beamtree.data.listops.language import brackets
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree.data.batching import EncodedExamples
-from beamtree.data.filters.language import COLOURS, TOKENS, evaluate, gold_merges, tokenize
-from beamtree.data.filters.task import TASK, read
+from beamtree.data.filters import COLOURS, TASK, TOKENS, evaluate, gold_merges, read, tokenize
 from beamtree.data.task import Example, Tokens, find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.errors import BeamtreeError, UnreadableTextError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from chi_square import assert_same_law
 
-from beamtree.data.bracketed import nesting
+from beamtree.data.formal import nesting
 from beamtree.data.listops import TASK, generate_listops, read, read_file
 from beamtree.data.listops import draws as listops_draws
 from beamtree.data.listops.draws import DRAWS, Draw

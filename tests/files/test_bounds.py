@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
+from published import brackets
 from small_models import small_model
 
 from beamtree import BeamTreeEncoder
@@ -18,7 +19,7 @@ from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import parse_lines
 from beamtree.data import task as task_module
 from beamtree.data.corpora import sentiment
-from beamtree.data.listops.language import brackets, evaluate
+from beamtree.data.listops.language import evaluate
 from beamtree.data.own import look_at
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary

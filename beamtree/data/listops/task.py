@@ -11,16 +11,17 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
+from beamtree.data.formal import columns_of
 from beamtree.data.listops.language import (
     DIGITS,
     TOKENS,
     evaluate,
     expressions_in,
+    find_words,
     gold_merges,
     split_tokens,
     tokenize,
 )
-from beamtree.data.listops.typed import find_words
 from beamtree.data.task import REFUSE, BadRows, Example, Task, require_split
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import shown
@@ -79,11 +80,10 @@ def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
 
 
 def _read_line(line: str, label_first: bool) -> Example:
-    columns = line.count("\t") + 1
-    if columns != 2:
-        wanted = "label and expression" if label_first else "expression and label"
-        raise BeamtreeError(f"{wanted} with a tab between are wanted, {columns} column(s) found")
-    label, expression = line.split("\t") if label_first else reversed(line.split("\t"))
+    if label_first:
+        label, expression = columns_of(line, "label", "expression")
+    else:
+        expression, label = columns_of(line, "expression", "label")
     tokens = split_tokens(expression)
     value = DIGITS[evaluate(tokens)]
     if label != value:

@@ -1,12 +1,17 @@
-"""What the formal languages share: texts as known tokens, gold trees and nesting by their brackets."""
+"""What the formal languages share: known tokens, brackets, lines between tabs, and draws that are the same
+for the same seed everywhere."""
 
+import hashlib
+import random
 import re
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from beamtree.data.task import Range, Tokens
-from beamtree.errors import UnreadableTextError
+from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import shown
+from beamtree.files.lines import COMPRESSIONS
 
 _LONG = 1 << 20  # characters, which split() may make thirty times as many bytes of
 
@@ -25,13 +30,23 @@ def known_tokens(text: str, same: Mapping[str, str], says: str, *, dropped: str 
 def known_words(words: Iterable[str], same: Mapping[str, str], says: str) -> Tokens:
     """The same of words that are parted already."""
     tokens = []
-    for position, word in enumerate(words, start=1):
+    for place, word in enumerate(words):
         if word not in same:
-            raise UnreadableTextError(
-                f"unknown token {shown(word)} at position {position}; {says}", position - 1
-            )
+            raise unknown_token(word, place, says)
         tokens.append(same[word])
     return tuple(tokens)
+
+
+def unknown_token(token: str, place: int, says: str) -> UnreadableTextError:
+    return UnreadableTextError(f"unknown token {shown(token)} at position {place + 1}; {says}", place)
+
+
+def typed_tokens(text: str, same: Mapping[str, str], says: str, word: re.Pattern[str]) -> Tokens:
+    """`known_tokens` of what people type, who are forgiven capitals and missing blanks."""
+    try:
+        return known_tokens(text, same, says)
+    except UnreadableTextError:
+        return known_words((match[0].lower() for match in word.finditer(text)), same, says)
 
 
 def _words(text: str, dropped: str) -> Iterable[str]:
@@ -95,3 +110,43 @@ def first_unclosed(tokens: Iterable[str]) -> int:
         elif token == ")":
             opened.pop()
     return opened[0]
+
+
+def columns_of(line: str, *names: str) -> list[str]:
+    """The columns of a line between tabs, as many as there are names."""
+    count = line.count("\t") + 1  # before a line of nothing but tabs fills the memory
+    if count != len(names):
+        wanted = f"{', '.join(names[:-1])} and {names[-1]}"
+        raise BeamtreeError(f"{wanted} with a tab between are wanted, {count} column(s) found")
+    return line.split("\t")
+
+
+def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
+    """Raise if a folder has one of these files, packed or not."""
+    possible = (name + ending for name in names for ending in COMPRESSIONS)
+    existing = [name for name in dict.fromkeys(possible) if (folder / name).exists()]
+    if existing:
+        raise BeamtreeError(
+            f"{folder} already has {', '.join(existing)}: choose another folder, or overwrite"
+        )
+
+
+class Bits:
+    """Random bits by name: Mersenne Twister words, the same on every platform and Python version.
+
+    Python promises the bits of a seed, not what randrange or shuffle make of them.
+    """
+
+    def __init__(self, seed: int | str) -> None:
+        if isinstance(seed, str):
+            seed = int.from_bytes(hashlib.sha256(seed.encode()).digest(), "big")
+        self.getrandbits = random.Random(seed).getrandbits
+
+    def below(self, n: int) -> int:
+        bits = (n - 1).bit_length()
+        while (drawn := self.getrandbits(bits)) >= n:
+            pass
+        return drawn
+
+    def coin(self) -> bool:
+        return self.getrandbits(1) == 1

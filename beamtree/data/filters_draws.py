@@ -7,36 +7,29 @@ decides. Either the value hangs on one comparison at the deepest level, and all 
 leaves the matter open; or it is settled on the way, at a level drawn among those that can give this value.
 """
 
-import hashlib
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from beamtree.data.filters.language import COLOURS, CONNECTIVES, EQUALITIES, NUMBERS, ORDERS
-from beamtree.data.filters.task import DEV_DEPTHS, SPLITS, TESTED, TRAINED, file_of, label_of
+from beamtree.data.filters import (
+    COLOURS,
+    CONNECTIVES,
+    DEV_DEPTHS,
+    EQUALITIES,
+    NUMBERS,
+    ORDERS,
+    SPLITS,
+    TESTED,
+    TRAINED,
+    file_of,
+    label_of,
+)
+from beamtree.data.formal import Bits, refuse_to_overwrite
 from beamtree.errors import BeamtreeError
-from beamtree.files.lines import COMPRESSIONS, write_lines
+from beamtree.files.lines import write_lines
 
 TRAIN, DEV, TEST = 100_000, 4_000, 2_000  # conditions: in all of training, in all of dev, of each test depth
 _SIDE_DEPTH = 2  # most brackets of a part that is not on the way to the deepest comparison
-
-
-class Bits:
-    """Choices from the Mersenne Twister's bits, which are the same on every platform and Python version."""
-
-    def __init__(self, seed: int, name: str) -> None:
-        key = hashlib.sha256(f"beamtree filters {seed} {name}".encode()).digest()
-        self._getrandbits = random.Random(int.from_bytes(key, "big")).getrandbits
-
-    def below(self, n: int) -> int:
-        bits = (n - 1).bit_length()
-        while (drawn := self._getrandbits(bits)) >= n:
-            pass
-        return drawn
-
-    def coin(self) -> bool:
-        return self._getrandbits(1) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +147,11 @@ def _draw_comparison(holds: bool, bits: Bits) -> tuple[str, str, str]:
 
 def draw_lines(depth: int, seed: int) -> Iterator[str]:
     """An endless stream of distinct lines `label⇥condition` of one depth, true and false by turns."""
-    bits, seen = Bits(seed, f"depth {depth}"), set[str]()
+    bits, seen = Bits(f"beamtree filters {seed} depth {depth}"), set[str]()
     holds = True
     while True:
-        shape = draw_shape(
-            depth, bits, least=2 if depth or bits.coin() else 1
-        )  # one comparison may stand alone
+        # One comparison may stand alone.
+        shape = draw_shape(depth, bits, least=2 if depth or bits.coin() else 1)
         line = f"{label_of(holds)}\t{' '.join(fill(shape, holds, bits))}"
         if line not in seen:
             seen.add(line)
@@ -192,14 +184,8 @@ def generate_filters(
                 f"{split} must be a multiple of {share}, as many true as false conditions of every depth, "
                 f"got {count}"
             )
-    existing = [
-        path.name + ending
-        for path in files.values()
-        for ending in COMPRESSIONS
-        if path.with_name(path.name + ending).exists()
-    ]
-    if existing and not overwrite:
-        raise BeamtreeError(f"{out} already has {', '.join(existing)}: choose another folder, or overwrite")
+    if not overwrite:
+        refuse_to_overwrite(out, [path.name for path in files.values()])
     wanted = train + dev + test * len(TESTED)
     contents: dict[str, list[str]] = {split: [] for split in SPLITS}
     done = 0
