@@ -5,18 +5,21 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
-from tools.trust import Tally
-from tools.trust.jobs import RECIPE, training_outcome
+import torch
+
+from beamtree import BeamTreeEncoder
+from beamtree.nn.heads import ClassifierHead, class_losses
+from tools.trust import RECIPE, Tally
+from tools.trust.jobs import training_outcome
 
 SHORT = {"batches": 15, "longest": 300}
 
 
 def run(folder: Path, *, batches: int = 1000, longest: int = 10_000, seed: int = 0) -> list[Tally]:
-    import torch
-
     torch.set_num_threads(1)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -37,8 +40,6 @@ def compare_precisions(batches: int, seed: int, scale: float = 1.0) -> Tally:
 
     A small `scale` of the scorer's weights brings scores together and makes near-ties more frequent.
     """
-    import torch
-
     torch.manual_seed(seed)
     sequences = differing = beams_differing = 0
     worst_root, widest_tie = 0.0, 0.0
@@ -86,12 +87,6 @@ def reach_extremes(longest: int, seed: int) -> Tally:
 
 
 def _step(d: int, K: int, n: int, size: float, seed: int) -> str | None:
-    import warnings
-
-    import torch
-
-    from beamtree.nn.heads import ClassifierHead, class_losses
-
     warnings.simplefilter("ignore")
     torch.manual_seed(seed)
     encoder, head = _encoder(d, K, size), ClassifierHead(d, 8, 10)
@@ -112,10 +107,6 @@ def _step(d: int, K: int, n: int, size: float, seed: int) -> str | None:
 
 def _encoder(d: int, K: int, scale: float) -> Any:
     """One whose scores are so many times as large as they would be."""
-    import torch
-
-    from beamtree import BeamTreeEncoder
-
     encoder: Any = BeamTreeEncoder(d, beam_size=K)
     with torch.no_grad():
         encoder.scorer.out.weight.mul_(scale)

@@ -3,7 +3,6 @@
 `torchrun` supervises; every run has a time limit, so a hang is a failure.
 """
 
-import json
 import os
 import random
 import shutil
@@ -13,14 +12,30 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from tools.trust import Tally
-from tools.trust.jobs import RECIPE
+from beamtree.errors import BeamtreeError
+from beamtree.files.tensors import load_tensors
+from tools.trust import RECIPE, Tally
+from tools.trust.jobs import metrics
 
-SHORT = {"kills": 1, "few": True}
+SHORT = {"kills": 1, "most": 1}
 LIMIT = 240  # seconds
 QUIET = ["model.input_dropout=0", "model.dropout=0", "model.output_dropout=0", "model.encoder=recurrent-grc"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--monitor-interval=0.2"]
+
+
+def run(folder: Path, *, kills: int = 6, most: int | None = None, seed: int = 0) -> list[Tally]:
+    """All of it, or at `most` so many uneven shares and errors."""
+    runs = Runs(folder)
+    tallies = [
+        kill_a_rank(runs, kills, random.Random(seed)),
+        share_unevenly(runs, most),
+        fail_alone(runs, most),
+    ]
+    print(*tallies, sep="\n", flush=True)
+    return tallies
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,7 @@ class Ended:
 
 
 class Runs:
-    """Training runs of two processes in folders of their own."""
+    """Training runs in folders of their own."""
 
     def __init__(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -44,35 +59,24 @@ class Runs:
         self.folder, self.number = folder, 0
         (folder / "recipe.toml").write_text(RECIPE)
 
-    def command(self, out: Path, changes: Sequence[str]) -> list[str]:
-        settings = [word for change in changes for word in ("--set", change)]
-        return ["-m", "beamtree.cli", "train", f"{self.folder}/recipe.toml", "--resume", str(out), *settings]
-
     def fresh(self) -> Path:
         self.number += 1
         return self.folder / f"run{self.number}"
 
-    def alone(self, out: Path, changes: Sequence[str]) -> Ended:
-        return self._run([sys.executable, *self.command(out, changes)])
-
-    def together(
+    def train(
         self,
         out: Path,
         changes: Sequence[str],
-        *,
-        restarts: int = 0,
+        launcher: Sequence[str] = TORCHRUN,
         meanwhile: Callable[[int], None] = lambda pid: None,
     ) -> Ended:
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        launcher += [f"--max-restarts={restarts}", "--monitor-interval=0.2"]
-        return self._run([*launcher, *self.command(out, changes)], meanwhile)
-
-    def _run(self, command: list[str], meanwhile: Callable[[int], None] = lambda pid: None) -> Ended:
-        began = time.monotonic()
-        log = self.folder / "log.txt"
+        """By two processes, or by one without a launcher."""
+        settings = [word for change in changes for word in ("--set", change)]
+        train = ["-m", "beamtree.cli", "train", f"{self.folder}/recipe.toml", "--resume", str(out), *settings]
+        began, log = time.monotonic(), self.folder / "log.txt"
         with log.open("w") as file:
             process = subprocess.Popen(
-                command,
+                [sys.executable, *launcher, *train],
                 stdout=file,
                 stderr=file,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -87,30 +91,12 @@ class Runs:
         return Ended(status, log.read_text(), time.monotonic() - began)
 
 
-def run(folder: Path, *, kills: int = 6, few: bool = False, seed: int = 0) -> list[Tally]:
-    runs = Runs(folder)
-    tallies = [
-        kill_a_rank(runs, kills, random.Random(seed)),
-        share_unevenly(runs, few),
-        fail_alone(runs, few),
-    ]
-    print(*tallies, sep="\n", flush=True)
-    return tallies
-
-
-def metrics(out: Path) -> list[dict[str, float]]:
-    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in record.items() if k not in ("seconds", "tokens_per_second")} for record in records
-    ]
-
-
 def kill_a_rank(runs: Runs, kills: int, draw: random.Random) -> Tally:
     """With torchrun's restarts the run resumes by itself and ends as one that nothing happened to."""
     tally = Tally("one of two ranks killed, restarted by torchrun")
     saving = ["training.checkpoint_minutes=0", "training.max_epochs=6"]
     whole = runs.fresh()
-    undisturbed = runs.together(whole, saving)
+    undisturbed = runs.train(whole, saving)
     if undisturbed.status != 0:
         tally.note(False, f"fails undisturbed: {undisturbed.shortly}")
         return tally
@@ -125,35 +111,28 @@ def kill_a_rank(runs: Runs, kills: int, draw: random.Random) -> Tally:
                 if f"LOCAL_RANK={victim}\0" in Path(f"/proc/{pid}/environ").read_text():
                     os.kill(pid, signal.SIGKILL)
 
-        ended = runs.together(out, saving, restarts=2, meanwhile=kill)
-        restarted = ended.said.count("recurrent-grc on listops") + ended.said.count("ebt-grc on listops")
-        if ended.status == 0 and restarted == 1:  # it was over before it was struck
+        ended = runs.train(out, saving, [*TORCHRUN, "--max-restarts=2"], kill)
+        begun = ended.said.count("ebt-grc on listops")
+        if ended.status == 0 and begun == 1:  # it was over before it was struck
             continue
-        right = ended.status == 0 and restarted == 2 and metrics(out) == metrics(whole)
+        right = ended.status == 0 and begun == 2 and metrics(out) == metrics(whole)
         tally.note(right, f"rank {victim} after {steps} steps: exit {ended.status}: {ended.shortly}")
     return tally
 
 
-def share_unevenly(runs: Runs, few: bool) -> Tally:
+def share_unevenly(runs: Runs, most: int | None) -> Tally:
     """Batches that do not divide by two, one-token expressions, more ranks than examples: as one process."""
     tally = Tally("uneven, one-token and empty shares")
     cases = {
-        "batches of one, so that rank 1 never has data": [
-            "training.batch_size=1",
-            "training.micro_batch_size=0",
-        ],
-        "a last batch of one": [
-            "task.sampled.train=41",
-            "training.batch_size=8",
-            "training.micro_batch_size=0",
-        ],
-        "one-token expressions for a rank": ["task.sampled.min_length=1", "task.sampled.train=30"],
-        "a dev split of one": ["task.sampled.dev=1"],
+        "batches of one, so that rank 1 never has data": "training.batch_size=1 training.micro_batch_size=0",
+        "a last batch of one": "task.sampled.train=41 training.batch_size=8 training.micro_batch_size=0",
+        "one-token expressions for a rank": "task.sampled.min_length=1 task.sampled.train=30",
+        "a dev split of one": "task.sampled.dev=1",
     }
-    for name, changes in list(cases.items())[: 1 if few else None]:
+    for name, changes in islice(cases.items(), most):
         one, two = runs.fresh(), runs.fresh()
-        settings = [*QUIET, "training.max_epochs=1", *changes]
-        alone, together = runs.alone(one, settings), runs.together(two, settings)
+        settings = [*QUIET, "training.max_epochs=1", *changes.split()]
+        alone, together = runs.train(one, settings, launcher=()), runs.train(two, settings)
         if alone.status or together.status:
             tally.note(False, f"{name}: exits {alone.status}, {together.status}: {together.shortly}")
             continue
@@ -163,22 +142,21 @@ def share_unevenly(runs: Runs, few: bool) -> Tally:
     return tally
 
 
-def fail_alone(runs: Runs, few: bool) -> Tally:
+def fail_alone(runs: Runs, most: int | None) -> Tally:
     """What only one rank meets ends both within seconds, with one message."""
     tally = Tally("a user's error in one rank")
-    taken = runs.fresh()
+    taken, broken = runs.fresh(), runs.fresh()
     taken.mkdir()
     (taken / "thesis.txt").write_text("years of work")
-    broken = runs.fresh()
-    runs.alone(broken, ["training.max_epochs=1"])
+    runs.train(broken, ["training.max_epochs=1"], launcher=())
     (broken / "checkpoint" / "state.safetensors").write_bytes(b"damaged")
     cases = {
         "only rank 0 looks: the folder holds something else": (taken, [], "is not a run folder"),
         "both ranks: a setting that is none": (runs.fresh(), ["training.sead=1"], "no setting"),
         "both ranks: a damaged checkpoint": (broken, ["training.max_epochs=1"], "state.safetensors"),
     }
-    for name, (out, changes, wanted) in list(cases.items())[: 1 if few else None]:
-        ended = runs.together(out, changes)
+    for name, (out, changes, wanted) in islice(cases.items(), most):
+        ended = runs.train(out, changes)
         lines = [line for line in ended.said.splitlines() if "beamtree: " in line]
         traced = [line for line in ended.said.splitlines() if 'File "' in line and "beamtree/" in line]
         clear = len(lines) == 1 and wanted in lines[0] and not traced  # torchrun's own trace is its own
@@ -187,9 +165,6 @@ def fail_alone(runs: Runs, few: bool) -> Tally:
 
 
 def _steps_saved(out: Path) -> int:
-    from beamtree.errors import BeamtreeError
-    from beamtree.files.tensors import load_tensors
-
     try:
         _, notes = load_tensors(out / "checkpoint" / "state.safetensors")
     except BeamtreeError:
@@ -199,12 +174,5 @@ def _steps_saved(out: Path) -> int:
 
 
 def _children(launcher: int) -> list[int]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == launcher:
-            found.append(int(process.name))
-    return found
+    listed = Path(f"/proc/{launcher}/task/{launcher}/children")
+    return list(map(int, listed.read_text().split()))
