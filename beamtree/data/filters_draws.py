@@ -9,6 +9,7 @@ leaves the matter open; or it is settled on the way, at a level drawn among thos
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 from beamtree.data.filters import (
@@ -176,9 +177,9 @@ def generate_filters(
     the other sizes. `progress` is called with (conditions drawn, conditions wanted).
     """
     files = {split: out / file_of(split) for split in SPLITS}
-    depths = {"train": TRAINED, "dev": DEV_DEPTHS, "test": (0,)}
-    for split, count in (("train", train), ("dev", dev), ("test", test)):
-        share = 2 * len(depths[split])
+    shares = {"test": (test, (0,)), "dev": (dev, DEV_DEPTHS), "train": (train, TRAINED)}
+    for split, (count, depths) in shares.items():
+        share = 2 * len(depths)
         if count < share or count % share:
             raise BeamtreeError(
                 f"{split} must be a multiple of {share}, as many true as false conditions of every depth, "
@@ -186,30 +187,22 @@ def generate_filters(
             )
     if not overwrite:
         refuse_to_overwrite(out, [path.name for path in files.values()])
-    wanted = train + dev + test * len(TESTED)
-    contents: dict[str, list[str]] = {split: [] for split in SPLITS}
-    done = 0
-
-    def take(lines: Iterator[str], count: int) -> list[str]:
-        nonlocal done
-        taken = []
-        for _ in range(count):
-            taken.append(next(lines))
-            done += 1
-            if progress is not None and (done % 1000 == 0 or done == wanted):
-                progress(done, wanted)
-        return taken
-
-    by_depth: dict[str, list[list[str]]] = {"dev": [], "train": []}
+    wanted, done = train + dev + test * len(TESTED), 0
+    drawn: dict[str, list[list[str]]] = {split: [] for split in SPLITS}  # the lines of each depth
     for depth in sorted({*TRAINED, *TESTED}):
         lines = draw_lines(depth, seed)
-        if depth in TESTED:
-            contents[f"depth{depth}"] = take(lines, test)
-        for split, count in (("dev", dev), ("train", train)):
-            if depth in depths[split]:
-                by_depth[split].append(take(lines, count // len(depths[split])))
-    for split, of_depths in by_depth.items():  # by turns, so that every part of a file has them all
-        contents[split] = [line for row in zip(*of_depths, strict=True) for line in row]
-    for split, path in files.items():
-        write_lines(path, contents[split])
+        counts = {f"depth{depth}": test} if depth in TESTED else {}
+        for split in ("dev", "train"):
+            count, depths = shares[split]
+            if depth in depths:
+                counts[split] = count // len(depths)
+        for split, count in counts.items():
+            drawn[split].append([])
+            for line in islice(lines, count):
+                drawn[split][-1].append(line)
+                done += 1
+                if progress is not None and (done % 1000 == 0 or done == wanted):
+                    progress(done, wanted)
+    for split, path in files.items():  # depths by turns, so that every part of a file has them all
+        write_lines(path, chain.from_iterable(zip(*drawn[split], strict=True)))
     return files

@@ -114,22 +114,8 @@ def formulas_in(tokens: Tokens) -> list[Range]:
 
 
 def gold_merges(tokens: Tokens) -> list[int]:
-    """The tree of the brackets: an open bracket takes in what follows, item by item, until it is closed.
-
-    The position merged at each of the n−1 steps, the leftmost possible pair first.
-    """
-    _check_brackets(tokens)
+    """The tree of the brackets: an open one takes in what follows, item by item, until it is closed."""
     return merges_by_brackets(tokens, "(", ")")
-
-
-def _check_brackets(tokens: Tokens) -> None:
-    open_brackets = 0
-    for place, token in enumerate(tokens, start=1):
-        if not open_brackets and (place > 1 or token == ")"):
-            raise BeamtreeError(f"unbalanced brackets: no '(' is open for {shown(token)} at position {place}")
-        open_brackets += (token == "(") - (token == ")")
-    if open_brackets:
-        raise BeamtreeError(f"unbalanced brackets: {open_brackets} '(' never closed")
 
 
 LAST_INDEX = 12  # of a file's name: 12 operators and more in the longer formula

@@ -164,21 +164,6 @@ def test_the_token_that_is_out_of_place_is_told(formula: str, token: int | None)
     assert caught.value.token == token
 
 
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        ("a b", "no '\\(' is open for 'b' at position 2"),
-        (") (", "no '\\(' is open for '\\)' at position 1"),
-        ("( a ) )", "no '\\(' is open for '\\)' at position 4"),
-        ("( ( a )", "brackets: 1 '\\(' never closed"),
-        ("( (", "brackets: 2 '\\(' never closed"),
-    ],
-)
-def test_no_tree_is_made_of_unbalanced_brackets(tokens: str, message: str) -> None:
-    with pytest.raises(BeamtreeError, match=message):
-        gold_merges(tuple(tokens.split()))
-
-
 def test_every_tenth_pair_over_all_training_files_is_for_dev(tmp_path: Path) -> None:
     lines = write_set(tmp_path)
     sentences = {
