@@ -11,12 +11,12 @@ test split one depth. A line is `label⇥condition`, and every label is checked 
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from beamtree.data.formal import columns_of, first_unclosed, typed_tokens, unknown_token
+from beamtree.data.formal import first_unclosed, read_example, typed_tokens, unknown_token
 from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
-from beamtree.errors import BeamtreeError, UnreadableTextError
-from beamtree.files.bounded import shown
+from beamtree.errors import UnreadableTextError
 from beamtree.files.lines import find_file, read_rows
 
 NUMBERS = tuple("0123456789")
@@ -170,7 +170,8 @@ def file_of(split: str) -> str:
 
 def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
     """The conditions of one file."""
-    return bad_rows.sort_out(path, read_rows(path), _read_line)
+    read_line = partial(read_example, columns=("label", "condition"), tokenize=tokenize, answer=_answer)
+    return bad_rows.sort_out(path, read_rows(path), read_line)
 
 
 def read(folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
@@ -183,13 +184,8 @@ def label_of(holds: bool) -> str:
     return LABELS[holds]
 
 
-def _read_line(line: str) -> Example:
-    label, condition = columns_of(line, "label", "condition")
-    tokens = tokenize(condition)
-    right = label_of(evaluate(tokens))
-    if label != right:
-        raise BeamtreeError(f"the label is {shown(label)}, but the condition is {right}")
-    return Example((tokens,), label)
+def _answer(sentences: tuple[Tokens, ...]) -> str:
+    return label_of(evaluate(sentences[0]))
 
 
 TASK = Task(
@@ -202,6 +198,6 @@ TASK = Task(
     read=read,
     read_file=read_file,
     gold_merges=gold_merges,
-    answer=lambda sentences: label_of(evaluate(sentences[0])),
+    answer=_answer,
     find_words=find_words,
 )

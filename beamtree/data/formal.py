@@ -5,10 +5,10 @@ import hashlib
 import random
 import re
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from beamtree.data.task import Range, Tokens
+from beamtree.data.task import Example, Range, Tokens
 from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import shown
 from beamtree.files.lines import COMPRESSIONS
@@ -112,13 +112,26 @@ def first_unclosed(tokens: Iterable[str]) -> int:
     return opened[0]
 
 
-def columns_of(line: str, *names: str) -> list[str]:
-    """The columns of a line between tabs, as many as there are names."""
+def read_example(
+    line: str,
+    columns: Sequence[str],
+    tokenize: Callable[[str], Tokens],
+    answer: Callable[[tuple[Tokens, ...]], str],
+    *,
+    label_at: int = 0,
+) -> Example:
+    """The example of a line with tabs between its columns; a label that is not the answer is refused."""
     count = line.count("\t") + 1  # before a line of nothing but tabs fills the memory
-    if count != len(names):
-        wanted = f"{', '.join(names[:-1])} and {names[-1]}"
+    if count != len(columns):
+        wanted = f"{', '.join(columns[:-1])} and {columns[-1]}"
         raise BeamtreeError(f"{wanted} with a tab between are wanted, {count} column(s) found")
-    return line.split("\t")
+    texts = line.split("\t")
+    label = texts.pop(label_at)
+    sentences = tuple(map(tokenize, texts))
+    right = answer(sentences)
+    if label != right:
+        raise BeamtreeError(f"the {columns[label_at]} is {shown(label)}, but {right!r} is right")
+    return Example(sentences, label)
 
 
 def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:

@@ -13,15 +13,14 @@ from pathlib import Path
 from beamtree.data.formal import (
     Bits,
     bracketed_spans,
-    columns_of,
     first_unclosed,
     merges_by_brackets,
+    read_example,
     typed_tokens,
     unknown_token,
 )
 from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
 from beamtree.errors import BeamtreeError, UnreadableTextError
-from beamtree.files.bounded import shown
 from beamtree.files.lines import find_file, read_rows, write_lines
 
 VARIABLES = ("a", "b", "c", "d", "e", "f")
@@ -152,14 +151,11 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _read_pair(line: str) -> Example:
-    relation, *formulas = columns_of(line, "relation", "formula", "formula")
-    if relation not in RELATIONS:
-        raise BeamtreeError(f"unknown relation {shown(relation)}; the relations are {' '.join(RELATIONS)}")
-    left, right = map(tokenize, formulas)
-    true_relation = relation_between(worlds_of(left), worlds_of(right))
-    if relation != true_relation:
-        raise BeamtreeError(f"wrong relation {relation!r}: between these formulas it is {true_relation!r}")
-    return Example((left, right), relation)
+    return read_example(line, ("relation", "formula", "formula"), tokenize, _answer)
+
+
+def _answer(sentences: tuple[Tokens, ...]) -> str:
+    return relation_between(*map(worlds_of, sentences))
 
 
 TASK = Task(
@@ -172,7 +168,7 @@ TASK = Task(
     read=read,
     read_file=read_file,
     gold_merges=gold_merges,
-    answer=lambda sentences: relation_between(*map(worlds_of, sentences)),
+    answer=_answer,
     texts_in=formulas_in,
     find_words=find_words,
 )

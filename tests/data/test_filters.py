@@ -143,8 +143,8 @@ def test_a_malformed_condition_is_refused_at_its_place(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("true\t7 < 5\n", "depth1.tsv, line 1: the label is 'true', but the condition is false"),
-        ("false\t7 < 5\nyes\t5 < 7\n", "line 2: the label is 'yes', but the condition is true"),
+        ("true\t7 < 5\n", "depth1.tsv, line 1: the label is 'true', but 'false' is right"),
+        ("false\t7 < 5\nyes\t5 < 7\n", "line 2: the label is 'yes', but 'true' is right"),
         ("false\n", r"line 1: label and condition .* 1 column\(s\) found"),
         ("false\t7 < 5\t\n", r"3 column\(s\) found"),
         ("false\t7 < 15\n", "line 1: unknown token '15'"),
