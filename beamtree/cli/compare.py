@@ -159,7 +159,7 @@ def _sources(contest: "Contest", task: "Task", given: Path | None) -> "list[Sour
 
 
 def _draw_filters_if_missing(task: str, given: Path | None) -> None:
-    from beamtree.data.filters import generate_filters
+    from beamtree.data.filters_draws import generate_filters
     from beamtree.data.folders import data_folder
 
     folder = data_folder("filters", given)

@@ -104,7 +104,7 @@ def filters(out: Out = None, seed: Seed = 0, overwrite: Overwrite = False) -> No
     7 < 5 and not ( blue = red or 2 > 3 ): not binds tighter than and, and tighter than or. Splits: train and
     dev nest brackets up to 4 deep; depth1 to depth10 are for testing. Half of each depth is true.
     """
-    from beamtree.data.filters import generate_filters
+    from beamtree.data.filters_draws import generate_filters
     from beamtree.data.folders import data_folder
 
     folder = out or data_folder("filters")

@@ -53,10 +53,6 @@ class Outcome:
     device: str
     splits: dict[str, Measured] = field(default_factory=dict)  # of a trial none
 
-    @property
-    def name(self) -> str:
-        return f"{self.model}-rate{self.learning_rate:g}" if self.trial else f"{self.model}-seed{self.seed}"
-
     def write(self, folder: Path) -> None:
         replace_file(folder / FILE, write_json(asdict(self), indent=1) + "\n")
 

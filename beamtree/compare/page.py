@@ -1,15 +1,16 @@
 """The table and the picture of a contest, from what its runs left behind."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any, NamedTuple
 
 from beamtree.compare.contest import TRAINING, Contest
 from beamtree.compare.outcome import Outcome
-from beamtree.compare.picture import Band, Panel, draw_bands
 from beamtree.errors import BeamtreeError
-from beamtree.files.atomic import replace_file
+from beamtree.files.atomic import make_folder, replace_file
+from beamtree.paper.plots import choose_colours, open_grid, save_picture, style
 
 STEM = "comparison"
 LEARNT = 0.95  # inside training; below it a model's figures outside tell of no generalising
@@ -76,22 +77,79 @@ def write_page(contest: Contest, groups: Sequence[Seeds], out: Path, title: str)
     """comparison.md, .svg and .png in the folder; the paths written."""
     if not groups:
         raise BeamtreeError(f"{out} has no ended run to show: leave out --draw to train")
-    pictures = draw_bands(list(_panels(contest, groups)), title=title, stem=out / STEM)
+    pictures = [out / f"{STEM}{suffix}" for suffix in (".svg", ".png")]
+    make_folder(out)
+    _draw(list(_panels(contest, groups)), title, pictures)
     table = out / f"{STEM}.md"
     replace_file(table, page(contest, groups, title))
     return [table, *pictures]
 
 
+class Panel(NamedTuple):
+    """Accuracy against depth or length: of each model places on the axis with the share of each seed."""
+
+    x_label: str
+    lines: Mapping[str, Mapping[int, Sequence[float]]]
+    names: Sequence[str] = ()  # of places that are no numbers
+    trained: float | None = None  # how far training reached
+
+
 def _panels(contest: Contest, groups: Sequence[Seeds]) -> Iterator[Panel]:
-    points = list(contest.points.items())
-    bands = []
+    splits = list(contest.points.values())
+    lines = {}
     for group in groups:
-        found = [(at, group.accuracies([split])) for at, (_, split) in enumerate(points)]
-        bands.append(Band(group.label, [(at, shares) for at, shares in found if shares]))
-    trained = contest.inside - 0.5 if 0 < contest.inside < len(points) else None
-    yield Panel(contest.axis, bands, names=[label for label, _ in points], trained=trained)
+        found = {at: group.accuracies([split]) for at, split in enumerate(splits)}
+        lines[group.label] = {at: shares for at, shares in found.items() if shares}
+    trained = contest.inside - 0.5 if 0 < contest.inside < len(splits) else None
+    yield Panel(contest.axis, lines, list(contest.points), trained)
     if contest.by_depth:
-        yield Panel("depth", [Band(group.label, list(group.by_depth().items())) for group in groups])
+        yield Panel("depth", {group.label: group.by_depth() for group in groups})
+
+
+def _draw(panels: Sequence[Panel], title: str, paths: Sequence[Path]) -> None:
+    """Panels side by side, in each a line a model, from its lowest to its highest seed as a band."""
+    colours = choose_colours(len(panels[0].lines))
+    with style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(2.5 + 5.5 * len(panels), 4.5), layout="constrained")
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            for number, (label, line) in enumerate(panel.lines.items()):
+                colour = colours(number % colours.N)
+                shares = [[100 * share for share in seeds] for seeds in line.values()]
+                middle, low, high = (list(map(choose, shares)) for choose in (mean, min, max))
+                axes.plot(list(line), middle, label=label, color=colour, marker="o", markersize=4)
+                axes.fill_between(list(line), low, high, color=colour, alpha=0.2, linewidth=0)
+            _label(axes, panel)
+            open_grid(axes)
+        handles = figure.axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside right upper", frameon=False, fontsize=8)
+        figure.suptitle(title)
+        for path in paths:
+            save_picture(figure, path)
+
+
+def _label(axes: Any, panel: Panel) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if panel.names:
+        axes.set_xticks(range(len(panel.names)), panel.names)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.trained is not None:
+        axes.axvline(panel.trained, color="grey", linestyle=":")
+        axes.annotate(
+            "trained so far",
+            (panel.trained, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-3, 2),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color="grey",
+        )
+    axes.set(xlabel=panel.x_label, ylabel="accuracy (%)")
 
 
 def columns(contest: Contest) -> dict[str, list[str]]:
@@ -119,7 +177,7 @@ def page(contest: Contest, groups: Sequence[Seeds], title: str) -> str:
             [
                 group.label + ("" if learnt else " *"),
                 f"{runs[0].parameters:,}",
-                _several([run.learning_rate for run in runs], "{:g}".format),
+                ", ".join(f"{rate:g}" for rate in sorted({run.learning_rate for run in runs})),
                 *(_share(group.accuracies(splits)) for splits in heads.values()),
                 f"{mean(run.minutes for run in runs):.1f}",
                 f"{max(run.peak_bytes for run in runs) / 1e6:,.0f}",
@@ -153,7 +211,3 @@ def _share(shares: Sequence[float]) -> str:
         return "–"
     middle = f"{100 * mean(shares):.1f}"
     return middle if len(shares) == 1 else f"{middle} ({100 * min(shares):.1f}–{100 * max(shares):.1f})"
-
-
-def _several(values: Sequence[float], show: Callable[[float], str]) -> str:
-    return ", ".join(show(value) for value in sorted(set(values)))

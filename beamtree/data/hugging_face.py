@@ -37,7 +37,7 @@ class HuggingFaceEncoder:
     def __init__(self, place: str, folder: Path, sha256: str) -> None:
         transformers = _transformers()
         self.place, self.folder, self.sha256 = place, folder, sha256
-        with _told_as_ours(f"{folder} has no encoder that can be read"), _quiet(transformers):
+        with _reading(transformers, f"{folder} has no encoder that can be read"):
             self._config = transformers.AutoConfig.from_pretrained(folder, **_SAFE)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_SAFE)
             self.width, rows = int(self._config.hidden_size), int(self._config.vocab_size)
@@ -95,7 +95,7 @@ class HuggingFaceEncoder:
 
     def _load(self) -> nn.Module:
         transformers = _transformers()
-        with _told_as_ours(f"the weights in {self.folder} cannot be read"), _quiet(transformers):
+        with _reading(transformers, f"the weights in {self.folder} cannot be read"):
             model, report = transformers.AutoModel.from_pretrained(
                 self.folder, use_safetensors=True, output_loading_info=True, **_SAFE
             )
@@ -200,24 +200,16 @@ def _transformers() -> Any:
 
 
 @contextmanager
-def _told_as_ours(what: str) -> Iterator[None]:
-    try:
-        yield
-    except BeamtreeError:
-        raise
-    except Exception as error:  # transformers raises all kinds
-        raise BeamtreeError(f"{what}: {first_line(error)}") from error
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Without its bars and its remarks on weights that are not needed."""
+def _reading(transformers: Any, failure: str) -> Iterator[None]:
+    """Without its bars and its remarks on weights that are not needed; what goes wrong is a BeamtreeError."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
+    except Exception as error:  # transformers raises all kinds
+        raise BeamtreeError(f"{failure}: {first_line(error)}") from error
     finally:
         logging.set_verbosity(level)
         if bars:

@@ -9,18 +9,18 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 
-from beamtree.data.bracketed import (
+from beamtree.data.formal import (
+    Bits,
     bracketed_spans,
     first_unclosed,
-    known_tokens,
-    known_words,
     merges_by_brackets,
+    read_example,
+    typed_tokens,
+    unknown_token,
 )
 from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
 from beamtree.errors import BeamtreeError, UnreadableTextError
-from beamtree.files.bounded import shown
 from beamtree.files.lines import find_file, read_rows, write_lines
 
 VARIABLES = ("a", "b", "c", "d", "e", "f")
@@ -53,15 +53,11 @@ _WORD = re.compile(r"[()]|[^\s()]+")
 
 
 def tokenize(formula: str) -> Tokens:
-    """A token that is unknown or out of place is refused with its number, from 1.
+    """The tokens of a sound formula, in files or as people type it: `(A (and b))`.
 
-    What people type is forgiven capitals and missing blanks: `(A (and b))`.
+    One that is unknown or out of place is refused with its number, from 1.
     """
-    try:
-        tokens = known_tokens(formula, _SAME, _LANGUAGE)
-    except UnreadableTextError:
-        words = (match[0].lower() for match in _WORD.finditer(formula))
-        tokens = known_words(words, _SAME, _LANGUAGE)
+    tokens = typed_tokens(formula, _SAME, _LANGUAGE, _WORD)
     worlds_of(tokens)
     return tokens
 
@@ -78,9 +74,7 @@ def worlds_of(tokens: Tokens) -> int:
             stack.append(WORLDS_OF[token])
         elif token != ")":
             if token not in TOKENS:
-                raise UnreadableTextError(
-                    f"unknown token {shown(token)} at position {place}; {_LANGUAGE}", place - 1
-                )
+                raise unknown_token(token, place - 1, _LANGUAGE)
             stack.append(token)
         else:
             match stack[-3:]:
@@ -119,22 +113,8 @@ def formulas_in(tokens: Tokens) -> list[Range]:
 
 
 def gold_merges(tokens: Tokens) -> list[int]:
-    """The tree of the brackets: an open bracket takes in what follows, item by item, until it is closed.
-
-    The position merged at each of the n−1 steps, the leftmost possible pair first.
-    """
-    _check_brackets(tokens)
+    """The tree of the brackets: an open one takes in what follows, item by item, until it is closed."""
     return merges_by_brackets(tokens, "(", ")")
-
-
-def _check_brackets(tokens: Tokens) -> None:
-    open_brackets = 0
-    for place, token in enumerate(tokens, start=1):
-        if not open_brackets and (place > 1 or token == ")"):
-            raise BeamtreeError(f"unbalanced brackets: no '(' is open for {shown(token)} at position {place}")
-        open_brackets += (token == "(") - (token == ")")
-    if open_brackets:
-        raise BeamtreeError(f"unbalanced brackets: {open_brackets} '(' never closed")
 
 
 LAST_INDEX = 12  # of a file's name: 12 operators and more in the longer formula
@@ -171,17 +151,11 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _read_pair(line: str) -> Example:
-    columns = line.count("\t") + 1
-    if columns != 3:
-        raise BeamtreeError(f"wanted relation, formula, formula between tabs, found {columns} column(s)")
-    relation, *formulas = line.split("\t")
-    if relation not in RELATIONS:
-        raise BeamtreeError(f"unknown relation {shown(relation)}; the relations are {' '.join(RELATIONS)}")
-    left, right = map(tokenize, formulas)
-    true_relation = relation_between(worlds_of(left), worlds_of(right))
-    if relation != true_relation:
-        raise BeamtreeError(f"wrong relation {relation!r}: between these formulas it is {true_relation!r}")
-    return Example((left, right), relation)
+    return read_example(line, ("relation", "formula", "formula"), tokenize, _answer)
+
+
+def _answer(sentences: tuple[Tokens, ...]) -> str:
+    return relation_between(*map(worlds_of, sentences))
 
 
 TASK = Task(
@@ -194,7 +168,7 @@ TASK = Task(
     read=read,
     read_file=read_file,
     gold_merges=gold_merges,
-    answer=lambda sentences: relation_between(*map(worlds_of, sentences)),
+    answer=_answer,
     texts_in=formulas_in,
     find_words=find_words,
 )
@@ -233,14 +207,7 @@ def generate_logic(
 
 def _draw_pairs(seed: int) -> Iterator[tuple[int, str]]:
     """An endless stream of (file index, line)."""
-    getrandbits = Random(seed).getrandbits
-
-    # Python promises the bit stream of a seed, not what randrange makes of it.
-    def below(n: int) -> int:
-        bits = (n - 1).bit_length()
-        while (drawn := getrandbits(bits)) >= n:
-            pass
-        return drawn
+    below = Bits(seed).below
 
     def formula(budget: int, variables: Tokens) -> tuple[str, int, int]:
         """(text, worlds, number of operators); `budget` halves at every level, so this nests four deep."""

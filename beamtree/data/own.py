@@ -120,17 +120,23 @@ def other_names(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, name.lower(), *same)))
 
 
+def find_columns(present: Sequence[str], *wanted: Sequence[str]) -> tuple[str, ...]:
+    """Columns, each by the first of its names that a file has, as it spells it; none if one is missing."""
+    spelt = {name.lower(): name for name in reversed(present)} | {name: name for name in present}
+    found = []
+    for names in wanted:
+        columns = filter(None, (spelt.get(name) or spelt.get(name.lower()) for name in names))
+        found.append(next(columns, ""))
+    return tuple(found) if all(found) else ()
+
+
 def find_texts(present: Sequence[str], sentences: int | None = None) -> tuple[str, ...]:
     """The columns of text among those of a file, by their usual names: two, one, or none where none is.
 
     A model that reads pairs, or texts alone, wants so many `sentences`.
     """
-    by_small_letters = {name.lower(): name for name in reversed(present)}
-    for wanted in (_PAIR, (_TEXT,)):
-        found = [next((name for name in names if name in by_small_letters), None) for names in wanted]
-        if None not in found and sentences in (None, len(wanted)):
-            return tuple(by_small_letters[name] for name in found if name is not None)
-    return ()
+    kinds = [wanted for wanted in (_PAIR, (_TEXT,)) if sentences in (None, len(wanted))]
+    return next(filter(None, (find_columns(present, *wanted) for wanted in kinds)), ())
 
 
 def look_at(
@@ -148,8 +154,7 @@ def look_at(
     path = find_split(folder, "train")
     present = column_names(path)
     if label == _LABEL[0]:  # none was chosen
-        usual = {name.lower(): name for name in reversed(present)}
-        label = next((usual[name] for name in _LABEL if name in usual), label)
+        (label,) = find_columns(present, _LABEL) or (label,)
     if label not in present and label.lower() not in present:
         _refuse_columns(path, f"the label, {label!r}", present, "label")
     texts = tuple(name.strip() for name in text.split(",")) if text else find_texts(present)

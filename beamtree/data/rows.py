@@ -97,8 +97,7 @@ def refuse_strange_characters(text: str) -> None:
 def column_names(path: Path) -> tuple[str, ...]:
     """The names in a table's first line, in lower case; of JSON lines the keys of the first row."""
     if not _is_json(path):
-        delimiter, quoted = _punctuation(path)
-        return tuple(_names(_header(next(_table_lines(path, delimiter))[1], delimiter, quoted)))
+        return tuple(_names(_open_table(path)[0]))
     _, first = next(read_rows(path, wrong_bytes="surrogateescape"))
     row = parse_json(first, f"{path}, line 1")
     if not isinstance(row, dict):
@@ -115,13 +114,14 @@ def _is_json(path: Path) -> bool:
     return bool({".jsonl", ".json"} & set(path.suffixes))
 
 
-def _punctuation(path: Path, quoted: bool = False) -> tuple[str, bool]:
-    """What stands between columns, and whether quotation marks hold a column together."""
-    return (",", True) if ".csv" in path.suffixes else ("\t", quoted)
-
-
-def _header(line: str, delimiter: str, quoted: bool) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter), []) if quoted else line.split(delimiter)
+def _open_table(path: Path, quoted: bool = False) -> tuple[list[str], Iterator[tuple[int, list[str] | str]]]:
+    """The columns of the first line, and the numbered rows after it, whose columns may be `quoted`."""
+    delimiter, quoted = (",", True) if ".csv" in path.suffixes else ("\t", quoted)
+    lines = _table_lines(path, delimiter)
+    _, first = next(lines)
+    if quoted:
+        return next(csv.reader([first], delimiter=delimiter), []), _quoted(path, lines, delimiter)
+    return first.split(delimiter), ((number, text.split(delimiter)) for number, text in lines)
 
 
 def _names(header: list[str]) -> list[str]:
@@ -136,9 +136,7 @@ def _table_lines(path: Path, delimiter: str) -> Iterator[tuple[int, str]]:
 
 
 def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) -> Iterator[Row]:
-    delimiter, quoted = _punctuation(path, quoted)
-    lines = _table_lines(path, delimiter)
-    header = _header(next(lines)[1], delimiter, quoted)
+    header, rows = _open_table(path, quoted)
     names = _names(header)
     places = []
     for wanted in columns:
@@ -147,7 +145,6 @@ def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) ->
             known = " or ".join(map(repr, wanted))
             raise BeamtreeError(f"{path}, line 1: no column {known}; the header is {shown(header)}")
         places.append(place)
-    rows = _quoted(path, lines, delimiter) if quoted else ((n, text.split(delimiter)) for n, text in lines)
     for line, fields in rows:
         if isinstance(fields, str):
             yield line, fields

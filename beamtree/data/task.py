@@ -137,12 +137,12 @@ class Task:
 TASKS = {  # name -> where its Task is, imported when it is asked for
     "listops": "beamtree.data.listops.task:TASK",
     "logic": "beamtree.data.logic:TASK",
-    "filters": "beamtree.data.filters.task:TASK",
-    "sst5": "beamtree.data.corpora.sentiment:SST5",
-    "imdb": "beamtree.data.corpora.sentiment:IMDB",
-    "snli": "beamtree.data.corpora.pairs:SNLI",
-    "mnli": "beamtree.data.corpora.pairs:MNLI",
-    "qqp": "beamtree.data.corpora.pairs:QQP",
+    "filters": "beamtree.data.filters:TASK",
+    "sst5": "beamtree.data.corpora:SST5",
+    "imdb": "beamtree.data.corpora:IMDB",
+    "snli": "beamtree.data.corpora:SNLI",
+    "mnli": "beamtree.data.corpora:MNLI",
+    "qqp": "beamtree.data.corpora:QQP",
     "own": "beamtree.data.own:TASK",
 }
 

@@ -55,27 +55,8 @@ def tokenize(text: str, *, cased: bool = False) -> Tokens:
     return tuple(map(intern, (_CASED_WORD if cased else _WORD).findall(text)))
 
 
-def words_of(text: str) -> Tokens:
-    """The words of a text that a model may be given: one at least, and not too many."""
-    return _some(tokenize, text)
-
-
-def cased_words_of(text: str) -> Tokens:
-    """The same words in the letters of the text."""
-    return _some(partial(tokenize, cased=True), text)
-
-
-def blanks_apart(text: str) -> Tokens:
-    """What stands between blanks in a text, as it is."""
-    return _some(lambda text: tuple(text.split()), text)
-
-
-def characters_of(text: str) -> Tokens:
-    """Every character of a text but blanks."""
-    return _some(lambda text: tuple("".join(text.split())), text)
-
-
 def _some(split: Callable[[str], Tokens], text: str) -> Tokens:
+    """The tokens of a text that a model may be given: one at least, and not too many."""
     if len(text) > _MOST_CHARACTERS:  # before its words fill the memory
         raise BeamtreeError(f"a sentence has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
     words = split(text)
@@ -86,4 +67,10 @@ def _some(split: Callable[[str], Tokens], text: str) -> Tokens:
     return words
 
 
-TOKENIZERS = {"words": words_of, "cased": cased_words_of, "blanks": blanks_apart, "characters": characters_of}
+words_of = partial(_some, tokenize)
+TOKENIZERS: dict[str, Callable[[str], Tokens]] = {
+    "words": words_of,
+    "cased": partial(_some, partial(tokenize, cased=True)),  # the same words in the letters of the text
+    "blanks": partial(_some, lambda text: tuple(text.split())),
+    "characters": partial(_some, lambda text: tuple("".join(text.split()))),
+}

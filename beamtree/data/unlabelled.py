@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from beamtree.data.own import find_texts, is_table, other_names
+from beamtree.data.own import find_columns, find_texts, is_table, other_names
 from beamtree.data.rows import column_names, read_columns, refuse_strange_characters
 from beamtree.data.task import Task
 from beamtree.errors import BeamtreeError, nearest
@@ -84,47 +84,30 @@ def find_rows(
             )
         return Unlabelled(path)
     present = column_names(path)
-    texts = _find_chosen(present, chosen) if chosen else _find_trained(present, task)
+    trained = tuple((task.own or {}).get("texts", ()))
+    texts = find_columns(present, *([name] for name in chosen) if chosen else map(other_names, trained))
+    if not texts and not chosen:
+        texts = find_texts(present, task.sentences)
     if not texts:
         if plain_tables and ".tsv" in path.suffixes and not text and len(present) == task.sentences:
             return Unlabelled(path)
         usual = ("text",) if task.sentences == 1 else ("text1", "text2")
-        names = chosen or _trained(task) or usual
-        missing = next((name for name in names if not _find_chosen(present, (name,))), names[0])
+        names = chosen or trained or usual
+        missing = next((name for name in names if not find_columns(present, (name,))), names[0])
         remedy = "--text NAME chooses it" if task.sentences == 1 else "--text NAME,NAME chooses both"
         if len(present) == 1:
             remedy = "columns stand between tabs, in a .csv between commas; plain lines belong in a .txt"
         raise BeamtreeError(
             f"{path}, line 1: no column of text, {missing!r}{_like(missing, present)}; {remedy}"
         )
-    found = _find_chosen(present, (id,)) if id else ()
-    if id and not found:
+    if id and not (found := find_columns(present, (id,))):
         raise BeamtreeError(f"{path}, line 1: no column {id!r} for --id{_like(id, present)}")
     by_itself = next((name for name in present if name.lower() in _IDS and name not in texts), None)
-    return Unlabelled(path, texts, found[0] if found else by_itself)
-
-
-def _trained(task: Task) -> tuple[str, ...]:
-    return tuple((task.own or {}).get("texts", ()))
+    return Unlabelled(path, texts, found[0] if id else by_itself)
 
 
 def _like(name: str, present: Sequence[str]) -> str:
     return nearest(name, [printable(other[:80]) for other in present])
-
-
-def _find_trained(present: Sequence[str], task: Task) -> tuple[str, ...]:
-    """The columns that the model was trained on, or those of usual names."""
-    trained = _trained(task)
-    found = tuple(next((name for name in other_names(want) if name in present), None) for want in trained)
-    known = tuple(name for name in found if name is not None)
-    return known if known and len(known) == len(trained) else find_texts(present, task.sentences)
-
-
-def _find_chosen(present: Sequence[str], chosen: Sequence[str]) -> tuple[str, ...]:
-    """The file's own spelling of these names; none if one is not there."""
-    same = {name.lower(): name for name in reversed(present)}
-    found = [name if name in present else same.get(name.lower()) for name in chosen]
-    return tuple(name for name in found if name is not None) if None not in found else ()
 
 
 def _in_one_line(text: str) -> str:

@@ -16,8 +16,8 @@ from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.ensemble import Ensemble, average
 from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
 from beamtree.data.batching import Batch, EncodedExamples
-from beamtree.data.bracketed import nesting
 from beamtree.data.folders import data_folder
+from beamtree.data.formal import nesting
 from beamtree.data.task import REFUSE, BadRows, Example, Task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.lines import MissingFileError

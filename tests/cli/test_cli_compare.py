@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import beamtree.compare.contest as contest_module
 from beamtree import register_encoder
-from beamtree.data.filters import generate_filters
+from beamtree.data.filters_draws import generate_filters
 
 pytest.importorskip("matplotlib")
 
@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib")
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Contests of a few steps, in a folder without data."""
     few = partial(generate_filters, train=20, dev=8, test=2)
-    monkeypatch.setattr("beamtree.data.filters.generate_filters", few)
+    monkeypatch.setattr("beamtree.data.filters_draws.generate_filters", few)
     find = contest_module.find_contest
 
     def find_tiny(*given, **options):

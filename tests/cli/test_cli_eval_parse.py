@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from command_line import call
+from published import brackets
 from small_models import small_model
 
 from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import parse_lines
 from beamtree.cli.formats import as_json
 from beamtree.data import listops
-from beamtree.data.listops.language import brackets
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]"
 
@@ -122,7 +122,7 @@ def test_eval_of_pairs_has_trees_too(models: Path, tmp_path: Path) -> None:
         ("", "is empty"),
         ("3\t[MAX 1 q ]\n", "line 1: unknown token 'q' at position 3"),
         ("3\t[MAX 1 3\n", "line 1: unbalanced brackets"),
-        ("4\t[MAX 1 3 ]\n", "line 1: the label is '4', but the expression evaluates to 3"),
+        ("4\t[MAX 1 3 ]\n", "line 1: the label is '4', but '3' is right"),
         ("[MAX 1 3 ]\n", "line 1: label and expression with a tab between are wanted, 1 column(s) found"),
     ],
 )

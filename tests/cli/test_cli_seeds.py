@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from command_line import attempt, call
+from published import brackets
 from small_runs import SMALL
 
 from beamtree import Ensemble, load_model
 from beamtree.data.listops import sample_expressions
-from beamtree.data.listops.language import brackets
 from beamtree.files.settings import from_table, merge_tables
 from beamtree.files.tensors import load_tensors
 from beamtree.paper.report.runs import find_run_folders

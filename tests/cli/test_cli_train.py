@@ -12,7 +12,7 @@ from small_runs import SMALL
 import beamtree
 from beamtree import cli
 from beamtree.classifier.model_folder import load_model
-from beamtree.data.filters import generate_filters
+from beamtree.data.filters_draws import generate_filters
 from beamtree.data.listops.task import TASK
 from beamtree.errors import BeamtreeError
 from beamtree.files.settings import from_table, merge_tables
@@ -182,7 +182,7 @@ def test_listops_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: p
 def test_filters_are_made_and_train_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BEAMTREE_DATA", str(tmp_path / "sets"))
     few = partial(generate_filters, train=20, dev=8, test=2)
-    monkeypatch.setattr("beamtree.data.filters.generate_filters", few)
+    monkeypatch.setattr("beamtree.data.filters_draws.generate_filters", few)
     made = attempt("data", "filters", "--seed", 3)
     assert made.exit_code == 0, made.output
     assert f"12 splits of filters in {tmp_path / 'sets/filters'}: train, dev, depth1" in made.output

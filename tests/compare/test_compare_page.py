@@ -48,12 +48,13 @@ def row(text: str, label: str) -> list[str]:
 
 def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
     kept = outcome("bilstm", 2)
-    (tmp_path / kept.name).mkdir()
-    kept.write(tmp_path / kept.name)
-    assert read_outcome(tmp_path / "bilstm-seed2") == kept
+    folder = tmp_path / "bilstm-seed2"
+    folder.mkdir()
+    kept.write(folder)
+    assert read_outcome(folder) == kept
     assert read_outcomes(tmp_path) == [kept]
     assert read_outcome(tmp_path) is None
-    (tmp_path / kept.name / "outcome.json").write_text('{"splits": {}}')
+    (folder / "outcome.json").write_text('{"splits": {}}')
     with pytest.raises(BeamtreeError, match="does not tell what came of a run: delete it"):
         read_outcomes(tmp_path)
 

@@ -9,7 +9,7 @@ import beamtree.compare.work as work_module
 from beamtree.compare.contest import Contest, find_contest
 from beamtree.compare.outcome import read_outcome
 from beamtree.compare.work import DIVERGED, Work, draw_some
-from beamtree.data.filters import generate_filters
+from beamtree.data.filters_draws import generate_filters
 from beamtree.data.task import Example, find_task
 from beamtree.errors import BeamtreeError
 from beamtree.training.evaluate import find_sources

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree.data.batching import EncodedExamples
-from beamtree.data.filters.language import COLOURS, TOKENS, evaluate, gold_merges, tokenize
-from beamtree.data.filters.task import TASK, read
+from beamtree.data.filters import COLOURS, TASK, TOKENS, evaluate, gold_merges, read, tokenize
 from beamtree.data.task import Example, Tokens, find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.errors import BeamtreeError, UnreadableTextError
@@ -144,8 +143,8 @@ def test_a_malformed_condition_is_refused_at_its_place(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("true\t7 < 5\n", "depth1.tsv, line 1: the label is 'true', but the condition is false"),
-        ("false\t7 < 5\nyes\t5 < 7\n", "line 2: the label is 'yes', but the condition is true"),
+        ("true\t7 < 5\n", "depth1.tsv, line 1: the label is 'true', but 'false' is right"),
+        ("false\t7 < 5\nyes\t5 < 7\n", "line 2: the label is 'yes', but 'true' is right"),
         ("false\n", r"line 1: label and condition .* 1 column\(s\) found"),
         ("false\t7 < 5\t\n", r"3 column\(s\) found"),
         ("false\t7 < 15\n", "line 1: unknown token '15'"),

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from beamtree.data.bracketed import nesting
-from beamtree.data.filters.draws import draw_lines, generate_filters
-from beamtree.data.filters.language import COLOURS, TOKENS, evaluate
-from beamtree.data.filters.task import SPLITS, TESTED, TRAINED
+from beamtree.data.filters import COLOURS, SPLITS, TESTED, TOKENS, TRAINED, evaluate
+from beamtree.data.filters_draws import draw_lines, generate_filters
+from beamtree.data.formal import nesting
 from beamtree.errors import BeamtreeError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -166,7 +165,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set of full size, made by another process: with its own hash seed, and untraced, so in seconds."""
     folder = tmp_path_factory.mktemp("filters")
     program = (
-        "import sys; from pathlib import Path; from beamtree.data.filters import generate_filters\n"
+        "import sys; from pathlib import Path; from beamtree.data.filters_draws import generate_filters\n"
         "generate_filters(Path(sys.argv[1]), seed=0)"
     )
     subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=REPOSITORY)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from chi_square import assert_same_law
 
-from beamtree.data.bracketed import nesting
+from beamtree.data.formal import nesting
 from beamtree.data.listops import TASK, generate_listops, read, read_file
 from beamtree.data.listops import draws as listops_draws
 from beamtree.data.listops.draws import DRAWS, Draw
@@ -299,13 +299,13 @@ def test_both_column_orders_are_read(tmp_path: Path) -> None:
         (SOUND + "9\t( [MAX 2 9 ]\n", r"line 2: unbalanced round brackets: 1 '\(' and 0 '\)'"),
         (SOUND + "9\t[MAX 2 [MIN 9 ]\n", r"line 2: unbalanced brackets: \[MAX not closed"),
         (SOUND + "9\t[PM 2 9 ]\n", r"line 2: unknown token '\[PM' at position 1"),
-        (SOUND + "8\t[MAX 2 9 ]\n", "line 2: the label is '8', but the expression evaluates to 9"),
-        ("x\t[MAX 2 9 ]\n", "line 1: the label is 'x', but the expression evaluates to 9"),
+        (SOUND + "8\t[MAX 2 9 ]\n", "line 2: the label is '8', but '9' is right"),
+        ("x\t[MAX 2 9 ]\n", "line 1: the label is 'x', but '9' is right"),
         ("[MAX 2 9 ]\n", r"line 1: label and expression with a tab between are wanted, 1 column\(s\) found"),
         (SOUND + "\n" + SOUND, "line 2: label and expression with a tab between are wanted"),
         ("9\t9\t9\n", r"line 1: label and expression .*, 3 column\(s\) found"),
         ("Source\tTarget\n9\n", r"line 2: expression and label with a tab between are wanted, 1 column\(s\)"),
-        ("Source\tTarget\n9\t8\n", "line 2: the label is '8', but the expression evaluates to 9"),
+        ("Source\tTarget\n9\t8\n", "line 2: the label is '8', but '9' is right"),
         ("Source\tTarget\n", "has a header and no examples"),
         ("", r"test\.tsv is empty"),
     ],

@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 from chi_square import assert_same_law, chi_square_limit
+from published import brackets
 
-from beamtree.data.bracketed import nesting
+from beamtree.data.formal import nesting
 from beamtree.data.listops import process as listops_process
-from beamtree.data.listops.draws import BitStream, draw_distinct, draw_expression, sample_expressions
-from beamtree.data.listops.language import DIGITS, OPERATORS, brackets, evaluate, tokenize
-from beamtree.data.listops.law import Law, Process
-from beamtree.data.listops.process import DECISION_BITS, Choice, ConditionedProcess, Tree, free_process
+from beamtree.data.listops.draws import ExpressionBits, draw_distinct, draw_expression, sample_expressions
+from beamtree.data.listops.language import DIGITS, OPERATORS, evaluate, tokenize
+from beamtree.data.listops.process import (
+    DECISION_BITS,
+    Choice,
+    ConditionedProcess,
+    Law,
+    Process,
+    Tree,
+    free_process,
+)
 from beamtree.errors import BeamtreeError
 
 Shape = tuple["Shape", ...]  # the shapes of an operator's arguments; a digit has none
@@ -173,7 +181,7 @@ def features(tokens: tuple[str, ...]) -> dict[str, Any]:
 
 
 def test_conditioned_draws_agree_with_rejection() -> None:
-    count, rng, bits = 4000, random.Random(5), BitStream(5, "rejection")
+    count, rng, bits = 4000, random.Random(5), ExpressionBits(5, "rejection")
     kept: list[dict[str, Any]] = []
     while len(kept) < count:
         tokens = tuple(naive_expression(rng, 7, 5))
@@ -227,7 +235,7 @@ def test_acceptance_and_mean_length_are_the_published_ones(
 
 def test_draws_do_not_depend_on_how_far_the_law_reaches() -> None:
     def drawn(reach: int) -> list[tuple[int, str]]:
-        bits = BitStream(1, "reach")
+        bits = ExpressionBits(1, "reach")
         root = ConditionedProcess(Law(Process(12, 5), reach)).root(80, 150)
         return [draw_expression(root, bits) for _ in range(50)]
 
@@ -235,7 +243,7 @@ def test_draws_do_not_depend_on_how_far_the_law_reaches() -> None:
 
 
 def test_values_and_brackets_are_those_of_the_tokens() -> None:
-    root, bits = ConditionedProcess(Law(Process(12, 5), 150)).root(1, 150), BitStream(2, "values")
+    root, bits = ConditionedProcess(Law(Process(12, 5), 150)).root(1, 150), ExpressionBits(2, "values")
     for _ in range(300):
         value, text = draw_expression(root, bits)
         tokens = tokenize(text)
@@ -243,7 +251,7 @@ def test_values_and_brackets_are_those_of_the_tokens() -> None:
 
 
 def test_digits_and_operators_are_uniform() -> None:
-    bits = BitStream(3, "uniform")
+    bits = ExpressionBits(3, "uniform")
     for stream, count in [(bits.digits, 10), (bits.operators, 4)]:
         counts = Counter(next(stream) for _ in range(40_000))
         expected = 40_000 / count
@@ -253,7 +261,7 @@ def test_digits_and_operators_are_uniform() -> None:
 
 
 def test_shuffle_gives_every_order_equally_often() -> None:
-    bits = BitStream(4, "shuffle")
+    bits = ExpressionBits(4, "shuffle")
     orders: Counter[str] = Counter()
     for _ in range(24_000):
         items = list("abcd")
@@ -265,8 +273,8 @@ def test_shuffle_gives_every_order_equally_often() -> None:
 
 def test_distinct_draws_are_distinct_and_in_the_order_of_their_first_draw() -> None:
     root = free_process(Process(3, 2))
-    all_draws = [draw_expression(root, bits) for bits in [BitStream(6, "distinct")] for _ in range(5000)]
-    distinct = list(draw_distinct(root, BitStream(6, "distinct"), 500))
+    all_draws = [draw_expression(root, bits) for bits in [ExpressionBits(6, "distinct")] for _ in range(5000)]
+    distinct = list(draw_distinct(root, ExpressionBits(6, "distinct"), 500))
     assert distinct == list(dict.fromkeys(all_draws))[:500]
 
 
@@ -315,7 +323,7 @@ def test_conditions_that_cannot_be_met_are_refused(options: dict[str, int], mess
 
 
 def test_the_bit_stream_and_the_samples_of_a_seed_are_frozen() -> None:
-    assert BitStream(0, "frozen").getrandbits(64) == 6552947568958001519
+    assert ExpressionBits(0, "frozen").getrandbits(64) == 6552947568958001519
     drawn = sample_expressions(200, seed=0, max_length=150, min_nesting=2)
     text = "\n".join(f"{example.label} {' '.join(example.sentences[0])}" for example in drawn)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "4fbb3d5b06d624ee"

@@ -5,18 +5,18 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from published import brackets
 
-from beamtree.data.bracketed import nesting
+from beamtree.data.formal import nesting
 from beamtree.data.listops.language import (
     DIGITS,
     OPERATORS,
     TOKENS,
-    brackets,
     evaluate,
+    find_words,
     gold_merges,
     tokenize,
 )
-from beamtree.data.listops.typed import find_words
 from beamtree.errors import BeamtreeError, UnreadableTextError
 
 Nested = str | tuple[str, tuple["Nested", ...]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_language import PAIRS, write_corpora
 
-from beamtree.data.corpora.pairs import MNLI, QQP, SNLI
+from beamtree.data.corpora import MNLI, QQP, SNLI
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import MissingFileError

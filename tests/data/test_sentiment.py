@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_language import write_corpora
 
-from beamtree.data.corpora.sentiment import IMDB, SST5, phrases_of
+from beamtree.data.corpora import IMDB, SST5, phrases_of
 from beamtree.data.task import BadRows
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import MissingFileError

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
+from published import brackets
 from small_models import small_model
 
 from beamtree import BeamTreeEncoder
 from beamtree.classifier import parsing
 from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import parse_lines
+from beamtree.data import corpora
 from beamtree.data import task as task_module
-from beamtree.data.corpora import sentiment
-from beamtree.data.listops.language import brackets, evaluate
+from beamtree.data.listops.language import evaluate
 from beamtree.data.own import look_at
 from beamtree.data.task import find_task
 from beamtree.data.vocabulary import Vocabulary
@@ -216,7 +217,7 @@ def test_a_review_of_many_lines_is_bounded_as_one(tmp_path: Path, monkeypatch: p
         path = tmp_path / "test" / name
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    assert len(list(sentiment.IMDB.read(tmp_path, "test"))) == 2
-    monkeypatch.setattr(sentiment, "LONGEST_LINE", 100)
+    assert len(list(corpora.IMDB.read(tmp_path, "test"))) == 2
+    monkeypatch.setattr(corpora, "LONGEST_LINE", 100)
     with pytest.raises(BeamtreeError, match=r"1_9\.txt has 150 bytes, more than the 100"):
-        list(sentiment.IMDB.read(tmp_path, "test"))
+        list(corpora.IMDB.read(tmp_path, "test"))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from command_line import call
+from published import brackets
 from reported import make_run
 from small_runs import run_in, small_recipe
 
 from beamtree.data.listops import sample_expressions
-from beamtree.data.listops.language import brackets
 from beamtree.errors import BeamtreeError
 from beamtree.paper.published import TABLES
 from beamtree.paper.report.runs import read_run

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import run_in, small_recipe
@@ -65,6 +66,12 @@ def train_with_two_processes(folder: Path, recipe: Recipe, *more: str, status: i
             process.kill()
 
 
+def train_alone(folder: Path, recipe: Recipe) -> list[dict[str, Any]]:
+    run = RunFolder(folder)
+    run.begin(recipe)
+    return fit(recipe, run, load_learning_data(recipe)).history
+
+
 @pytest.mark.slow
 def test_two_processes_have_the_losses_of_one_also_after_a_stop_in_the_middle(tmp_path: Path) -> None:
     # 41 examples by 8: the last step has one example and leaves a process without any. Micro-batches of 3
@@ -74,9 +81,7 @@ def test_two_processes_have_the_losses_of_one_also_after_a_stop_in_the_middle(tm
         model={**QUIET, "encoder": "ebt-grc", "options": {"beam_size": 2, "stochastic": False}},
         training={"micro_batch_size": 3, "max_epochs": 3},
     )
-    alone = RunFolder(tmp_path / "alone")
-    alone.begin(recipe)
-    history = fit(recipe, alone, load_learning_data(recipe)).history
+    history = train_alone(tmp_path / "alone", recipe)
     train_with_two_processes(tmp_path / "two", recipe, "--max-steps", "8")
     assert len(RunFolder(tmp_path / "two").read_metrics()) == 1
     train_with_two_processes(tmp_path / "two", recipe)
@@ -86,6 +91,20 @@ def test_two_processes_have_the_losses_of_one_also_after_a_stop_in_the_middle(tm
         assert one["step"] == two["step"]
         for name in ("train_loss", "train_accuracy", "dev_loss", "dev_accuracy"):
             assert two[name] == pytest.approx(one[name], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_process_that_never_has_data_changes_nothing(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        task={"sampled": {"train": 12, "dev": 1, "max_length": 12}},
+        model=QUIET,
+        training={"batch_size": 1, "micro_batch_size": 0, "max_epochs": 1},
+    )
+    (alone,) = train_alone(tmp_path / "alone", recipe)
+    train_with_two_processes(tmp_path / "two", recipe)
+    (shared,) = RunFolder(tmp_path / "two").read_metrics()
+    for name in ("train_loss", "train_accuracy", "dev_loss", "dev_accuracy"):
+        assert shared[name] == pytest.approx(alone[name], abs=1e-6)
 
 
 def test_two_processes_that_fail_leave_no_threads_either(tmp_path: Path) -> None:

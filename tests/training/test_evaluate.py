@@ -9,14 +9,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from published import brackets
 from torch import Tensor
 
 from beamtree.classifier.inference import choose_device, merge_equal_trees, run_in_batches, set_beam_size
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.data import listops, logic
 from beamtree.data.batching import Batch
-from beamtree.data.bracketed import nesting
-from beamtree.data.listops.language import brackets
+from beamtree.data.formal import nesting
 from beamtree.data.listops.language import evaluate as value_of
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.data.bracketed import nesting
+from beamtree.data.formal import nesting
 from beamtree.errors import BeamtreeError
 from beamtree.training.examples import load_examples
 from beamtree.training.recipe import load_recipe

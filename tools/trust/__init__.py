@@ -2,6 +2,25 @@
 
 from dataclasses import dataclass, field
 
+RECIPE = """
+[task]
+sampled = { train = 40, dev = 12, max_length = 12 }
+[model]
+encoder = "ebt-grc"
+d_model = 8
+embedding_size = 6
+classifier_hidden = 8
+options = { beam_size = 2 }
+[training]
+batch_size = 8
+micro_batch_size = 4
+max_epochs = 3
+patience = 10
+plateau_patience = 0
+learning_rate = 0.2
+selection = "accuracy"
+"""
+
 
 @dataclass
 class Tally:

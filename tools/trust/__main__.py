@@ -9,10 +9,10 @@ from pathlib import Path
 
 CHECKS = {
     "crashes": "SIGKILL at 50 random moments and at every write; full and read-only disks (10 minutes)",
-    "ranks": "two processes: one killed, uneven shares, a user's error in one of them (3 minutes)",
+    "ranks": "one of two processes killed and restarted, 6 times (3 minutes)",
     "files": "3,000 fuzzed model folders, checkpoints, recipes and run folders (2 minutes)",
     "inputs": "20,800 fuzzed expressions, files, trees and tensors (3 minutes)",
-    "numbers": "float32 against float64 on 1,000 batches, extreme sizes, equal bytes (6 minutes)",
+    "numbers": "float32 against float64 on 1,200 batches, extreme sizes (6 minutes)",
     "endurance": "20,000 training steps: memory, file handles and threads (8 minutes)",
 }
 

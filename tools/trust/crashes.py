@@ -1,24 +1,93 @@
 """Crash safety: SIGKILL at random moments and at every write, flush and rename; full and read-only disks.
 
 Points around writes, flushes and renames are numbered in the order in which a process reaches them, so that
-each can be struck in turn.
+each can be struck in turn. Then the same command is given again, and must end as if nothing had happened.
 """
 
 import io
+import json
 import os
 import random
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tools.trust import Tally
-from tools.trust.jobs import Child, Job, all_jobs, import_everything
+from beamtree.classifier.model_folder import PRETRAINED
+from tools.trust import RECIPE, Tally
+from tools.trust.jobs import Child, training_outcome, warm_up
 
 SHORT = {"moments": 1, "every": 100}
+_EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]", "not an expression", "[MED 1 2 3 4 5 ]"]
+
+
+def run(folder: Path, *, moments: int = 50, every: int = 1, seed: int = 0) -> list[Tally]:
+    """All of it; `every` strikes at every so-manyth point only."""
+    warm_up()
+    workshop = Workshop(folder)
+    tallies = []
+    for job in workshop.jobs.values():
+        tallies.append(kill_at_points(workshop, job, every))
+        print(tallies[-1], flush=True)
+    # With a checkpoint after every step, most of its time goes into files.
+    saving_often = workshop.jobs["train"].with_options("--set", "training.checkpoint_minutes=0")
+    tallies.append(kill_at_random_moments(workshop, saving_often, moments, seed))
+    print(tallies[-1], flush=True)
+    if may_mount(folder):
+        free = [0, 4, 8, 16, 24, 32, 48, 64, 96, 128] if every == 1 else [0]
+        tallies += [fill_the_disk(workshop, free), write_protect(workshop)]
+        print(tallies[-2], tallies[-1], sep="\n", flush=True)
+    else:
+        print("full and read-only disks left out: this user may not mount a tmpfs", flush=True)
+    return tallies
+
+
+def file_contents(folder: Path) -> Any:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command for a fresh folder, which repeated as it stands finishes what a crash interrupted."""
+
+    name: str
+    arguments: tuple[str, ...]  # paths are relative to the folder
+    outcome: Callable[[Path], Any] = file_contents  # equal where everything that matters is equal
+    reads_run: bool = False
+
+    def with_options(self, *options: str) -> "Job":
+        return replace(self, arguments=(*self.arguments, *options))
+
+
+def all_jobs(stage: Path) -> list[Job]:
+    """The jobs; `stage` gets what they read."""
+    stage.mkdir(parents=True)
+    recipe, lines = stage / "recipe.toml", stage / "lines.txt"
+    recipe.write_text(RECIPE)
+    lines.write_text("".join(f"{_EXPRESSIONS[i % 5]}\n" for i in range(40)))
+    parse = ("parse", "listops-ebt-grc", "--file", str(lines), "--out", "out.jsonl", "--resume")
+    return [
+        Job("train", ("train", str(recipe), "--resume", "run"), training_outcome),
+        Job("parse", parse),
+        Job("data", ("data", "logic", "--pairs", "2500", "--out", "data", "--overwrite")),
+        Job("eval --save", ("eval", "run", "--data", "test.tsv", "--save"), reads_run=True),
+        Job("report", ("report", "run", "--out", "out"), reads_run=True),
+    ]
+
+
+def make_run(folder: Path) -> None:
+    """A finished run of the trained model that comes with the package, and something to evaluate it on."""
+    shutil.copytree(PRETRAINED / "listops-ebt-grc", folder / "run" / "best")
+    (folder / "run" / "recipe.toml").write_text("")
+    record = {"epoch": 1, "step": 1, "train_loss": 1.0, "train_accuracy": 0.5, "dev_loss": 1.0}
+    record |= {"dev_accuracy": 0.5, "learning_rate": 0.1, "best": True, "tokens_per_second": 1, "seconds": 1}
+    (folder / "run" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    (folder / "test.tsv").write_text("9\t[MAX 2 9 ]\n3\t[SM 1 2 ]\n4\t[MIN 4 7 ]\n")
 
 
 class Points:
@@ -66,12 +135,10 @@ class WatchedFile:
 
     def write(self, data: Any) -> int:
         half = len(data) // 2
-        self._points.reach("before write")
-        self._file.write(data[:half])
-        self._file.flush()
-        self._points.reach("inside write")
-        self._file.write(data[half:])
-        self._file.flush()
+        for what, part in (("before", data[:half]), ("inside", data[half:])):
+            self._points.reach(f"{what} write")
+            self._file.write(part)
+            self._file.flush()
         self._points.reach("after write")
         return len(data)
 
@@ -110,29 +177,29 @@ class Workshop:
         self._trials += 1
         place = (under or self.folder) / f"trial{self._trials}"
         place.mkdir()
-        job.prepare(place)
+        if job.reads_run:
+            make_run(place)
         return place
 
-    def uninterrupted(self, job: Job) -> tuple[Any, float, int, list[str]]:
-        """The outcome, how long it took, how many points it has and what they are."""
-        place = self.fresh_place(job)
+    def uninterrupted(self, job: Job) -> tuple[Any, float, list[str]]:
+        """The outcome, how long it took and what its points are."""
         began = time.monotonic()
-        child = self.start(job, place)
+        outcome = self._run_whole(job)
+        seconds = time.monotonic() - began
+        log = self.folder / "points.txt"
+        log.unlink(missing_ok=True)
+        if self._run_whole(job, lambda: Points(log=log).install()) != outcome:
+            raise RuntimeError(f"{job.name} does not give the same twice, uninterrupted")
+        return outcome, seconds, log.read_text().splitlines()
+
+    def _run_whole(self, job: Job, prepare: Callable[[], None] = lambda: None) -> Any:
+        place = self.fresh_place(job)
+        child = self.start(job, place, prepare)
         if child.wait() != 0:
             raise RuntimeError(f"{job.name} fails uninterrupted: {child.said()}")
-        seconds = time.monotonic() - began
         outcome = job.outcome(place)
         shutil.rmtree(place)
-        place, log = self.fresh_place(job), self.folder / "points.txt"
-        log.unlink(missing_ok=True)
-        if self.start(job, place, lambda: Points(log=log).install()).wait() != 0:
-            raise RuntimeError(f"{job.name} fails when watched")
-        same = job.outcome(place) == outcome
-        shutil.rmtree(place)
-        if not same:
-            raise RuntimeError(f"{job.name} does not give the same twice, uninterrupted")
-        points = log.read_text().splitlines()
-        return outcome, seconds, len(points), points
+        return outcome
 
     def finish(self, job: Job, place: Path, outcome: Any) -> str | None:
         """Run the job again in its folder; what is wrong with the outcome, or None."""
@@ -146,7 +213,7 @@ class Workshop:
 
 
 def kill_at_random_moments(workshop: Workshop, job: Job, times: int, seed: int) -> Tally:
-    outcome, seconds, _, _ = workshop.uninterrupted(job)
+    outcome, seconds, _ = workshop.uninterrupted(job)
     tally, draw = Tally(f"{job.name}, SIGKILL at a random moment"), random.Random(seed)
     while tally.tried < times:
         place, moment = workshop.fresh_place(job), draw.uniform(0, seconds)
@@ -162,16 +229,12 @@ def kill_at_random_moments(workshop: Workshop, job: Job, times: int, seed: int) 
 
 
 def kill_at_points(workshop: Workshop, job: Job, every: int) -> Tally:
-    outcome, _, count, points = workshop.uninterrupted(job)
-    tally = Tally(f"{job.name}, SIGKILL at one of {count} points around write, flush and rename")
-    for point in range(0, count, every):
-        place = workshop.fresh_place(job)
-
-        def strike(point: int = point) -> None:
-            Points(strike_at=point).install()
-
+    outcome, _, points = workshop.uninterrupted(job)
+    tally = Tally(f"{job.name}, SIGKILL at one of {len(points)} points around write, flush and rename")
+    for point in range(0, len(points), every):
+        place, strike = workshop.fresh_place(job), Points(strike_at=point).install
         status = workshop.start(job, place, strike).wait()
-        if status != -9:
+        if status != -signal.SIGKILL:
             tally.note(False, f"point {point} ({points[point]}) was not reached: exit {status}")
             continue
         wrong = workshop.finish(job, place, outcome)
@@ -186,22 +249,17 @@ def fill_the_disk(workshop: Workshop, free_kib: list[int]) -> Tally:
     tally = Tally("train on a full disk (tmpfs)")
     disk = workshop.folder / "disk"
     for free in free_kib:
-        with _TemporaryDisk(disk, "size=4m"):
+        with temporary_disk(disk, "size=4m"):
             place = workshop.fresh_place(job, disk)
-            begun = workshop.start(_limited(job, 7), place).wait()
-            filler = disk / "filler"
-            _fill(filler, disk, free)
+            begun = workshop.start(job.with_options("--max-steps", "7"), place).wait()
+            filler, found = disk / "filler", os.statvfs(disk)
+            filler.write_bytes(bytes(max(0, found.f_bavail * found.f_frsize - free * 1024)))
             child = workshop.start(job, place)
             status, said = child.wait(), child.said()
             filler.unlink()
             lines = [line for line in said.splitlines() if line.startswith("beamtree: ")]
-            # With little missing a run may well come through.
-            clear = status == 0 or (
-                status == 2
-                and len(lines) == 1
-                and "No space left on device" in lines[0]
-                and "Trace" not in said
-            )
+            told = len(lines) == 1 and "No space left on device" in lines[0] and "Trace" not in said
+            clear = status == 0 or (status == 2 and told)  # with little missing a run may well come through
             tally.note(begun == 0 and clear, f"{free} KiB free: exit {status}: {said[-900:]}")
             wrong = workshop.finish(job, place, outcome)
             tally.note(wrong is None, f"{free} KiB free, then room: {wrong}")
@@ -213,71 +271,33 @@ def write_protect(workshop: Workshop) -> Tally:
     tally = Tally("commands on a read-only disk (tmpfs)")
     disk = workshop.folder / "disk"
     for job in workshop.jobs.values():
-        with _TemporaryDisk(disk, "size=16m"):
+        with temporary_disk(disk, "size=16m"):
             place = workshop.fresh_place(job, disk)
             if job.name == "train":
-                workshop.start(_limited(job, 7), place).wait()
-            before = {path: path.read_bytes() for path in disk.rglob("*") if path.is_file()}
+                workshop.start(job.with_options("--max-steps", "7"), place).wait()
+            before = file_contents(disk)
             subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
             child = workshop.start(job, place)
             status, said = child.wait(), child.said()
-            after = {path: path.read_bytes() for path in disk.rglob("*") if path.is_file()}
             clear = status == 2 and "ead-only" in said and "Traceback" not in said
-            tally.note(clear and before == after, f"{job.name}: exit {status}: {said[-600:]}")
+            tally.note(clear and before == file_contents(disk), f"{job.name}: exit {status}: {said[-600:]}")
     return tally
 
 
-def _saving_often(job: Job) -> Job:
-    """With a checkpoint after every step: most of its time goes into files."""
-    arguments = (*job.arguments, "--set", "training.checkpoint_minutes=0")
-    return Job(job.name, arguments, job.outcome, job.prepare)
-
-
-def _limited(job: Job, steps: int) -> Job:
-    return Job(job.name, (*job.arguments, "--max-steps", str(steps)), job.outcome, job.prepare)
-
-
-def _fill(filler: Path, disk: Path, free_kib: int) -> None:
-    found = os.statvfs(disk)
-    with filler.open("wb") as file:
-        file.write(bytes(max(0, found.f_bavail * found.f_frsize - free_kib * 1024)))
-
-
-class _TemporaryDisk:
-    def __init__(self, path: Path, options: str) -> None:
-        self.path, self.options = path, options
-
-    def __enter__(self) -> None:
-        self.path.mkdir(exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", self.options, "tmpfs", str(self.path)], check=True)
-
-    def __exit__(self, *exception: object) -> None:
-        subprocess.run(["umount", str(self.path)], check=True)
+@contextmanager
+def temporary_disk(path: Path, options: str) -> Iterator[None]:
+    path.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
 
 
 def may_mount(folder: Path) -> bool:
     """Whether this user may make a small disk for the tests of full and read-only ones."""
     try:
-        with _TemporaryDisk(folder / "probe", "size=1m"):
+        with temporary_disk(folder / "probe", "size=1m"):
             return True
     except (OSError, subprocess.CalledProcessError):
         return False
-
-
-def run(folder: Path, *, moments: int = 50, every: int = 1, seed: int = 0) -> list[Tally]:
-    """All of it; `every` strikes at every so-manyth point only."""
-    import_everything()
-    workshop = Workshop(folder)
-    tallies = []
-    for job in workshop.jobs.values():
-        tallies.append(kill_at_points(workshop, job, every))
-        print(tallies[-1], flush=True)
-    tallies.append(kill_at_random_moments(workshop, _saving_often(workshop.jobs["train"]), moments, seed))
-    print(tallies[-1], flush=True)
-    if may_mount(folder):
-        free = [0, 4, 8, 16, 24, 32, 48, 64, 96, 128] if every == 1 else [0]
-        tallies += [fill_the_disk(workshop, free), write_protect(workshop)]
-        print(tallies[-2], tallies[-1], sep="\n", flush=True)
-    else:
-        print("full and read-only disks left out: this user may not mount a tmpfs", flush=True)
-    return tallies

@@ -11,6 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from beamtree import BeamTreeEncoder
+from beamtree.classifier.model import ModelSettings, create_model
+from beamtree.classifier.parsing import parse_lines
+from beamtree.cli.formats import as_brackets, as_json
+from beamtree.data.task import TASKS, find_task
+from beamtree.errors import BeamtreeError
+from beamtree.printable import printable
+from beamtree.trees.brackets import merges_from_brackets
+from beamtree.trees.constraints import check_merges
 from tools.trust import Tally, spoil
 from tools.trust.spoil import hostile_value, spoil_bytes
 
@@ -20,12 +31,11 @@ SHORT = {"cases": 150, "tokens": 50_000}
 def run(folder: Path, *, cases: int = 2600, tokens: int = 1_000_000, seed: int = 0) -> list[Tally]:
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(seed)
-    readers = Readers(folder)
     checks: dict[str, Callable[[random.Random], str | None]] = {
         "ListOps expressions": lambda draw: expressions(draw, "listops"),
         "logic formulas": lambda draw: expressions(draw, "logic"),
-        "data files": readers.one,
-        "lines to parse": Lines().one,
+        "data files": lambda draw: data_file(draw, folder),
+        "lines to parse": lines,
         "brackets": brackets,
         "merges=": merges,
         "pinned_spans=": pinned_spans,
@@ -52,9 +62,6 @@ def _text(draw: random.Random, sound: Callable[[random.Random], str]) -> str:
 
 
 def expressions(draw: random.Random, name: str) -> str | None:
-    from beamtree.data.task import find_task
-    from beamtree.errors import BeamtreeError
-
     task = find_task(name)
     text = _text(draw, spoil.expression if name == "listops" else spoil.formula)
     try:
@@ -65,38 +72,24 @@ def expressions(draw: random.Random, name: str) -> str | None:
 
 
 def _whole_tree(found: list[int], n: int, text: str) -> str | None:
-    import torch
-
-    from beamtree.trees.constraints import check_merges
-
     check_merges(torch.tensor([found], dtype=torch.int64).reshape(1, -1), torch.tensor([n]), n=n)
     return None if len(found) == n - 1 else f"{text!r} gives {len(found)} merges of {n} tokens"
 
 
-class Readers:
-    """Data files of every task, spoilt as bytes."""
-
-    def __init__(self, folder: Path) -> None:
-        from beamtree.data.task import TASKS
-
-        self.folder, self.names = folder, tuple(TASKS)
-
-    def one(self, draw: random.Random) -> str | None:
-        from beamtree.data.task import find_task
-        from beamtree.errors import BeamtreeError
-
-        name = draw.choice(self.names)
-        path = self.folder / f"{name}{draw.choice(['.tsv', '.tsv', '.txt', '.jsonl', '.tsv.gz', '.tsv.xz'])}"
-        content = "\n".join(_row(draw, name) for _ in range(draw.randrange(6))).encode(errors="surrogatepass")
-        path.write_bytes(spoil_bytes(draw, content) if draw.random() < 0.7 else content)
-        try:
-            examples = list(find_task(name).read_file(path))
-        except BeamtreeError as error:
-            return None if path.name in str(error) else f"{path.name} is not named: {error}"
-        finally:
-            path.unlink()
-        whole = all(all(example.sentences) for example in examples)
-        return None if whole else f"{name}: an example without words"
+def data_file(draw: random.Random, folder: Path) -> str | None:
+    """A file of any task, spoilt as bytes."""
+    name = draw.choice(tuple(TASKS))
+    path = folder / f"{name}{draw.choice(['.tsv', '.tsv', '.txt', '.jsonl', '.tsv.gz', '.tsv.xz'])}"
+    content = "\n".join(_row(draw, name) for _ in range(draw.randrange(6))).encode(errors="surrogatepass")
+    path.write_bytes(spoil_bytes(draw, content) if draw.random() < 0.7 else content)
+    try:
+        examples = list(find_task(name).read_file(path))
+    except BeamtreeError as error:
+        return None if path.name in str(error) else f"{path.name} is not named: {error}"
+    finally:
+        path.unlink()
+    whole = all(all(example.sentences) for example in examples)
+    return None if whole else f"{name}: an example without words"
 
 
 def _row(draw: random.Random, name: str) -> str:
@@ -111,35 +104,23 @@ def _row(draw: random.Random, name: str) -> str:
     return spoil.stirred(draw, rows.get(name) or draw.choice(languages))
 
 
-class Lines:
+@cache
+def _model(task: str) -> Any:
+    settings = ModelSettings(
+        "ebt-grc", d_model=4, embedding_size=4, classifier_hidden=4, options={"beam_size": 2}
+    )
+    return create_model(settings, find_task(task)).eval()
+
+
+def lines(draw: random.Random) -> str | None:
     """Lines through a tiny model, as `beamtree parse` reads them."""
-
-    def __init__(self) -> None:
-        from beamtree.classifier.model import ModelSettings, create_model
-        from beamtree.data.task import find_task
-
-        settings = ModelSettings(
-            "ebt-grc", d_model=4, embedding_size=4, classifier_hidden=4, options={"beam_size": 2}
-        )
-        self.models = [create_model(settings, find_task(name)).eval() for name in ("listops", "logic")]
-
-    def one(self, draw: random.Random) -> str | None:
-        from beamtree.classifier.parsing import parse_lines
-        from beamtree.cli.formats import as_brackets, as_json
-        from beamtree.printable import printable
-
-        model = draw.choice(self.models)
-        sound = spoil.expression if model.task.sentences == 1 else _pair
-        lines = [_text(draw, sound).replace("\n", " ") for _ in range(2)]
-        records = parse_lines(model, lines, max_length=40)
-        written = [
-            text
-            for record in records
-            for text in (as_json(record, beams=True), as_brackets(record, beams=True))
-        ]
-        if len(records) != 2 or any(printable(text) != text.replace("\t", "\\t") for text in written):
-            return f"{lines!r} gives {len(records)} records, {written!r}"
-        return None
+    name, sound = draw.choice([("listops", spoil.expression), ("logic", _pair)])
+    given = [_text(draw, sound).replace("\n", " ") for _ in range(2)]
+    records = parse_lines(_model(name), given, max_length=40)
+    written = [show(record, beams=True) for record in records for show in (as_json, as_brackets)]
+    if len(records) != 2 or any(printable(text) != text.replace("\t", "\\t") for text in written):
+        return f"{given!r} gives {len(records)} records, {written!r}"
+    return None
 
 
 def _pair(draw: random.Random) -> str:
@@ -147,9 +128,6 @@ def _pair(draw: random.Random) -> str:
 
 
 def brackets(draw: random.Random) -> str | None:
-    from beamtree.errors import BeamtreeError
-    from beamtree.trees.brackets import merges_from_brackets
-
     text = _text(draw, spoil.tree)
     given: Any = text if draw.random() < 0.7 else text.replace("(", "( ").replace(")", " )").split()
     try:
@@ -161,17 +139,11 @@ def brackets(draw: random.Random) -> str | None:
 
 @cache
 def _encoder() -> Any:
-    import torch
-
-    from beamtree import BeamTreeEncoder
-
     torch.manual_seed(0)
     return BeamTreeEncoder(4, beam_size=3).eval()
 
 
 def _batch(draw: random.Random) -> tuple[Any, Any]:
-    import torch
-
     B, n = draw.randint(1, 3), draw.randint(1, 7)
     lengths = torch.tensor([draw.randint(1, n) for _ in range(B)])
     return torch.randn(B, n, 4), torch.arange(n) >= lengths[:, None]
@@ -189,8 +161,6 @@ def _refused_by_name(action: Callable[[], Any], name: str, given: Any) -> str | 
 
 
 def merges(draw: random.Random) -> str | None:
-    import torch
-
     x, mask = _batch(draw)
     B, n = mask.shape
     given: Any = torch.tensor(
@@ -212,8 +182,6 @@ def merges(draw: random.Random) -> str | None:
 
 
 def pinned_spans(draw: random.Random) -> str | None:
-    import torch
-
     x, mask = _batch(draw)
     B, n = mask.shape
 
@@ -233,28 +201,18 @@ def pinned_spans(draw: random.Random) -> str | None:
             given = torch.randint(-2, n + 2, sizes, dtype=draw.choice([torch.int64, torch.int32]))
     if given is None:
         return None
-    problem = _refused_by_name(lambda: _encoder()(x, mask, pinned_spans=given), "pinned_spans", given)
-    if problem is None and isinstance(given, list):
-        problem = _keeps_pins(x, mask, given)
-    return problem
+    return _refused_by_name(lambda: _keep_pins(x, mask, given), "pinned_spans", given)
 
 
-def _keeps_pins(x: Any, mask: Any, given: list[Any]) -> str | None:
-    try:
-        trees = _encoder()(x, mask, pinned_spans=given, need_trees=True)[1]
-    except ValueError:
-        return None
-    for b, spans in enumerate(given):
-        found = trees.span_sets(b, 0)
+def _keep_pins(x: Any, mask: Any, given: Any) -> None:
+    trees = _encoder()(x, mask, pinned_spans=given, need_trees=True)[1]
+    for b, spans in enumerate(given if isinstance(given, list) else ()):
+        found = set(map(tuple, trees.span_sets(b, 0)))
         for start, end in spans:
-            if end - start > 1 and (start, end) not in set(map(tuple, found)):
-                return f"{(start, end)} is not in the tree of sequence {b}"
-    return None
+            assert end - start <= 1 or (start, end) in found, f"{(start, end)} is not in the tree of {b}"
 
 
 def activations(draw: random.Random) -> str | None:
-    import torch
-
     x, mask = _batch(draw)
     B, n = mask.shape
     b, i, kind = draw.randrange(B), draw.randrange(n), draw.randrange(8)
@@ -293,18 +251,12 @@ def activations(draw: random.Random) -> str | None:
 
 def long_lines(tokens: int) -> Tally:
     """Lines of so many tokens are read or refused in seconds of one core, however deep they nest."""
-    from beamtree.classifier.parsing import parse_lines
-    from beamtree.data.task import find_task
-    from beamtree.errors import BeamtreeError
-    from beamtree.trees.brackets import merges_from_brackets
-
     tally = Tally(f"lines of {tokens:,} tokens")
-    model = Lines().models[0]
     readers: dict[str, Callable[[str], Any]] = {
         "listops": find_task("listops").tokenize,
         "logic": find_task("logic").tokenize,
         "brackets": merges_from_brackets,
-        "parse": lambda text: parse_lines(model, [text]),
+        "parse": lambda text: parse_lines(_model("listops"), [text]),
     }
     for what, text in spoil.endless(tokens).items():
         for name, reader in readers.items():

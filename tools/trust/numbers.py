@@ -1,31 +1,26 @@
-"""Numerical honesty: float32 against float64, finite losses and gradients at the extremes, equal bytes."""
+"""Numerical honesty: float32 against float64, finite losses and gradients at the extremes."""
 
 import copy
-import os
-import shutil
-import subprocess
-import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from beamtree import BeamTreeEncoder
+from beamtree.nn.heads import ClassifierHead, class_losses
 from tools.trust import Tally
-from tools.trust.jobs import RECIPE, training_outcome
 
 SHORT = {"batches": 15, "longest": 300}
 
 
 def run(folder: Path, *, batches: int = 1000, longest: int = 10_000, seed: int = 0) -> list[Tally]:
-    import torch
-
     torch.set_num_threads(1)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     tallies = []
     for check in (
         lambda: compare_precisions(batches, seed),
         lambda: compare_precisions(batches // 5, seed, scale=0.05),
         lambda: reach_extremes(longest, seed),
-        lambda: repeat_in_two_processes(folder),
     ):
         tallies.append(check())
         print(tallies[-1], flush=True)
@@ -37,8 +32,6 @@ def compare_precisions(batches: int, seed: int, scale: float = 1.0) -> Tally:
 
     A small `scale` of the scorer's weights brings scores together and makes near-ties more frequent.
     """
-    import torch
-
     torch.manual_seed(seed)
     sequences = differing = beams_differing = 0
     worst_root, widest_tie = 0.0, 0.0
@@ -86,12 +79,6 @@ def reach_extremes(longest: int, seed: int) -> Tally:
 
 
 def _step(d: int, K: int, n: int, size: float, seed: int) -> str | None:
-    import warnings
-
-    import torch
-
-    from beamtree.nn.heads import ClassifierHead, class_losses
-
     warnings.simplefilter("ignore")
     torch.manual_seed(seed)
     encoder, head = _encoder(d, K, size), ClassifierHead(d, 8, 10)
@@ -112,29 +99,7 @@ def _step(d: int, K: int, n: int, size: float, seed: int) -> str | None:
 
 def _encoder(d: int, K: int, scale: float) -> Any:
     """One whose scores are so many times as large as they would be."""
-    import torch
-
-    from beamtree import BeamTreeEncoder
-
     encoder: Any = BeamTreeEncoder(d, beam_size=K)
     with torch.no_grad():
         encoder.scorer.out.weight.mul_(scale)
     return encoder
-
-
-def repeat_in_two_processes(folder: Path) -> Tally:
-    """The same command in two processes: the same metrics and the same bytes of every weight."""
-    tally = Tally("same seed, same device, two processes: metrics and weights, bit for bit")
-    outcomes = []
-    for name in ("one", "two"):
-        place = folder / name
-        place.mkdir()
-        (place / "recipe.toml").write_text(RECIPE)
-        command = [sys.executable, "-m", "beamtree.cli", "train", "recipe.toml", "--out", "run"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
-        subprocess.run(
-            command, cwd=place, check=True, env=environment, stdout=subprocess.DEVNULL, timeout=300
-        )
-        outcomes.append(training_outcome(place))
-    tally.note(outcomes[0] == outcomes[1], "they differ")
-    return tally

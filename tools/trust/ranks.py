@@ -1,9 +1,9 @@
-"""Two processes: one of them killed, shares that are uneven or empty, an error that only one of them meets.
+"""One of two processes killed: torchrun restarts them, and the run goes on and ends as an undisturbed one.
 
-`torchrun` supervises; every run has a time limit, so a hang is a failure.
+Every run has a time limit, so a hang is a failure. What else processes share is tested in tests/processes.
 """
 
-import json
+import itertools
 import os
 import random
 import shutil
@@ -11,200 +11,79 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from tools.trust import Tally
-from tools.trust.jobs import RECIPE
+from beamtree.errors import BeamtreeError
+from beamtree.files.tensors import load_tensors
+from tools.trust import RECIPE, Tally
+from tools.trust.jobs import metrics
 
-SHORT = {"kills": 1, "few": True}
+SHORT = {"kills": 1}
 LIMIT = 240  # seconds
-QUIET = ["model.input_dropout=0", "model.dropout=0", "model.output_dropout=0", "model.encoder=recurrent-grc"]
 
 
-@dataclass(frozen=True)
-class Ended:
-    status: int
-    said: str
-    seconds: float
-
-    @property
-    def shortly(self) -> str:
-        """Its first words, where the cause is, and its last, where the supervisor sums up."""
-        return self.said if len(self.said) < 2500 else f"{self.said[:1500]}\n[...]\n{self.said[-900:]}"
-
-
-class Runs:
-    """Training runs of two processes in folders of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        self.folder, self.number = folder, 0
-        (folder / "recipe.toml").write_text(RECIPE)
-
-    def command(self, out: Path, changes: Sequence[str]) -> list[str]:
-        settings = [word for change in changes for word in ("--set", change)]
-        return ["-m", "beamtree.cli", "train", f"{self.folder}/recipe.toml", "--resume", str(out), *settings]
-
-    def fresh(self) -> Path:
-        self.number += 1
-        return self.folder / f"run{self.number}"
-
-    def alone(self, out: Path, changes: Sequence[str]) -> Ended:
-        return self._run([sys.executable, *self.command(out, changes)])
-
-    def together(
-        self,
-        out: Path,
-        changes: Sequence[str],
-        *,
-        restarts: int = 0,
-        meanwhile: Callable[[int], None] = lambda pid: None,
-    ) -> Ended:
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        launcher += [f"--max-restarts={restarts}", "--monitor-interval=0.2"]
-        return self._run([*launcher, *self.command(out, changes)], meanwhile)
-
-    def _run(self, command: list[str], meanwhile: Callable[[int], None] = lambda pid: None) -> Ended:
-        began = time.monotonic()
-        log = self.folder / "log.txt"
-        with log.open("w") as file:
-            process = subprocess.Popen(
-                command,
-                stdout=file,
-                stderr=file,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
-            try:
-                meanwhile(process.pid)
-                status = process.wait(timeout=LIMIT)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                status = process.wait()
-        return Ended(status, log.read_text(), time.monotonic() - began)
-
-
-def run(folder: Path, *, kills: int = 6, few: bool = False, seed: int = 0) -> list[Tally]:
-    runs = Runs(folder)
-    tallies = [
-        kill_a_rank(runs, kills, random.Random(seed)),
-        share_unevenly(runs, few),
-        fail_alone(runs, few),
-    ]
-    print(*tallies, sep="\n", flush=True)
-    return tallies
-
-
-def metrics(out: Path) -> list[dict[str, float]]:
-    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in record.items() if k not in ("seconds", "tokens_per_second")} for record in records
-    ]
-
-
-def kill_a_rank(runs: Runs, kills: int, draw: random.Random) -> Tally:
-    """With torchrun's restarts the run resumes by itself and ends as one that nothing happened to."""
-    tally = Tally("one of two ranks killed, restarted by torchrun")
-    saving = ["training.checkpoint_minutes=0", "training.max_epochs=6"]
-    whole = runs.fresh()
-    undisturbed = runs.together(whole, saving)
-    if undisturbed.status != 0:
-        tally.note(False, f"fails undisturbed: {undisturbed.shortly}")
-        return tally
-    while tally.tried < kills:
-        out, victim, steps = runs.fresh(), draw.randrange(2), draw.randint(1, 12)
-
-        def kill(launcher: int, out: Path = out, victim: int = victim, steps: int = steps) -> None:
-            until = time.monotonic() + LIMIT / 2
-            while time.monotonic() < until and _steps_saved(out) < steps:
-                time.sleep(0.005)
-            for pid in _children(launcher):
-                if f"LOCAL_RANK={victim}\0" in Path(f"/proc/{pid}/environ").read_text():
-                    os.kill(pid, signal.SIGKILL)
-
-        ended = runs.together(out, saving, restarts=2, meanwhile=kill)
-        restarted = ended.said.count("recurrent-grc on listops") + ended.said.count("ebt-grc on listops")
-        if ended.status == 0 and restarted == 1:  # it was over before it was struck
+def run(folder: Path, *, kills: int = 6, seed: int = 0) -> list[Tally]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "recipe.toml").write_text(RECIPE)
+    tally, draw = Tally("one of two ranks killed, restarted by torchrun"), random.Random(seed)
+    whole = folder / "whole"
+    status, said = train(whole)
+    if status != 0:
+        tally.note(False, f"fails undisturbed: {said[-2500:]}")
+        return [tally]
+    for number in itertools.count():
+        out, victim, steps = folder / f"run{number}", draw.randrange(2), draw.randint(1, 12)
+        status, said = train(out, partial(kill_rank, victim=victim, out=out, steps=steps))
+        begun = said.count("ebt-grc on listops")
+        if status == 0 and begun == 1:  # it was over before it was struck
             continue
-        right = ended.status == 0 and restarted == 2 and metrics(out) == metrics(whole)
-        tally.note(right, f"rank {victim} after {steps} steps: exit {ended.status}: {ended.shortly}")
-    return tally
+        right = status == 0 and begun == 2 and metrics(out) == metrics(whole)
+        tally.note(right, f"rank {victim} after {steps} steps: exit {status}: {said[-2500:]}")
+        if tally.tried == kills:
+            break
+    print(tally, flush=True)
+    return [tally]
 
 
-def share_unevenly(runs: Runs, few: bool) -> Tally:
-    """Batches that do not divide by two, one-token expressions, more ranks than examples: as one process."""
-    tally = Tally("uneven, one-token and empty shares")
-    cases = {
-        "batches of one, so that rank 1 never has data": [
-            "training.batch_size=1",
-            "training.micro_batch_size=0",
-        ],
-        "a last batch of one": [
-            "task.sampled.train=41",
-            "training.batch_size=8",
-            "training.micro_batch_size=0",
-        ],
-        "one-token expressions for a rank": ["task.sampled.min_length=1", "task.sampled.train=30"],
-        "a dev split of one": ["task.sampled.dev=1"],
-    }
-    for name, changes in list(cases.items())[: 1 if few else None]:
-        one, two = runs.fresh(), runs.fresh()
-        settings = [*QUIET, "training.max_epochs=1", *changes]
-        alone, together = runs.alone(one, settings), runs.together(two, settings)
-        if alone.status or together.status:
-            tally.note(False, f"{name}: exits {alone.status}, {together.status}: {together.shortly}")
-            continue
-        pairs = zip(metrics(one), metrics(two), strict=True)
-        worst = max(abs(a["train_loss"] - b["train_loss"]) for a, b in pairs)
-        tally.note(worst < 1e-5, f"{name}: the losses differ by {worst}")
-    return tally
+def train(out: Path, meanwhile: Callable[[int], None] = lambda pid: None) -> tuple[int, str]:
+    """By two processes; the exit status of their supervisor, and what all of them said."""
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
+    command = ["beamtree.cli", "train", str(out.with_name("recipe.toml")), "--resume", str(out)]
+    command += ["--set", "training.checkpoint_minutes=0", "--set", "training.max_epochs=6"]
+    log = out.with_suffix(".log")
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *launcher, "--monitor-interval=0.2", "-m", *command],
+            stdout=file,
+            stderr=file,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        try:
+            meanwhile(process.pid)
+            process.wait(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.wait(), log.read_text()
 
 
-def fail_alone(runs: Runs, few: bool) -> Tally:
-    """What only one rank meets ends both within seconds, with one message."""
-    tally = Tally("a user's error in one rank")
-    taken = runs.fresh()
-    taken.mkdir()
-    (taken / "thesis.txt").write_text("years of work")
-    broken = runs.fresh()
-    runs.alone(broken, ["training.max_epochs=1"])
-    (broken / "checkpoint" / "state.safetensors").write_bytes(b"damaged")
-    cases = {
-        "only rank 0 looks: the folder holds something else": (taken, [], "is not a run folder"),
-        "both ranks: a setting that is none": (runs.fresh(), ["training.sead=1"], "no setting"),
-        "both ranks: a damaged checkpoint": (broken, ["training.max_epochs=1"], "state.safetensors"),
-    }
-    for name, (out, changes, wanted) in list(cases.items())[: 1 if few else None]:
-        ended = runs.together(out, changes)
-        lines = [line for line in ended.said.splitlines() if "beamtree: " in line]
-        traced = [line for line in ended.said.splitlines() if 'File "' in line and "beamtree/" in line]
-        clear = len(lines) == 1 and wanted in lines[0] and not traced  # torchrun's own trace is its own
-        tally.note(ended.status != 0 and clear and ended.seconds < 120, f"{name}: {ended.shortly}")
-    return tally
+def kill_rank(launcher: int, victim: int, out: Path, steps: int) -> None:
+    """SIGKILL for one of the launcher's processes once so many steps are saved."""
+    until = time.monotonic() + LIMIT / 2
+    while time.monotonic() < until and _steps_saved(out) < steps:
+        time.sleep(0.005)
+    for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        if f"LOCAL_RANK={victim}\0" in Path(f"/proc/{pid}/environ").read_text():
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def _steps_saved(out: Path) -> int:
-    from beamtree.errors import BeamtreeError
-    from beamtree.files.tensors import load_tensors
-
     try:
         _, notes = load_tensors(out / "checkpoint" / "state.safetensors")
     except BeamtreeError:
         return 0
     steps: int = notes["position"]["total_steps"]
     return steps
-
-
-def _children(launcher: int) -> list[int]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == launcher:
-            found.append(int(process.name))
-    return found

@@ -1,4 +1,4 @@
-"""ListOps: its language, the law of its random process, draws, files."""
+"""ListOps: its language, its random process, draws, files."""
 
 from beamtree.data.listops.draws import generate_listops, sample_expressions
 from beamtree.data.listops.task import TASK, read, read_file

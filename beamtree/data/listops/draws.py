@@ -1,27 +1,25 @@
 """Distinct random ListOps expressions, and the files made of them: the same for the same seed everywhere."""
 
 import hashlib
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
 
+from beamtree.data.formal import Bits, refuse_to_overwrite
 from beamtree.data.listops.language import DIGITS, OPERATORS, VALUE_OF, bracket, split_tokens
-from beamtree.data.listops.law import Law, Process
-from beamtree.data.listops.process import Choice, ConditionedProcess, Row, Tree, free_process
+from beamtree.data.listops.process import Choice, ConditionedProcess, Law, Process, Row, Tree, free_process
 from beamtree.data.listops.task import LRA_HEADER, SPLITS, find_split
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError
-from beamtree.files.lines import COMPRESSIONS, write_lines
+from beamtree.files.lines import write_lines
 
 
-class BitStream:
-    """The random bits of one set: Mersenne Twister words, the same on every platform and Python version."""
+class ExpressionBits(Bits):
+    """The random bits of one set of expressions, with uniform digits and operators."""
 
     def __init__(self, seed: int, name: str) -> None:
-        key = hashlib.sha256(f"beamtree listops {seed} {name}".encode()).digest()
-        self.getrandbits = random.Random(int.from_bytes(key, "big")).getrandbits
+        super().__init__(f"beamtree listops {seed} {name}")
         # A byte below 250 is a uniform digit and any byte a uniform operator, so both come 1024 at a time.
         self.digits = self._uniform(250, 10)
         self.operators = self._uniform(256, len(OPERATORS))
@@ -34,12 +32,11 @@ class BitStream:
 
     def shuffle(self, items: list[str]) -> None:
         for last in range(len(items) - 1, 0, -1):
-            while (other := self.getrandbits(last.bit_length())) > last:
-                pass
+            other = self.below(last + 1)
             items[last], items[other] = items[other], items[last]
 
 
-def draw_expression(root: Choice[Tree], bits: BitStream) -> tuple[int, str]:
+def draw_expression(root: Choice[Tree], bits: ExpressionBits) -> tuple[int, str]:
     """(value, expression in the published brackets)."""
     getrandbits, digits, operators = bits.getrandbits, bits.digits, bits.operators
     node = root.draw(getrandbits)
@@ -68,7 +65,7 @@ def draw_expression(root: Choice[Tree], bits: BitStream) -> tuple[int, str]:
         texts.append(text)
 
 
-def draw_distinct(root: Choice[Tree], bits: BitStream, count: int) -> Iterator[tuple[int, str]]:
+def draw_distinct(root: Choice[Tree], bits: ExpressionBits, count: int) -> Iterator[tuple[int, str]]:
     """`count` different expressions in the order of their first draw; BeamtreeError if they are too few."""
     seen: set[bytes] = set()
     in_vain = 0
@@ -101,7 +98,7 @@ def sample_expressions(
     root = ConditionedProcess(law).root(min_length, max_length)
     # Its own bits for every condition, so that two calls with one seed are independent.
     condition = (max_depth, max_args, min_length, max_length, min_nesting, law.max_nesting)
-    bits = BitStream(seed, f"sample {condition}")
+    bits = ExpressionBits(seed, f"sample {condition}")
     return [Example((split_tokens(text),), DIGITS[value]) for value, text in draw_distinct(root, bits, count)]
 
 
@@ -135,9 +132,10 @@ DRAWS = (
     Draw({"train_d6s.tsv": 100_000}, _BASE, (20, 100), (0, 6)),
     Draw({"dev_d7s.tsv": 2000}, _BASE, (20, 100), (7, 7)),
     Draw({"test_dg8s.tsv": 2000}, _BASE, (20, 100), (8, None)),
-    Draw({"basic_test.tsv": 2000}, _LRA, (501, 1999), lra_format=True),
-    Draw({"basic_val.tsv": 2000}, _LRA, (501, 1999), lra_format=True),
-    Draw({"basic_train.tsv": 96_000}, _LRA, (501, 1999), lra_format=True),
+    *(
+        Draw({f"basic_{part}.tsv": lines}, _LRA, (501, 1999), lra_format=True)
+        for part, lines in (("test", 2000), ("val", 2000), ("train", 96_000))
+    ),
 )
 
 
@@ -155,16 +153,8 @@ def generate_listops(
     its file that are done, and how many there will be.
     """
     wanted = {name: find_split(name).file for name in (SPLITS if splits is None else splits)}
-    existing = sorted(
-        {
-            file + ending
-            for file in wanted.values()
-            for ending in COMPRESSIONS
-            if (out / (file + ending)).exists()
-        }
-    )
-    if existing and not overwrite:
-        raise BeamtreeError(f"{out} already has {', '.join(existing)}: choose another folder, or overwrite")
+    if not overwrite:
+        refuse_to_overwrite(out, sorted(wanted.values()))
     draws = [draw for draw in DRAWS if not draw.files.keys().isdisjoint(wanted.values())]
     for draw, root in _with_roots(draws):
 
@@ -175,7 +165,7 @@ def generate_listops(
 
         lines = _draw_lines(draw, root, seed, report)
         for file, count in draw.files.items():
-            part = list(islice(lines, count)) if len(draw.files) > 1 else lines
+            part: Iterable[str] = list(islice(lines, count)) if len(draw.files) > 1 else lines
             if file in wanted.values():
                 write_lines(out / file, chain([LRA_HEADER], part) if draw.lra_format else part)
     return {split: out / file for split, file in wanted.items()}
@@ -192,23 +182,18 @@ def _with_roots(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Choice[Tree]]]:
 
 
 def _draw_lines(draw: Draw, root: Choice[Tree], seed: int, report: Callable[[int], None]) -> Iterator[str]:
-    bits = BitStream(seed, " ".join(draw.files))
-    drawn = (
-        f"{text}\t{value}" if draw.lra_format else f"{value}\t{text}"
-        for value, text in draw_distinct(root, bits, draw.count)
-    )
-    lines = _reported(drawn, draw.count, report)
-    if draw.lengths is None:
-        # Early draws are short, as a short expression is new only once: without this the files would differ.
-        shuffled = list(lines)
-        bits.shuffle(shuffled)
-        return iter(shuffled)
-    return lines
+    bits = ExpressionBits(seed, " ".join(draw.files))
 
+    def in_order() -> Iterator[str]:
+        report(0)
+        for done, (value, text) in enumerate(draw_distinct(root, bits, draw.count), start=1):
+            if done % 500 == 0 or done == draw.count:
+                report(done)
+            yield f"{text}\t{value}" if draw.lra_format else f"{value}\t{text}"
 
-def _reported(lines: Iterator[str], count: int, report: Callable[[int], None]) -> Iterator[str]:
-    report(0)
-    for done, line in enumerate(lines, start=1):
-        if done % 500 == 0 or done == count:
-            report(done)
-        yield line
+    if draw.lengths is not None:
+        return in_order()
+    # Early draws are short, as a short expression is new only once: without this the files would differ.
+    shuffled = list(in_order())
+    bits.shuffle(shuffled)
+    return iter(shuffled)

@@ -1,13 +1,15 @@
 """The language of ListOps: tokens, values, brackets, gold trees and tags of expressions.
 
-An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses, however deep it nests.
+An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses, however deep it nests. Files
+are read strictly; what people type may be `MAX(2, 9, min(4,7))`, `(max 2 9)` or `[max 2,9]`.
 """
 
+import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from beamtree.data.bracketed import bracketed_spans, known_tokens, known_words, merges_by_brackets
-from beamtree.data.listops.typed import find_words
+from beamtree.data.formal import bracketed_spans, known_tokens, known_words, merges_by_brackets
 from beamtree.data.task import Range, Tokens
 from beamtree.errors import UnreadableTextError
 
@@ -29,9 +31,11 @@ VALUE_OF: dict[str, Callable[[list[int]], int]] = {
 }
 OPERATORS = tuple(VALUE_OF)
 TOKENS = (*OPERATORS, CLOSE, *DIGITS)
+_TYPED = {opener[1:]: opener for opener in OPERATORS}  # as people type it -> as files write it
 
 _SAME = {token: token for token in TOKENS}  # one object a token type: 4 million tokens are 15 strings
 _LANGUAGE = f"ListOps has {' '.join(TOKENS[:5])} and 0 to 9, as in [MAX 2 9 [MIN 4 7 ] ]"
+_PIECE = re.compile(r"[^\s\[\](),]+|[\[\]()]")  # blanks and commas only part what stands around them
 _DIGIT_VALUE = {digit: value for value, digit in enumerate(DIGITS)}
 
 
@@ -43,13 +47,56 @@ def split_tokens(text: str) -> Tokens:
 
 def tokenize(text: str) -> Tokens:
     """The tokens of a sound expression, as files write it or as people type it."""
+    _check_round_brackets(text)
     try:
         tokens = split_tokens(text)
     except UnreadableTextError:
-        _check_round_brackets(text)
         tokens = known_words((word.token for word in find_words(text)), _SAME, _LANGUAGE)
     evaluate(tokens)
     return tokens
+
+
+class Word(NamedTuple):
+    """A token, or what stands where one should, and its place in the text."""
+
+    token: str
+    start: int
+    end: int
+
+
+def find_words(text: str) -> Iterator[Word]:
+    """The tokens of a text with those that are unknown; round brackets that mean nothing are left out.
+
+    A round bracket means something around or behind a bare name: `(max 2 9)`, `MAX(2, 9)`. Elsewhere they are
+    the published files' second brackets, `( ( ( [MAX 2 ) 9 ) ] )`. Found one by one: a line may be long.
+    """
+    closes: list[bool] = []  # of each open round bracket: whether its end is the end of a list
+    pieces = _PIECE.finditer(text)
+    match = next(pieces, None)
+    while match is not None:
+        piece, (start, end), after = match[0], match.span(), next(pieces, None)
+        following = "" if after is None else after[0]
+        both: str | None = None  # a token that this piece and the following one are together
+        if piece in "[(" and following.upper() in _TYPED:
+            both = _TYPED[following.upper()]
+            if piece == "(":
+                closes.append(True)
+        elif piece.upper() in _TYPED and following == "(":
+            both = _TYPED[piece.upper()]
+            closes.append(True)
+        elif piece == "(":
+            closes.append(False)
+        elif piece == ")":
+            if closes and closes.pop():
+                yield Word("]", start, end)
+        elif piece == "[" and after is not None and after.start() == end and following not in "[]()":
+            both = piece + following  # one unknown name
+        else:
+            yield Word(piece, start, end)
+        if both is not None and after is not None:
+            yield Word(both, start, after.end())
+            after = next(pieces, None)
+        match = after
 
 
 def _check_round_brackets(text: str) -> None:
@@ -116,27 +163,6 @@ def _few(operators: Sequence[str]) -> str:
 def bracket(operator: str, arguments: Sequence[str]) -> str:
     """One operator over bracketed arguments, as published: `( ( ( [MAX 2 ) 9 ) ] )`."""
     return f"{'( ' * (len(arguments) + 1)}{operator} {' ) '.join(arguments)} ) ] )"
-
-
-def brackets(tokens: Sequence[str]) -> str:
-    """A sound expression in the published, fully binarised form."""
-    parts: list[str] = []
-    opened: list[int] = []  # where in `parts` the open operators stand
-    counts: list[int] = []  # of their arguments so far
-    for token in tokens:
-        parts.append(token)
-        if token in VALUE_OF:
-            opened.append(len(parts) - 1)
-            counts.append(0)
-            continue
-        if token == CLOSE:
-            parts.append(")")
-            place = opened.pop()
-            parts[place] = "( " * (counts.pop() + 1) + parts[place]
-        if opened:
-            parts.append(")")
-            counts[-1] += 1
-    return " ".join(parts)
 
 
 def gold_merges(tokens: Sequence[str]) -> list[int]:

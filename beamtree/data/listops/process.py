@@ -1,21 +1,132 @@
-"""The random process of ListOps as a graph of choices: free, or given length and nesting.
+"""The random process of ListOps, free or given length and nesting, as a graph of choices.
 
 An operator chooses a row of arguments; a row chooses its first tree and the row that is left; a tree is an
-operator, or None for a digit. A draw walks down the graph and never turns back: nothing is rejected.
+operator, or None for a digit. A draw walks down the graph and never turns back: nothing is rejected. What is
+given enters by `Law`, the joint law of length and nesting in whole numbers.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from operator import mul
 from typing import Generic, Protocol, TypeVar
 
-from beamtree.data.listops.law import ANY, DEEP, SHALLOW, Law, Process
 from beamtree.errors import BeamtreeError
 
 DECISION_BITS = 90
 TABLE_LENGTH = 64  # tokens of a row that keeps a table of all its options
 BLOCK = 16  # lengths summed at a time in a longer row
+
+# Trees and rows of sibling trees: of any nesting; nested less than asked for; nested at least as asked for
+# (a row: at least one of its trees). None nests deeper than allowed.
+ANY, SHALLOW, DEEP = "any", "shallow", "deep"
+
+
+@dataclass(frozen=True)
+class Process:
+    """The process: an operator with probability 1/4, of 2 to max_args arguments, uniformly."""
+
+    max_depth: int
+    max_args: int
+
+
+class Law:
+    """The probability of L tokens: `trees[D][kind][L]` of a tree, `rows[D][kind][a][L]` of a siblings.
+
+    P_D(1) = 3/4 and P_D(L) = 1/4 · mean over a = 2..max_args of (P_{D+1})^{*a}(L − 2) for a root at depth D;
+    at max_depth there are digits only. Nesting is carried along by keeping the laws of shallow and deep trees
+    apart.
+
+    Probabilities are counted in units of 2^−precision, and every division rounds down, so the tables are the
+    same on every machine. How far is a draw from the exact law, in total variation, for up to 4096 tokens?
+    - One level up multiplies the rounding error by at most (max_args + 2) / 8, which the guard bits of
+      `precision` absorb: an entry is below its exact value by less than 2^−190.
+    - An entry of at least 2^−120 is hence right to a factor 1 − 2^−70; an expression takes fewer than 2^13
+      decisions, which makes 2^−57 together.
+    - Smaller entries may be wrong or zero, but are hardly ever met: with fewer than 2^22 entries, 2^12 places
+      to meet one, and a condition of probability at least 2^−30 (rarer ones are refused), in all below 2^−56.
+    - The thresholds of a decision between fewer than 2^13 options are cut to 2^−90: below 2^−64 together.
+    The sum is below 2^−55, under 3e−17.
+    """
+
+    def __init__(
+        self, process: Process, max_length: int, min_nesting: int = 0, max_nesting: int | None = None
+    ) -> None:
+        deepest = process.max_depth - 1 if max_nesting is None else min(max_nesting, process.max_depth - 1)
+        if process.max_depth < 1 or process.max_args < 2 or max_length < 1 or not 0 <= min_nesting <= deepest:
+            raise BeamtreeError(
+                "max_depth and max_length must be at least 1, max_args at least 2, min_nesting at least 0, "
+                "at most max_nesting and below max_depth; "
+                f"got {process}, {max_length=}, {min_nesting=}, {max_nesting=}"
+            )
+        self.process, self.max_length = process, max_length
+        self.min_nesting, self.max_nesting = min_nesting, deepest
+        self.precision = 200 + process.max_depth * ((process.max_args + 2) // 8).bit_length()
+        self.trees: dict[int, dict[str, list[int]]] = {}
+        self.rows: dict[int, dict[str, list[list[int]]]] = {}
+        for depth in range(deepest + 1, 0, -1):
+            self.trees[depth] = self._trees(depth)
+            if depth > 1:
+                self.rows[depth] = self._rows(depth)
+
+    def __str__(self) -> str:
+        return (
+            f"the process of max_depth {self.process.max_depth} and max_args {self.process.max_args} nests "
+            f"{self.min_nesting} to {self.max_nesting} deep and has up to {self.max_length} tokens"
+        )
+
+    def kind(self, depth: int) -> str:
+        """The kind that is wanted of a tree or row at `depth` that alone answers for the nesting."""
+        return DEEP if depth <= self.min_nesting else ANY
+
+    def _trees(self, depth: int) -> dict[str, list[int]]:
+        one = 1 << self.precision
+        digit = one if depth == self.process.max_depth else 3 * one // 4
+        kinds = {ANY: self._tree(depth, ANY, digit)}
+        if self.kind(depth) == DEEP:
+            kinds[DEEP] = self._tree(depth, self.kind(depth + 1), 0)
+            kinds[SHALLOW] = self._tree(depth, SHALLOW, digit)
+        return kinds
+
+    def _tree(self, depth: int, kind_below: str, digit: int) -> list[int]:
+        tree = [0] * (self.max_length + 1)
+        tree[1] = digit
+        rows = self.rows.get(depth + 1, {}).get(kind_below)
+        if rows is not None:
+            share = 4 * (self.process.max_args - 1)
+            for length in range(4, len(tree)):
+                tree[length] = sum(row[length - 2] for row in rows[2:]) // share
+        return tree
+
+    def _rows(self, depth: int) -> dict[str, list[list[int]]]:
+        trees = self.trees[depth]
+        nothing = [0] * max(1, self.max_length - 1)
+        empty = [1 << self.precision, *nothing[1:]]
+        rows = {kind: [nothing if kind == DEEP else empty] for kind in trees}
+        for count in range(self.process.max_args):
+            for kind, row in rows.items():
+                if kind == DEEP:
+                    now = self._join(trees[DEEP], rows[ANY][count])
+                    later = self._join(trees[SHALLOW], rows[DEEP][count])
+                    row.append([sum(pair) for pair in zip(now, later, strict=True)])
+                else:
+                    row.append(self._join(trees[kind], row[count]))
+        return rows
+
+    def _join(self, tree: Sequence[int], row: Sequence[int]) -> list[int]:
+        """The law of a tree and then a row, Σ_l tree(l) · row(L − l), by one product of two long integers."""
+        slot = 2 * self.precision // 8 + 1  # bytes: the sum of products of probabilities is at most 1
+        product = _pack(tree, slot) * _pack(row, slot)
+        packed = product.to_bytes(slot * (len(tree) + len(row)), "little")
+        sums = (packed[start : start + slot] for start in range(0, slot * len(row), slot))
+        return [int.from_bytes(digits, "little") >> self.precision for digits in sums]
+
+
+def _pack(values: Sequence[int], slot: int) -> int:
+    return int.from_bytes(b"".join(value.to_bytes(slot, "little") for value in values), "little")
+
 
 GetBits = Callable[[int], int]
 
@@ -34,19 +145,26 @@ Option = TypeVar("Option", covariant=True)
 
 
 class Choice(Generic[Option]):
-    """One of several options by whole-number weights."""
+    """One of several options by whole-number weights, which `weigh` tells at the first draw."""
 
-    __slots__ = ("_options", "_thresholds")
+    __slots__ = ("_options", "_thresholds", "_weigh")
 
-    def __init__(self, weighted: Iterable[tuple[int, Option]]) -> None:
-        weights, self._options = zip(*weighted, strict=True)
-        *sums, total = accumulate(weights)
-        self._thresholds = [(part << DECISION_BITS) // total for part in sums]
+    def __init__(self, weigh: Callable[[], Iterable[tuple[int, Option]]]) -> None:
+        self._weigh = weigh
+        self._options: tuple[Option, ...] = ()
 
     def draw(self, getrandbits: GetBits) -> Option:
+        if not self._options:
+            weights, self._options = zip(*self._weigh(), strict=True)
+            *sums, total = accumulate(weights)
+            self._thresholds = [(part << DECISION_BITS) // total for part in sums]
         if not self._thresholds:
             return self._options[0]
         return self._options[bisect_right(self._thresholds, getrandbits(DECISION_BITS))]
+
+
+def among(weighted: Iterable[tuple[int, Option]]) -> Choice[Option]:
+    return Choice(lambda: weighted)
 
 
 def free_process(process: Process) -> Choice[Tree]:
@@ -55,9 +173,9 @@ def free_process(process: Process) -> Choice[Tree]:
     for _ in range(process.max_depth - 1):
         rows: list[Row | None] = [None]
         for _ in range(process.max_args):
-            rows.append(Choice([(weight, (tree, rows[-1])) for weight, tree in trees]))
-        trees = [(3, None), (1, Choice([(1, row) for row in rows[2:] if row is not None]))]
-    return Choice(trees)
+            rows.append(among([(weight, (tree, rows[-1])) for weight, tree in trees]))
+        trees = [(3, None), (1, among([(1, row) for row in rows[2:] if row is not None]))]
+    return among(trees)
 
 
 class ConditionedProcess:
@@ -65,8 +183,8 @@ class ConditionedProcess:
 
     def __init__(self, law: Law) -> None:
         self.law = law
-        self._operators: dict[tuple[int, str, int], ConditionedOperator] = {}
-        self._rows: dict[tuple[int, str, int, int], ConditionedRow] = {}
+        self._operators: dict[tuple[int, str, int], Operator] = {}
+        self._rows: dict[tuple[int, str, int, int], Row] = {}
 
     def root(self, min_length: int, max_length: int) -> Choice[Tree]:
         """The choice of a whole expression of so many tokens, both bounds included."""
@@ -80,63 +198,51 @@ class ConditionedProcess:
             raise BeamtreeError(
                 f"fewer than one expression in 2^30 has {min_length} to {max_length} tokens where {self.law}"
             )
-        return Choice(weighted)
+        return among(weighted)
 
     def tree(self, depth: int, kind: str, length: int) -> Tree:
+        """One at `depth` of `length` tokens in all: an operator chooses how many arguments share them."""
         if length == 1:
             return None
         key = (depth, kind, length)
         if key not in self._operators:
-            self._operators[key] = ConditionedOperator(self, *key)
+            self._operators[key] = Choice(partial(self._weigh_rows, *key))
         return self._operators[key]
 
     def row(self, depth: int, kind: str, count: int, length: int) -> Row:
+        """`count` sibling trees at `depth` of `length` tokens together: chooses the first one's share."""
         key = (depth, kind, count, length)
         if key not in self._rows:
-            row = ConditionedRow if count == 1 or length <= TABLE_LENGTH else ConditionedLongRow
-            self._rows[key] = row(self, *key)
+            shares = Shares(self, *key)
+            short = count == 1 or length <= TABLE_LENGTH
+            self._rows[key] = Choice(shares.weigh) if short else LongRow(shares)
         return self._rows[key]
 
-
-class ConditionedOperator:
-    """An operator at `depth` that takes `length` tokens in all: chooses how many arguments share them."""
-
-    __slots__ = ("_choice", "depth", "kind", "length", "process")
-
-    def __init__(self, process: ConditionedProcess, depth: int, kind: str, length: int) -> None:
-        self.process, self.depth, self.kind, self.length = process, depth, kind, length
-        self._choice: Choice[Row] | None = None
-
-    def draw(self, getrandbits: GetBits) -> Row:
-        if self._choice is None:
-            self._choice = Choice(self._weighted_rows())
-        return self._choice.draw(getrandbits)
-
-    def _weighted_rows(self) -> Iterator[tuple[int, Row]]:
-        law, depth, inside = self.process.law, self.depth + 1, self.length - 2
-        kind = law.kind(depth) if self.kind == DEEP else self.kind
-        for count, row in enumerate(law.rows[depth][kind]):
+    def _weigh_rows(self, depth: int, kind: str, length: int) -> Iterator[tuple[int, Row]]:
+        below, inside = depth + 1, length - 2
+        kind = self.law.kind(below) if kind == DEEP else kind
+        for count, row in enumerate(self.law.rows[below][kind]):
             if count >= 2 and row[inside]:
-                yield row[inside], self.process.row(depth, kind, count, inside)
+                yield row[inside], self.row(below, kind, count, inside)
 
 
-class ConditionedRow:
-    """`count` sibling trees at `depth` that take `length` tokens together: chooses the first one's share."""
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How many of a row's tokens its first tree may take."""
 
-    __slots__ = ("_choice", "count", "depth", "kind", "length", "process")
+    process: ConditionedProcess
+    depth: int
+    kind: str
+    count: int
+    length: int
 
-    def __init__(self, process: ConditionedProcess, depth: int, kind: str, count: int, length: int) -> None:
-        self.process, self.depth, self.kind, self.count, self.length = process, depth, kind, count, length
-        self._choice: Choice[Parts] | None = None
+    def weigh(self) -> Iterator[tuple[int, Parts]]:
+        for at, weight in enumerate(self.weights(self.all)):
+            if weight:
+                yield weight, self.parts(self.all, at)
 
-    def draw(self, getrandbits: GetBits) -> Parts:
-        if self._choice is None:
-            shares = self._shares()
-            weights = enumerate(self._weights(shares))
-            self._choice = Choice((weight, self._parts(shares, at)) for at, weight in weights if weight)
-        return self._choice.draw(getrandbits)
-
-    def _shares(self) -> range:
+    @property
+    def all(self) -> range:
         most = self.length - self.count + 1
         return range(1 if self.count > 1 else most, most + 1)
 
@@ -144,8 +250,8 @@ class ConditionedRow:
         """What the first tree and the rest may be."""
         return [(DEEP, ANY), (SHALLOW, DEEP)] if self.kind == DEEP else [(self.kind, self.kind)]
 
-    def _weights(self, shares: range) -> list[int]:
-        """The law of every share, for the first pair of kinds, then for the second."""
+    def weights(self, shares: range) -> list[int]:
+        """The law of some shares, for the first pair of kinds, then for the second."""
         law = self.process.law
         rests = slice(self.length - shares[-1], self.length - shares[0] + 1)
         weights: list[int] = []
@@ -154,7 +260,7 @@ class ConditionedRow:
             weights += map(mul, firsts, reversed(law.rows[self.depth][rest][self.count - 1][rests]))
         return weights
 
-    def _parts(self, shares: range, at: int) -> Parts:
+    def parts(self, shares: range, at: int) -> Parts:
         """The first tree and the rest that have weight number `at`."""
         (tree, rest), share = self._kinds()[at // len(shares)], shares[at % len(shares)]
         first = self.process.tree(self.depth, tree, share)
@@ -163,35 +269,35 @@ class ConditionedRow:
         return first, self.process.row(self.depth, rest, self.count - 1, self.length - share)
 
 
-class ConditionedLongRow(ConditionedRow):
-    """The same where a table of all shares would be long and little used: sums blocks of them when needed.
+class LongRow:
+    """A row whose table of all shares would be long and little used: sums blocks of them when needed.
 
     The first tree mostly takes very few of the tokens or nearly all, so blocks come from both ends inwards.
     """
 
-    __slots__ = ("_blocks", "_sums")
+    __slots__ = ("_blocks", "_shares", "_sums", "_total")
 
-    def __init__(self, process: ConditionedProcess, depth: int, kind: str, count: int, length: int) -> None:
-        super().__init__(process, depth, kind, count, length)
+    def __init__(self, shares: Shares) -> None:
+        law = shares.process.law
+        # The law of the row was rounded down: never more than the sum of all blocks.
+        self._total = law.rows[shares.depth][shares.kind][shares.count][shares.length] << law.precision
+        self._shares = shares
         self._blocks: list[range] = []
         self._sums = [0]
 
     def draw(self, getrandbits: GetBits) -> Parts:
-        law, sums = self.process.law, self._sums
-        # The law of the row was rounded down: never more than the sum of all blocks.
-        total = law.rows[self.depth][self.kind][self.count][self.length] << law.precision
-        target = getrandbits(DECISION_BITS) * total >> DECISION_BITS
-        while sums[-1] <= target:
+        target = getrandbits(DECISION_BITS) * self._total >> DECISION_BITS
+        while self._sums[-1] <= target:
             self._add_block()
-        number = bisect_right(sums, target) - 1
+        number = bisect_right(self._sums, target) - 1
         block = self._blocks[number]
-        inside = list(accumulate(self._weights(block)))
-        return self._parts(block, bisect_right(inside, target - sums[number]))
+        inside = list(accumulate(self._shares.weights(block)))
+        return self._shares.parts(block, bisect_right(inside, target - self._sums[number]))
 
     def _add_block(self) -> None:
         rounds, second = divmod(len(self._blocks), 2)
-        shares = self._shares()
+        shares = self._shares.all
         left = shares[BLOCK * rounds : len(shares) - BLOCK * rounds]
         block = left[BLOCK:][-BLOCK:] if second else left[:BLOCK]
         self._blocks.append(block)
-        self._sums.append(self._sums[-1] + sum(self._weights(block)))
+        self._sums.append(self._sums[-1] + sum(self._shares.weights(block)))

@@ -11,19 +11,19 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
+from beamtree.data.formal import read_example
 from beamtree.data.listops.language import (
     DIGITS,
     TOKENS,
     evaluate,
     expressions_in,
+    find_words,
     gold_merges,
     split_tokens,
     tokenize,
 )
-from beamtree.data.listops.typed import find_words
-from beamtree.data.task import REFUSE, BadRows, Example, Task, require_split
+from beamtree.data.task import REFUSE, BadRows, Example, Task, Tokens, require_split
 from beamtree.errors import BeamtreeError
-from beamtree.files.bounded import shown
 from beamtree.files.lines import find_file, read_rows
 
 LRA_HEADER = "Source\tTarget"
@@ -75,20 +75,15 @@ def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
         first = next(rows, None)
     if first is None:
         raise BeamtreeError(f"{path} has a header and no examples")
-    yield from bad_rows.sort_out(path, chain([first], rows), partial(_read_line, label_first=label_first))
+    columns = ("label", "expression") if label_first else ("expression", "label")
+    read_line = partial(
+        read_example, columns=columns, tokenize=split_tokens, answer=_answer, label_at=columns.index("label")
+    )
+    yield from bad_rows.sort_out(path, chain([first], rows), read_line)
 
 
-def _read_line(line: str, label_first: bool) -> Example:
-    columns = line.count("\t") + 1
-    if columns != 2:
-        wanted = "label and expression" if label_first else "expression and label"
-        raise BeamtreeError(f"{wanted} with a tab between are wanted, {columns} column(s) found")
-    label, expression = line.split("\t") if label_first else reversed(line.split("\t"))
-    tokens = split_tokens(expression)
-    value = DIGITS[evaluate(tokens)]
-    if label != value:
-        raise BeamtreeError(f"the label is {shown(label)}, but the expression evaluates to {value}")
-    return Example((tokens,), label)
+def _answer(sentences: tuple[Tokens, ...]) -> str:
+    return DIGITS[evaluate(sentences[0])]
 
 
 def read(folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
@@ -117,7 +112,7 @@ TASK = Task(
     read=read,
     read_file=read_file,
     gold_merges=gold_merges,
-    answer=lambda sentences: DIGITS[evaluate(sentences[0])],
+    answer=_answer,
     texts_in=expressions_in,
     find_words=lambda text: [(word.start, word.end) for word in find_words(text)],
 )

@@ -7,36 +7,30 @@ decides. Either the value hangs on one comparison at the deepest level, and all 
 leaves the matter open; or it is settled on the way, at a level drawn among those that can give this value.
 """
 
-import hashlib
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
-from beamtree.data.filters.language import COLOURS, CONNECTIVES, EQUALITIES, NUMBERS, ORDERS
-from beamtree.data.filters.task import DEV_DEPTHS, SPLITS, TESTED, TRAINED, file_of, label_of
+from beamtree.data.filters import (
+    COLOURS,
+    CONNECTIVES,
+    DEV_DEPTHS,
+    EQUALITIES,
+    NUMBERS,
+    ORDERS,
+    SPLITS,
+    TESTED,
+    TRAINED,
+    file_of,
+    label_of,
+)
+from beamtree.data.formal import Bits, refuse_to_overwrite
 from beamtree.errors import BeamtreeError
-from beamtree.files.lines import COMPRESSIONS, write_lines
+from beamtree.files.lines import write_lines
 
 TRAIN, DEV, TEST = 100_000, 4_000, 2_000  # conditions: in all of training, in all of dev, of each test depth
 _SIDE_DEPTH = 2  # most brackets of a part that is not on the way to the deepest comparison
-
-
-class Bits:
-    """Choices from the Mersenne Twister's bits, which are the same on every platform and Python version."""
-
-    def __init__(self, seed: int, name: str) -> None:
-        key = hashlib.sha256(f"beamtree filters {seed} {name}".encode()).digest()
-        self._getrandbits = random.Random(int.from_bytes(key, "big")).getrandbits
-
-    def below(self, n: int) -> int:
-        bits = (n - 1).bit_length()
-        while (drawn := self._getrandbits(bits)) >= n:
-            pass
-        return drawn
-
-    def coin(self) -> bool:
-        return self._getrandbits(1) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +148,11 @@ def _draw_comparison(holds: bool, bits: Bits) -> tuple[str, str, str]:
 
 def draw_lines(depth: int, seed: int) -> Iterator[str]:
     """An endless stream of distinct lines `label⇥condition` of one depth, true and false by turns."""
-    bits, seen = Bits(seed, f"depth {depth}"), set[str]()
+    bits, seen = Bits(f"beamtree filters {seed} depth {depth}"), set[str]()
     holds = True
     while True:
-        shape = draw_shape(
-            depth, bits, least=2 if depth or bits.coin() else 1
-        )  # one comparison may stand alone
+        # One comparison may stand alone.
+        shape = draw_shape(depth, bits, least=2 if depth or bits.coin() else 1)
         line = f"{label_of(holds)}\t{' '.join(fill(shape, holds, bits))}"
         if line not in seen:
             seen.add(line)
@@ -184,46 +177,32 @@ def generate_filters(
     the other sizes. `progress` is called with (conditions drawn, conditions wanted).
     """
     files = {split: out / file_of(split) for split in SPLITS}
-    depths = {"train": TRAINED, "dev": DEV_DEPTHS, "test": (0,)}
-    for split, count in (("train", train), ("dev", dev), ("test", test)):
-        share = 2 * len(depths[split])
+    shares = {"test": (test, (0,)), "dev": (dev, DEV_DEPTHS), "train": (train, TRAINED)}
+    for split, (count, depths) in shares.items():
+        share = 2 * len(depths)
         if count < share or count % share:
             raise BeamtreeError(
                 f"{split} must be a multiple of {share}, as many true as false conditions of every depth, "
                 f"got {count}"
             )
-    existing = [
-        path.name + ending
-        for path in files.values()
-        for ending in COMPRESSIONS
-        if path.with_name(path.name + ending).exists()
-    ]
-    if existing and not overwrite:
-        raise BeamtreeError(f"{out} already has {', '.join(existing)}: choose another folder, or overwrite")
-    wanted = train + dev + test * len(TESTED)
-    contents: dict[str, list[str]] = {split: [] for split in SPLITS}
-    done = 0
-
-    def take(lines: Iterator[str], count: int) -> list[str]:
-        nonlocal done
-        taken = []
-        for _ in range(count):
-            taken.append(next(lines))
-            done += 1
-            if progress is not None and (done % 1000 == 0 or done == wanted):
-                progress(done, wanted)
-        return taken
-
-    by_depth: dict[str, list[list[str]]] = {"dev": [], "train": []}
+    if not overwrite:
+        refuse_to_overwrite(out, [path.name for path in files.values()])
+    wanted, done = train + dev + test * len(TESTED), 0
+    drawn: dict[str, list[list[str]]] = {split: [] for split in SPLITS}  # the lines of each depth
     for depth in sorted({*TRAINED, *TESTED}):
         lines = draw_lines(depth, seed)
-        if depth in TESTED:
-            contents[f"depth{depth}"] = take(lines, test)
-        for split, count in (("dev", dev), ("train", train)):
-            if depth in depths[split]:
-                by_depth[split].append(take(lines, count // len(depths[split])))
-    for split, of_depths in by_depth.items():  # by turns, so that every part of a file has them all
-        contents[split] = [line for row in zip(*of_depths, strict=True) for line in row]
-    for split, path in files.items():
-        write_lines(path, contents[split])
+        counts = {f"depth{depth}": test} if depth in TESTED else {}
+        for split in ("dev", "train"):
+            count, depths = shares[split]
+            if depth in depths:
+                counts[split] = count // len(depths)
+        for split, count in counts.items():
+            drawn[split].append([])
+            for line in islice(lines, count):
+                drawn[split][-1].append(line)
+                done += 1
+                if progress is not None and (done % 1000 == 0 or done == wanted):
+                    progress(done, wanted)
+    for split, path in files.items():  # depths by turns, so that every part of a file has them all
+        write_lines(path, chain.from_iterable(zip(*drawn[split], strict=True)))
     return files

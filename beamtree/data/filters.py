@@ -1,18 +1,23 @@
-"""The language of filters: conditions as a query engine sees them once every field has its value.
+"""Filters: conditions as a query engine sees them once every field has its value. Which are true?
 
 `7 < 5 and not ( blue = red or 2 > 3 )`: a comparison binds tighter than `not`, this tighter than `and`, and
 that tighter than `or`, as in SQL and in Python; brackets come before all of them. A condition is read once,
 from left to right and without recursion, which gives its value and its gold tree.
+
+The depth of a condition is the most brackets that are open at once. Training has depths 0 to 4, dev 1 to 4, a
+test split one depth. A line is `label⇥condition`, and every label is checked by evaluation.
 """
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
-from beamtree.data.bracketed import first_unclosed, known_tokens, known_words
-from beamtree.data.task import Range, Tokens
+from beamtree.data.formal import first_unclosed, read_example, typed_tokens, unknown_token
+from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
 from beamtree.errors import UnreadableTextError
-from beamtree.files.bounded import shown
+from beamtree.files.lines import find_file, read_rows
 
 NUMBERS = tuple("0123456789")
 COLOURS = ("red", "green", "blue", "black", "white", "grey")
@@ -34,21 +39,15 @@ _LANGUAGE = (
     f"{' '.join(COLOURS)}, with a blank between tokens"
 )
 _NUMBERS, _VALUES = frozenset(NUMBERS), frozenset((*NUMBERS, *COLOURS))
-
-
 _WORD = re.compile(r"[()]|[<>=!]+|[^\s()<>=!]+")
 
 
 def tokenize(text: str) -> Tokens:
-    """The tokens of a sound condition; one that is unknown or out of place is refused with its number.
+    """The tokens of a sound condition, in files or as people type it: `7<5 AND not(blue=red)`.
 
-    What people type is forgiven capitals and missing blanks: `7<5 AND not(blue=red)`.
+    One that is unknown or out of place is refused with its number.
     """
-    try:
-        tokens = known_tokens(text, _SAME, _LANGUAGE)
-    except UnreadableTextError:
-        words = (match[0].lower() for match in _WORD.finditer(text))
-        tokens = known_words(words, _SAME, _LANGUAGE)
+    tokens = typed_tokens(text, _SAME, _LANGUAGE, _WORD)
     read_condition(tokens)
     return tokens
 
@@ -151,7 +150,54 @@ def _out_of_place(tokens: Sequence[str], place: int, wanted: str) -> UnreadableT
     if place >= len(tokens):
         return UnreadableTextError(f"the condition ends too early: {wanted}", len(tokens) - 1)
     if tokens[place] not in _SAME:
-        return UnreadableTextError(
-            f"unknown token {shown(tokens[place])} at position {place + 1}; {_LANGUAGE}", place
-        )
+        return unknown_token(tokens[place], place, _LANGUAGE)
     return UnreadableTextError(f"{tokens[place]!r} at position {place + 1} is out of place: {wanted}", place)
+
+
+TRAINED = range(5)  # depths; without brackets there are too few short conditions to hold some out
+DEV_DEPTHS = TRAINED[1:]
+TESTED = range(1, 11)
+SPLITS = {
+    "train": f"depths {TRAINED[0]} to {TRAINED[-1]}",
+    "dev": f"depths {DEV_DEPTHS[0]} to {DEV_DEPTHS[-1]}",
+    **{f"depth{depth}": f"depth {depth}" for depth in TESTED},
+}
+
+
+def file_of(split: str) -> str:
+    return f"{split}.tsv"
+
+
+def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
+    """The conditions of one file."""
+    read_line = partial(read_example, columns=("label", "condition"), tokenize=tokenize, answer=_answer)
+    return bad_rows.sort_out(path, read_rows(path), read_line)
+
+
+def read(folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
+    """The conditions of a split, from the folder's file of its name, plain, .gz or .xz."""
+    require_split("filters", split, SPLITS)
+    return read_file(find_file(folder, [file_of(split)]), bad_rows)
+
+
+def label_of(holds: bool) -> str:
+    return LABELS[holds]
+
+
+def _answer(sentences: tuple[Tokens, ...]) -> str:
+    return label_of(evaluate(sentences[0]))
+
+
+TASK = Task(
+    name="filters",
+    tokens=TOKENS,
+    labels=LABELS,
+    sentences=1,
+    splits=SPLITS,
+    tokenize=tokenize,
+    read=read,
+    read_file=read_file,
+    gold_merges=gold_merges,
+    answer=_answer,
+    find_words=find_words,
+)

@@ -1,1 +1,0 @@
-"""Published corpora, read from their own files."""
