@@ -19,11 +19,13 @@ from torch import Tensor
 from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.pytorch.precision import in_blocks
 
+EPS = 1e-5  # the norm's
+
 
 class GatedCell:
     """`GatedRecursiveCell` as a function of its six parameters; products in `product_dtype` (autocast)."""
 
-    def __init__(self, weights: CellWeights, product_dtype: torch.dtype, eps: float = 1e-5) -> None:
+    def __init__(self, weights: CellWeights, product_dtype: torch.dtype, eps: float = EPS) -> None:
         w1, b1, w2, b2, gamma, beta = weights
         self.dtype = w1.dtype
         self.wide = torch.promote_types(w1.dtype, torch.float32)

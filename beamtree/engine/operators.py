@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from beamtree.engine.built_in_parts import GatedCell, ParentScore, SlicedScore, weight_gradients
+from beamtree.engine.compiled_search import compiled_search, is_compiled
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Options, Tape, empty_results, find_lineages, inner_nodes, merge_positions
 from beamtree.engine.replay import replay
@@ -103,16 +104,23 @@ Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, 
 def _search(call: SearchCall) -> Outputs:
     leaves, lengths = call.leaves, call.lengths
     weights = Weights.of(call.weights)
+    randomness = _randomness(call.seed, call.noisy, call.dropout, weights)
+    is_free = call.merges is None and call.pins is None
     with torch.autocast(leaves.device.type, enabled=False):
-        tape = search(
-            leaves,
-            lengths,
-            *_parts(weights, call.product_dtype),
-            beam_size=call.beam_size,
-            randomness=_randomness(call.seed, call.noisy, call.dropout, weights),
-            merges=call.merges,
-            pins=call.pins,
-        )
+        if is_free and is_compiled(leaves, lengths, weights, call.product_dtype):
+            tape = compiled_search(
+                leaves, lengths, weights, beam_size=call.beam_size, randomness=randomness
+            )
+        else:
+            tape = search(
+                leaves,
+                lengths,
+                *_parts(weights, call.product_dtype),
+                beam_size=call.beam_size,
+                randomness=randomness,
+                merges=call.merges,
+                pins=call.pins,
+            )
         lineages = find_lineages(tape.links, tape.roots, lengths, leaves.shape[1])
         vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, lineages, call.need_nodes)
     on_tape = tape.links, tape.nodes, tape.ended, tape.roots
