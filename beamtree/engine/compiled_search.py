@@ -8,11 +8,13 @@ import ctypes
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, byref, c_double, c_int64, c_uint64, c_void_p
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from beamtree.engine.built_in_parts import EPS
 from beamtree.engine.randomness import Randomness
@@ -55,7 +57,7 @@ def is_compiled(leaves: Tensor, lengths: Tensor, weights: Weights[Any], product_
         and not weights.entangled
         and product_dtype == leaves.dtype
         and lengths.dtype == torch.int64
-        and all(type(x) is Tensor for x in (leaves, lengths))
+        and all(type(x) in (Tensor, Parameter) for x in (leaves, lengths, *weights.flat()))
         and all(w.dtype == leaves.dtype and w.device == leaves.device for w in weights.flat())
         and _library(leaves.dtype) is not None
     )
@@ -120,7 +122,7 @@ class _Run:
         most = max(1, _ROWS_TOGETHER // K)
         groups = -(-B // (most * threads)) * threads  # as many for each thread
         bounds = [B * i // groups for i in range(groups + 1)]
-        waiting = iter([range(*pair) for pair in zip(bounds, bounds[1:], strict=False)])
+        waiting = iter([range(*pair) for pair in pairwise(bounds)])
 
         def work() -> None:
             for group in waiting:  # a thread takes the next one as soon as it is done with its last

@@ -66,10 +66,13 @@ whole packed_size(whole width, whole depth) { return padded(width, PANEL) * dept
 
 /* A weight (width, depth) in panels of PANEL rows of it, each transposed, zeros below the last. */
 void pack(const real *weight, whole width, whole depth, real *packed) {
-    for (whole panel = 0; panel < width; panel += PANEL)
-        for (whole k = 0; k < depth; k++, packed += PANEL)
+    for (whole panel = 0; panel < width; panel += PANEL, packed += PANEL * depth)
+        for (whole from = 0; from < depth; from += LANES) {  /* a piece of each row that a cache holds */
+            whole until = from + LANES < depth ? from + LANES : depth;
             for (whole j = 0; j < PANEL; j++)
-                packed[j] = panel + j < width ? weight[(panel + j) * depth + k] : 0;
+                for (whole k = from; k < until; k++)
+                    packed[k * PANEL + j] = panel + j < width ? weight[(panel + j) * depth + k] : 0;
+        }
 }
 
 /* out (rows, padded width) = x (rows, depth) · weightᵀ; rows up to a multiple of TILE are read and written. */

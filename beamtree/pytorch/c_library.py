@@ -55,7 +55,7 @@ def _load(
     except subprocess.SubprocessError as error:
         said = getattr(error, "stderr", None) or b""
         return None, f"the compiler failed: {said.decode(errors='replace').strip()[:200] or error}"
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # no compiler, no home, nowhere to write, not to be loaded
         return None, str(error)
 
 
