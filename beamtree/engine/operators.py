@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from beamtree.engine.built_in_parts import GatedCell, ParentScore, SlicedScore, weight_gradients
-from beamtree.engine.compiled_search import compiled_search, is_compiled
+from beamtree.engine.compiled import compiled_search, is_compiled
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Options, Tape, empty_results, find_lineages, inner_nodes, merge_positions
 from beamtree.engine.replay import replay

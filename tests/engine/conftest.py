@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from beamtree.engine.compiled_search import why_not_compiled
+from beamtree.engine.compiled import why_not_compiled
 from beamtree.pytorch.c_library import SWITCH
 
 

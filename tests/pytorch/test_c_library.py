@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from beamtree.engine.compiled_search import SOURCE, why_not_compiled
+from beamtree.engine.compiled import SOURCE, why_not_compiled
 from beamtree.pytorch import c_library
 
 pytestmark = pytest.mark.skipif(
@@ -161,7 +161,7 @@ def test_without_a_library_an_encoder_works_all_the_same(
 import torch
 from torch import Tensor
 from beamtree import BeamTreeEncoder
-from beamtree.engine.compiled_search import why_not_compiled
+from beamtree.engine.compiled import why_not_compiled
 torch.manual_seed(0)
 encoder = BeamTreeEncoder(8, dtype=torch.float64).eval()
 x = torch.randn(2, 9, 8, dtype=torch.float64, requires_grad=True)

@@ -3,7 +3,7 @@ published algorithm, gradients included."""
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from beamtree import BeamTreeEncoder
-from beamtree.engine import compiled_search as compiled
-from beamtree.engine.compiled_search import compiled_search, is_compiled, why_not_compiled
+from beamtree.engine import compiled
+from beamtree.engine.compiled import compiled_search, is_compiled, why_not_compiled
 from beamtree.engine.operators import search_parts, weights_of
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Tape
@@ -171,15 +171,21 @@ def test_weights_that_are_not_finite_give_roots_that_are_not() -> None:
 @pytest.fixture
 def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Lets small work count as worth a thread; the threads that took part."""
-    before, names = torch.get_num_threads(), []
-    advance = compiled._Run._advance
+    before, names, library = torch.get_num_threads(), [], compiled._library
 
-    def noting(run: Any, group: range) -> None:
-        names.append(threading.current_thread().name)
-        advance(run, group)
+    class Noting:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def advance(self, *arguments: Any) -> None:
+            names.append(threading.current_thread().name)
+            self.inner.advance(*arguments)
 
     monkeypatch.setattr(compiled, "_WORTH_A_THREAD", 1)
-    monkeypatch.setattr(compiled._Run, "_advance", noting)
+    monkeypatch.setattr(compiled, "_library", lambda dtype: Noting(library(dtype)))
     torch.set_num_threads(3)
     yield names
     torch.set_num_threads(before)
@@ -205,50 +211,62 @@ def test_one_sequence_runs_on_the_callers_thread(three_threads: list[str]) -> No
     assert three_threads == [threading.current_thread().name]
 
 
-def test_an_interrupted_search_ends_on_all_threads(
-    three_threads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    main, noting = threading.current_thread(), compiled._Run._advance
+def test_an_interruption_stops_the_other_threads() -> None:
+    """Ctrl-C reaches the caller only: the others stop before their next steps, and no group is begun."""
+    main, begun = threading.current_thread(), []
+    others_run = threading.Barrier(3, timeout=60)
 
-    def interrupted(run: Any, group: range) -> None:
+    def run(group: range, is_stopped: Callable[[], bool]) -> None:
+        begun.append(group)
+        others_run.wait()
         if threading.current_thread() is main:
             raise KeyboardInterrupt
-        noting(run, group)
+        while not is_stopped():
+            pass
 
-    monkeypatch.setattr(compiled._Run, "_advance", interrupted)
-    lengths = [30] * 60
-    with pytest.raises(KeyboardInterrupt):
-        run_both(make_leaves(lengths, 10, torch.float64), lengths, *make_parts(10, 1.0, torch.float64))
-    assert threading.active_count() == 1 or all(
-        not thread.name.startswith("ThreadPoolExecutor") for thread in threading.enumerate()
-    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compiled._share(30, 2, 2**60, run)
+    finally:
+        torch.set_num_threads(before)
+    assert len(begun) == 3
 
 
 def test_what_c_does_not_cover_is_left_to_pytorch() -> None:
     cell, scorer = make_parts(8, 1.0, torch.float32)
     leaves, lengths = make_leaves([5, 3], 8, torch.float32), torch.tensor([5, 3])
     weights = weights_of(cell, scorer)
-    assert is_compiled(leaves, lengths, weights, torch.float32)
-    assert not is_compiled(leaves, lengths, weights, torch.bfloat16)  # autocast
-    assert not is_compiled(leaves.bfloat16(), lengths, weights, torch.bfloat16)
-    assert not is_compiled(leaves.double(), lengths, weights, torch.float64)
-    assert not is_compiled(leaves[:0], lengths[:0], weights, torch.float32)
-    assert not is_compiled(leaves, lengths.int(), weights, torch.float32)
-    assert not is_compiled(leaves.to("meta"), lengths, weights, torch.float32)
-    entangled = weights_of(cell, EntangledScorer(8))
-    assert not is_compiled(leaves, lengths, entangled, torch.float32)
+
+    def covers(leaves: Tensor = leaves, lengths: Tensor = lengths, **other: Any) -> bool:
+        return is_compiled(
+            leaves, lengths, other.get("weights", weights), other.get("products", leaves.dtype)
+        )
+
+    assert covers()
+    assert not covers(products=torch.bfloat16)  # autocast
+    assert not covers(leaves.bfloat16())
+    assert not covers(leaves.double())
+    assert not covers(leaves.to("meta"))
+    assert not covers(leaves[:0], lengths[:0])
+    assert not covers(weights=weights_of(cell, EntangledScorer(8)))
+    # Nothing that does not fit reaches C, which would read beside it.
+    assert not covers(leaves[..., :6])
+    assert not covers(weights=weights_of(GatedRecursiveCell(9), scorer))
+    assert not covers(weights=weights_of(cell, SlicedScorer(9)))
+    for wrong in ([5], [5, 3, 1], [5, 0], [6, 3], [-1, 3]):
+        assert not covers(lengths=torch.tensor(wrong))
+    assert not covers(lengths=lengths.int())
 
 
 def test_the_encoder_searches_in_c_unless_it_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    advance = compiled._Run._advance
-    monkeypatch.setattr(
-        compiled._Run, "_advance", lambda run, group: (calls.append(group), advance(run, group))
-    )
+    calls, share = [], compiled._share
+    monkeypatch.setattr(compiled, "_share", lambda *of: (calls.append(of[0]), share(*of)))
     torch.manual_seed(0)
     encoder, x = BeamTreeEncoder(16).eval(), torch.randn(2, 9, 16)
     in_c = encoder(x)
-    assert calls == [range(2)]
+    assert calls == [2]
     monkeypatch.setenv("BEAMTREE_COMPILE", "0")
     torch.testing.assert_close(encoder(x), in_c, rtol=0, atol=1e-5)
     assert len(calls) == 1

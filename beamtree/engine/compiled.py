@@ -1,15 +1,15 @@
-"""The search in C (search.c), for the built-in cell and the sliced scorer on a CPU, where it can be compiled.
+"""The search in C (compiled.c), for the built-in cell and the sliced scorer on a CPU, if it can be compiled.
 
 Sequences do not know of each other, so they are searched in groups, each on one thread from its first step to
 its last: nothing waits for another thread before the end. A single sequence runs on the caller's thread.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, byref, c_double, c_int64, c_uint64, c_void_p
-from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from beamtree.engine.search import rank_beams
 from beamtree.kernels.weights import SlicedScorerWeights, Weights
 from beamtree.pytorch import c_library
 
-SOURCE = Path(__file__).with_name("search.c")
+SOURCE = Path(__file__).with_name("compiled.c")
 _REAL = {torch.float32: "float", torch.float64: "double"}
 _ROWS_TOGETHER = 96  # beams in a group: what the products of a step read and make stays in a core's cache
 _STEPS_TOGETHER = 64  # of a call into C, which cannot be interrupted
@@ -31,7 +31,7 @@ _WORTH_A_THREAD = 25_000_000  # multiplications, about a millisecond
 
 
 class _Problem(ctypes.Structure):
-    """As in search.c."""
+    """As in compiled.c."""
 
     _fields_ = (
         *((name, c_int64) for name in ("B", "n", "K", "d", "hidden", "slice", "scorer_hidden")),
@@ -49,18 +49,31 @@ def why_not_compiled() -> str | None:
 
 
 def is_compiled(leaves: Tensor, lengths: Tensor, weights: Weights[Any], product_dtype: torch.dtype) -> bool:
-    """Whether the search of these leaves, neither given nor pinned, can run in C."""
+    """Whether the search of these leaves, neither given nor pinned, runs in C.
+
+    Nothing checks sizes there: what does not fit is left to PyTorch, which says so.
+    """
+    dtype, tensors = leaves.dtype, (leaves, *weights.flat())
     return (
-        leaves.device.type == "cpu"
-        and leaves.dtype in _REAL
-        and leaves.numel() > 0
+        dtype in _REAL
+        and product_dtype == dtype
         and not weights.entangled
-        and product_dtype == leaves.dtype
+        and all(type(x) in (Tensor, Parameter) for x in (lengths, *tensors))
+        and all(x.device.type == "cpu" and x.dtype == dtype and x.numel() > 0 for x in tensors)
+        and [tuple(w.shape) for w in weights.flat()] == _shapes(leaves.shape[-1], weights)
         and lengths.dtype == torch.int64
-        and all(type(x) in (Tensor, Parameter) for x in (leaves, lengths, *weights.flat()))
-        and all(w.dtype == leaves.dtype and w.device == leaves.device for w in weights.flat())
-        and _library(leaves.dtype) is not None
+        and lengths.shape == leaves.shape[:1]
+        and 1 <= int(lengths.min()) <= int(lengths.max()) <= leaves.shape[1]
+        and _library(dtype) is not None
     )
+
+
+def _shapes(d: int, weights: Weights[SlicedScorerWeights]) -> list[tuple[int, ...]]:
+    """Of weights that fit nodes with d features."""
+    hidden, (scorer_hidden, both_slices) = weights.cell.w1.shape[0], weights.scorer.w1.shape
+    of_cell = [(hidden, 2 * d), (hidden,), (4 * d, hidden), (4 * d,), (d,), (d,)]
+    reads = 2 * min(both_slices // 2, d)
+    return [*of_cell, (scorer_hidden, reads), (scorer_hidden,), (1, scorer_hidden), (1,)]
 
 
 @torch.no_grad()
@@ -93,61 +106,59 @@ def compiled_search(
     noisy, dropout, seed = False, 0.0, 0
     if randomness is not None:
         noisy, dropout, seed = randomness.noisy, randomness.dropout, int(randomness.seed)
-    tensors = [
+    kept = [  # until the end, as C knows where they are and no more
         *(order, lengths[order], timeline.begins),
         *(_packed(library, weight) for weight in (cell.w1, cell.w2, scorer.w1)),
         *(bias.contiguous() for bias in biases),
+        *(nodes, ended, scores, links, roots, offset),
     ]
+    pointers = list(map(Tensor.data_ptr, kept))
     problem = _Problem(
         *(B, n, K, d, hidden, scorer.w1.shape[1] // 2, scorer_hidden),
-        *map(Tensor.data_ptr, tensors),
+        *pointers[:-6],
         *(EPS, noisy, round(dropout * 65536), seed),
-        *map(Tensor.data_ptr, (nodes, ended, scores, links, roots, offset)),
+        *pointers[-6:],
     )
-    work = timeline.made * (2 * d * hidden + hidden * 4 * d)
-    threads = max(1, min(B, torch.get_num_threads(), work // _WORTH_A_THREAD))
-    _Run(library, problem, sum(map(bool, timeline.running))).on_threads(threads)
+    steps = sum(map(bool, timeline.running))
+
+    def advance(group: range, is_stopped: Callable[[], bool]) -> None:
+        memory = torch.empty(library.memory_size(byref(problem), len(group)), dtype=torch.uint8)
+        for t in range(0, max(1, steps), _STEPS_TOGETHER):
+            if not is_stopped():
+                until = min(t + _STEPS_TOGETHER, steps)
+                library.advance(byref(problem), group.start, len(group), t, until, memory.data_ptr())
+
+    multiplications = timeline.made * (cell.w1.numel() + cell.w2.numel())
+    _share(B, _ROWS_TOGETHER // K, multiplications, advance)
     return Tape(nodes, links, ended, *rank_beams(roots, scores, offset, order))
 
 
-class _Run:
-    """All steps of all groups."""
+def _share(
+    count: int, most: int, multiplications: int, run: Callable[[range, Callable[[], bool]], None]
+) -> None:
+    """Call `run` for groups of at most `most`, on as many threads as the work is worth; it is told when to
+    stop."""
+    threads = max(1, min(count, torch.get_num_threads(), multiplications // _WORTH_A_THREAD))
+    groups = -(-count // (max(1, most) * threads)) * threads  # as many for each thread
+    waiting = iter([range(count * i // groups, count * (i + 1) // groups) for i in range(groups)])
+    stop = Event()
 
-    def __init__(self, library: Any, problem: _Problem, steps: int) -> None:
-        self.library, self.problem, self.steps = library, problem, steps
-        self.is_stopped = False
+    def work() -> None:
+        for group in waiting:  # a thread takes the next one as soon as it is done with its last
+            if not stop.is_set():
+                run(group, stop.is_set)
 
-    def on_threads(self, threads: int) -> None:
-        B, K = self.problem.B, self.problem.K
-        most = max(1, _ROWS_TOGETHER // K)
-        groups = -(-B // (most * threads)) * threads  # as many for each thread
-        bounds = [B * i // groups for i in range(groups + 1)]
-        waiting = iter([range(*pair) for pair in pairwise(bounds)])
-
-        def work() -> None:
-            for group in waiting:  # a thread takes the next one as soon as it is done with its last
-                self._advance(group)
-
-        if threads == 1:
-            return work()
-        with ThreadPoolExecutor(threads - 1) as others:
-            ends = [others.submit(work) for _ in range(threads - 1)]
-            try:
-                work()
-                for end in ends:
-                    end.result()
-            except BaseException:
-                self.is_stopped = True
-                raise
-
-    def _advance(self, group: range) -> None:
-        problem = byref(self.problem)
-        memory = torch.empty(self.library.memory_size(problem, len(group)), dtype=torch.uint8)
-        for t in range(0, max(1, self.steps), _STEPS_TOGETHER):
-            if self.is_stopped:
-                return
-            until = min(t + _STEPS_TOGETHER, self.steps)
-            self.library.advance(problem, group.start, len(group), t, until, memory.data_ptr())
+    if threads == 1:
+        return work()
+    with ThreadPoolExecutor(threads - 1) as others:
+        ends = [others.submit(work) for _ in range(threads - 1)]
+        try:
+            work()
+            for end in ends:
+                end.result()
+        except BaseException:
+            stop.set()
+            raise
 
 
 def _packed(library: Any, weight: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 /* The search of search.py with the sliced scorer, in C: the same steps, choices and record, without a PyTorch
- * operation for each. One call advances a group of sequences on one thread; compiled_search.py calls it.
+ * operation for each. One call advances a group of sequences on one thread; compiled.py calls it.
  *
  * Built twice, with REAL as float and as double. A row of a product is summed in one order, whatever stands
  * beside it, so that a sequence alone gives what it gives in a batch, to the last bit. Nothing is allocated
@@ -32,7 +32,7 @@ enum { NONE = 0 };
 enum { BEFORE, LEFT_NEIGHBOUR, LEFT, RIGHT, RIGHT_NEIGHBOUR, POSITION, LINKS };  /* columns of Tape.links */
 enum { DROPOUT = 1, FIRST_LEVEL = 2, SECOND_LEVEL = 3 };  /* streams of kernels/runtime/random_bits.py */
 
-typedef struct {  /* _Problem of compiled_search.py has the same fields in the same order */
+typedef struct {  /* _Problem of compiled.py has the same fields in the same order */
     whole B, n, K, d, hidden, slice, scorer_hidden;
     const whole *order, *lengths;  /* sequences longest first, and their lengths in that order */
     const whole *begins;           /* the first merge of each step */
