@@ -19,11 +19,13 @@ from torch import Tensor
 from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
 from beamtree.pytorch.precision import in_blocks
 
+EPS = 1e-5  # the norm's
+
 
 class GatedCell:
     """`GatedRecursiveCell` as a function of its six parameters; products in `product_dtype` (autocast)."""
 
-    def __init__(self, weights: CellWeights, product_dtype: torch.dtype, eps: float = 1e-5) -> None:
+    def __init__(self, weights: CellWeights, product_dtype: torch.dtype, eps: float = EPS) -> None:
         w1, b1, w2, b2, gamma, beta = weights
         self.dtype = w1.dtype
         self.wide = torch.promote_types(w1.dtype, torch.float32)
@@ -63,11 +65,17 @@ class GatedCell:
         self.to_hidden = torch.ops.aten.gelu_backward(slope, hidden)  # ∂u/∂h, becomes ∂L/∂h
         gates = self._linear(self.activated, self.w2, self.b2).view(-1, 4, d)
         self.opened = gates[:, :3].sigmoid()
-        mixed = torch.cat((pair.view(-1, 2, d).to(self.wide), gates[:, 3:]), 1)  # (rows, 3, d)
-        self.to_gates = torch.empty_like(gates)  # ∂p/∂[a; b; g; c], becomes ∂L/∂[a; b; g; c]
-        torch.mul(mixed, self.opened * (1 - self.opened), out=self.to_gates[:, :3])
-        self.to_gates[:, 3] = self.opened[:, 2]
-        self.mixed = (mixed * self.opened).sum(1)
+        to_left, to_right, to_content = self.opened.unbind(1)
+        left, right = pair.view(-1, 2, d).to(self.wide).unbind(1)
+        content = gates[:, 3]
+        self.mixed = (to_left * left).addcmul_(to_right, right).addcmul_(to_content, content)
+        # ∂p/∂[a; b; g; c], becomes ∂L/∂[a; b; g; c]
+        self.to_gates = torch.empty_like(gates)
+        for i, passed in enumerate((left, right, content)):
+            torch.ops.aten.sigmoid_backward.grad_input(
+                passed, self.opened[:, i], grad_input=self.to_gates[:, i]
+            )
+        self.to_gates[:, 3] = to_content
         self.mean = self.mixed.mean(-1, keepdim=True)
         self.scale = ((self.mixed - self.mean).square().mean(-1, keepdim=True) + self.eps).rsqrt()
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from beamtree.engine.built_in_parts import GatedCell, ParentScore, SlicedScore, weight_gradients
+from beamtree.engine.compiled import compiled_search, is_compiled
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Options, Tape, empty_results, find_lineages, inner_nodes, merge_positions
 from beamtree.engine.replay import replay
@@ -19,6 +20,7 @@ from beamtree.pytorch.derivatives import refuse_forward_mode, refuse_second_deri
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.pytorch.precision import product_dtype
 from beamtree.pytorch.registry import register
+from beamtree.pytorch.threads import threads_for
 
 
 def registered_recursion(
@@ -103,16 +105,22 @@ Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, 
 def _search(call: SearchCall) -> Outputs:
     leaves, lengths = call.leaves, call.lengths
     weights = Weights.of(call.weights)
+    randomness = _randomness(call.seed, call.noisy, call.dropout, weights)
+    is_free = call.merges is None and call.pins is None
     with torch.autocast(leaves.device.type, enabled=False):
-        tape = search(
-            leaves,
-            lengths,
-            *_parts(weights, call.product_dtype),
-            beam_size=call.beam_size,
-            randomness=_randomness(call.seed, call.noisy, call.dropout, weights),
-            merges=call.merges,
-            pins=call.pins,
-        )
+        if is_free and is_compiled(leaves, lengths, weights, call.product_dtype):
+            tape = compiled_search(leaves, lengths, weights, beam_size=call.beam_size, randomness=randomness)
+        else:
+            with threads_for(_work_of_a_step(leaves.shape[0] * call.beam_size, weights), leaves):
+                tape = search(
+                    leaves,
+                    lengths,
+                    *_parts(weights, call.product_dtype),
+                    beam_size=call.beam_size,
+                    randomness=randomness,
+                    merges=call.merges,
+                    pins=call.pins,
+                )
         lineages = find_lineages(tape.links, tape.roots, lengths, leaves.shape[1])
         vectors, inner = tape.nodes[tape.roots], inner_nodes(tape.nodes, lineages, call.need_nodes)
     on_tape = tape.links, tape.nodes, tape.ended, tape.roots
@@ -158,7 +166,8 @@ def _differentiate(
 def _replay(call: ReplayCall) -> list[Tensor]:
     weights = Weights.of(call.weights)
     cell, score = _parts(weights, call.product_dtype)
-    with torch.autocast(call.grad_roots.device.type, enabled=False):
+    work = _work_of_a_step(call.lineages.shape[0] * call.lineages.shape[1], weights)
+    with threads_for(work, call.grad_roots), torch.autocast(call.grad_roots.device.type, enabled=False):
         gradients = replay(
             Tape(*call.tape),
             call.lengths,
@@ -176,6 +185,11 @@ def _replay(call: ReplayCall) -> list[Tensor]:
 def _replay_shapes(call: ReplayCall) -> list[Tensor]:
     B, _, d = call.grad_roots.shape
     return [call.grad_roots.new_empty(B, call.n, d), *(torch.empty_like(w) for w in call.weights)]
+
+
+def _work_of_a_step(beams: int, weights: Weights[Any]) -> int:
+    """Multiplications that so many merges take."""
+    return beams * (weights.cell.w1.numel() + weights.cell.w2.numel())
 
 
 def _parts(weights: Weights[Any], product_dtype: torch.dtype) -> tuple[GatedCell, SlicedScore | ParentScore]:

@@ -149,9 +149,12 @@ def curves_of(report: Benchmark) -> list[Curve]:
 def _size_curves(groups: Measured) -> list[Curve]:
     measured = [one for group in groups for one in group]
     batches = {one.case.B for one in measured}
+    both = len({one.case.inference for one in measured}) > 1
     curves: dict[tuple[str, str], Curve] = {}
     for one in measured:
         label = one.case.model + (f", B = {one.case.B}" if len(batches) > 1 else "")
+        if both:
+            label += ", inference" if one.case.inference else ", training"
         curve = curves.setdefault((one.varied, label), Curve(one.varied, label, []))
         curve.points.append(_point(one.size, one.seconds, one.peak_bytes))
     return list(curves.values())

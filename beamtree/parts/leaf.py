@@ -9,6 +9,7 @@ from beamtree.pytorch.derivatives import carries_tangents
 from beamtree.pytorch.direct_reading import DirectlyRead
 from beamtree.pytorch.precision import autocasts, layer_norm_wide
 from beamtree.pytorch.registry import has_kernels
+from beamtree.pytorch.threads import threads_for
 from beamtree.pytorch.tracing import is_compiling
 
 WIDEST_AT_ONCE = 256  # features of a leaf that one kernel reads, normalises and counts
@@ -47,7 +48,8 @@ class LeafTransform(DirectlyRead):
         lengths = lengths_from(x, key_padding_mask, input_size=size, weight=weight)
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
-        return self(x), lengths
+        with threads_for(x.numel() * self.linear.out_features, x):
+            return self(x), lengths
 
     def _reads_at_once(self, x: Tensor) -> bool:
         """Whether one kernel does it all, with nobody looking on."""

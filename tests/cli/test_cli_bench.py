@@ -1,6 +1,9 @@
 """`beamtree bench`: options, files, refusals, and Ctrl-C."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +37,7 @@ def test_a_log_hears_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("naive: step 2 of 2" in line for line in said)
 
 
-def test_the_fast_path_is_measured_beside_the_original_one(tmp_path):
+def test_a_tree_is_measured_beside_what_users_know_and_the_original_algorithm(tmp_path):
     files = {name: tmp_path / "new" / name for name in ("b.json", "b.md", "b.svg")}
     result = bench(
         *SMALL,
@@ -45,16 +48,22 @@ def test_the_fast_path_is_measured_beside_the_original_one(tmp_path):
     assert "faster than naive" in result.stdout
     content = json.loads(files["b.json"].read_text())
     assert [(m["model"], m["B"], m["n"], len(m["all_seconds"])) for m in content["measurements"]] == [
-        ("ebt-grc", 3, 4, 2),
-        ("naive", 3, 4, 2),
-        ("ebt-grc", 3, 6, 2),
-        ("naive", 3, 6, 2),
+        (model, 3, n, 2)
+        for _ in ("inference", "training")
+        for n in (4, 6)
+        for model in ("ebt-grc", "nn.LSTM", "nn.TransformerEncoder", "naive")
     ]
+    assert [m["inference"] for m in content["measurements"]] == [True] * 8 + [False] * 8
     assert content["environment"]["threads"] == 1
     assert content["environment"]["matmul_precision"] == "high"
     assert content["interrupted"] is False
     assert content["settings"]["dropout"] == 0.1
-    assert "| 3 | 4 | ebt-grc |" in files["b.md"].read_text()
+    markdown = files["b.md"].read_text()
+    assert "| 3 | 4 | ebt-grc |" in markdown
+    assert "AdamW (PyTorch's default)" in markdown
+    assert "search in " in markdown
+    assert "One forward pass by n" in markdown
+    assert "One training step by n" in markdown
     assert "tokens n" in files["b.svg"].read_text()
 
 
@@ -111,7 +120,7 @@ def test_interrupting_keeps_what_was_measured(monkeypatch, tmp_path):
     assert "interrupted" in result.stderr
     content = json.loads((tmp_path / "b.json").read_text())
     assert content["interrupted"] is True
-    assert [len(m["all_seconds"]) for m in content["measurements"]] == [2, 2, 0, 0]
+    assert [len(m["all_seconds"]) for m in content["measurements"]] == [2] * 4 + [0] * 4
     assert (tmp_path / "b.png").exists()
 
 
@@ -132,6 +141,7 @@ def test_what_a_user_can_mend_is_one_sentence(tmp_path):
     assert "got '0'" in refusal("--batch", "0")
     assert "--models has nothing between two commas" in refusal("--models", "om,,gt-grc")
     assert "--samples: leave it out" in refusal("--samples", "3")
+    assert "nn.LSTM is none" in refusal("--suite", "paper", "--models", "nn.LSTM")
     paper_refusal = refusal("--suite", "paper", "--batch", "3", "--inference")
     assert "the suite paper has no use for --batch, --inference" in paper_refusal
     assert "--plot writes" in refusal("--plot", "b.txt")
@@ -167,6 +177,25 @@ def test_the_paper_table_is_measured_on_a_gpu_in_this_process(monkeypatch, tmp_p
     assert result.exit_code == 0, result.output
     cells = json.loads((tmp_path / "b.json").read_text())["measurements"]
     assert all(cell["peak_bytes"] > 1e6 and len(cell["seconds"]) == 2 for cell in cells)
+
+
+def test_the_first_line_comes_within_a_second() -> None:
+    """Before PyTorch is imported, which takes longer; a busy machine may slow some tries."""
+    command = [sys.executable, "-m", "beamtree.cli", "bench", "--device", "cpu", "--lengths", "3"]
+    taken = []
+    for _ in range(6):
+        start = time.perf_counter()
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            taken.append(time.perf_counter() - start)
+            process.kill()
+        assert line == "loading PyTorch …\n"
+        if taken[-1] < 1.0:
+            return
+    raise AssertionError(f"the first line took {min(taken):.2f} s")
 
 
 def test_help_explains_memory_and_ctrl_c():

@@ -18,6 +18,8 @@ from beamtree import BeamTreeEncoder, create_encoder
 from beamtree.engine.choosing import stable_topk
 from beamtree.parts.scorer import EntangledScorer
 
+pytestmark = pytest.mark.usefixtures("in_c_and_in_pytorch")
+
 D = 8
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=5)
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)

@@ -13,6 +13,8 @@ from beamtree.recursion import beam_tree_recursion
 MIXED_LENGTHS = [7, 12, 3, 1, 5, 2, 40, 12, 9, 40, 4]
 SEED = torch.tensor(20231215)
 
+pytestmark = pytest.mark.usefixtures("in_c_and_in_pytorch")
+
 
 class OwnCell(nn.Module):
     """A user's cell: the engine knows nothing of what is inside."""

@@ -13,14 +13,19 @@ def sizes(groups: list[Group]) -> list[tuple[int, int]]:
     return [(group.cases[0].B, group.cases[0].n) for group in groups]
 
 
-def test_the_quick_suite_has_the_sizes_of_the_acceptance_criteria():
-    assert sizes(quick(Wanted(), "cpu")) == [(1, 500), (32, 50)]
+def test_the_quick_suite_has_one_sentence_and_a_batch_in_inference_and_in_training():
+    on_cpu = quick(Wanted(), "cpu")
+    assert sizes(on_cpu) == [(1, 20), (1, 100), (32, 50), (1, 100), (32, 50)]
+    assert [group.cases[0].inference for group in on_cpu] == [True] * 3 + [False] * 2
     assert {(1, 225), (1, 950), (1, 1750), (128, 50), (128, 100), (32, 512)} <= {
         *sizes(quick(Wanted(), "cuda"))
     }
-    for case in quick(Wanted(), "cpu")[0].cases:
-        assert (case.d, case.K, case.inference) == (128, 5, False)
-    assert [case.model for case in quick(Wanted(), "cpu")[0].cases] == ["ebt-grc", "naive"]
+    for group in on_cpu:
+        assert [case.model for case in group.cases] == [
+            *("ebt-grc", "nn.LSTM", "nn.TransformerEncoder", "naive")
+        ]
+        assert [(case.d, case.K) for case in group.cases] == [(128, 5), (128, None), (128, None), (128, 5)]
+    assert sizes(quick(Wanted(inference=True), "cpu")) == [(1, 20), (1, 100), (32, 50)]
     assert sizes(throughput(Wanted(), "cuda")) == [(128, 50), (128, 100), (32, 512)]
 
 
@@ -31,7 +36,7 @@ def test_named_sizes_replace_the_usual_ones_and_lengths_grow():
     om, wide = groups[0].cases
     assert om == Case("om", 2, 10, 16, None, None, True)
     assert wide == Case("ebt-grc-512", 2, 10, 512, 3, 8, True)
-    assert sizes(quick(Wanted(batches=(3,)), "cpu")) == [(3, 50), (3, 500)]
+    assert sizes(quick(Wanted(batches=(3,)), "cpu")) == [(3, 20), (3, 50), (3, 100), (3, 50), (3, 100)]
 
 
 def test_scaling_varies_one_size_at_a_time_and_only_where_a_model_has_it():

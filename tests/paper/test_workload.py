@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from beamtree import BeamtreeError
 from beamtree.nn.encoder import BeamTreeEncoder
@@ -80,6 +81,22 @@ def test_every_model_takes_a_training_step_and_a_forward_pass(name):
     forward.step()
     assert not forward.encoder.training
     assert all(torch.equal(a, b) for a, b in zip(before, forward.encoder.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("nn.LSTM", nn.LSTM), ("nn.TransformerEncoder", nn.TransformerEncoder)]
+)
+def test_what_users_know_is_pytorchs_own_layer_of_the_same_width(name, kind):
+    step = Workload(Case(name, B=3, n=6, d=16, inference=True), CPU)
+    assert isinstance(step.encoder, kind)
+    sentences = step.encoder(step.x, key_padding_mask=step.is_padding)
+    assert sentences.shape == (3, 16)
+    tokens = kind.forward(step.encoder, step.x)
+    if name == "nn.LSTM":
+        torch.testing.assert_close(sentences, tokens[0][:, -1])
+    else:
+        assert len(step.encoder.layers) == 2
+        torch.testing.assert_close(sentences, tokens.mean(1))
 
 
 def test_a_training_step_has_noise_dropout_and_a_mask():

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import beamtree
+from beamtree.engine.compiled import why_not_compiled
 from beamtree.paper.published import TABLE_1, label_of
 from beamtree.paper.speed.measure import Measured, Measurement
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
-from beamtree.paper.speed.workload import NAIVE, VARIED, measurable_names
+from beamtree.paper.speed.workload import ADAMW, NAIVE, PLAIN, VARIED, measurable_names
 from beamtree.paper.table import NOTHING, Cell, Line, Table
 from beamtree.printable import write_json
 from beamtree.processes.fresh import OUT_OF_MEMORY
@@ -69,8 +71,8 @@ class Benchmark:
         e = self.environment
         lines = [
             f"beamtree {e['beamtree']}, suite {self.suite}, {e['device']}, torch {e['torch']}, "
-            f"{e['threads']} threads, float32 matrix products `{e['matmul_precision']}`"
-            + (", interrupted" if self.interrupted else ""),
+            f"{e['threads']} threads, float32 matrix products `{e['matmul_precision']}`, "
+            f"search {e['search']}, {e['optimizer']}" + (", interrupted" if self.interrupted else ""),
         ]
         for table in self.tables():
             lines += ["", f"**{table.title}**", "", *table.to_markdown()]
@@ -91,8 +93,15 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "triton": _version("triton"),
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
+        "search": "in kernels" if on_gpu else _search_on_a_cpu(),
+        "optimizer": ADAMW[device.type],
         "command": sys.argv[1:],
     }
+
+
+def _search_on_a_cpu() -> str:
+    reason = why_not_compiled()
+    return "in C" if reason is None else f"in PyTorch ({reason})"
 
 
 def _version(package: str) -> str | None:
@@ -109,12 +118,13 @@ def _processor_name() -> str:
 
 
 def size_tables(groups: Measured, *, with_tokens: bool = False) -> list[Table]:
-    """A table for each size that was varied."""
-    return [
-        _size_table([group for group in groups if group[0].varied == varied], varied, with_tokens)
-        for varied in VARIED
-        if any(group[0].varied == varied for group in groups)
-    ]
+    """A table for each size that was varied, in inference and in training."""
+    tables = []
+    for varied, inference in product(VARIED, (True, False)):
+        alike = [g for g in groups if (g[0].varied, g[0].case.inference) == (varied, inference)]
+        if alike:
+            tables.append(_size_table(alike, varied, with_tokens))
+    return tables
 
 
 def _size_table(groups: Measured, varied: str, with_tokens: bool) -> Table:
@@ -135,7 +145,8 @@ def _size_table(groups: Measured, varied: str, with_tokens: bool) -> Table:
             "from–to ms": _spread(one),
         }
         if inference:
-            cells["µs a search step"] = _number(one.microseconds_a_search_step)
+            searches = one.case.model not in PLAIN
+            cells["µs a search step"] = _number(one.microseconds_a_search_step if searches else None)
         if with_tokens:
             cells["tokens/s"] = _number(one.tokens_per_second)
         if with_naive:
@@ -145,8 +156,8 @@ def _size_table(groups: Measured, varied: str, with_tokens: bool) -> Table:
             cells["less memory than naive"] = _factor(less)
         return cells
 
-    title = f"One {'forward pass' if inference else 'training step'} by {varied}"
-    title += f" ({', '.join(constant)})" if constant else ""
+    step = "forward pass" if inference else "training step"
+    title = f"One {step} by {varied}" + (f" ({', '.join(constant)})" if constant else "")
     rows = [row(one, group) for group in groups for one in group]
     return _table(title, list(rows[0]), [list(cells.values()) for cells in rows])
 

@@ -1,5 +1,6 @@
-"""What is measured: an encoder of the zoo, the original algorithm or a variant of the paper's Table 1, in a
-training step (forward, backward, AdamW) or a forward pass on random tokens, ready to repeat.
+"""What is measured: an encoder of the zoo, the original algorithm, a variant of the paper's Table 1 or a
+layer of PyTorch's, in a training step (forward, backward, AdamW) or a forward pass on random tokens, ready to
+repeat.
 
 Noise and dropout 0.1 are on in training, a padding mask is passed, every sequence has full length.
 """
@@ -24,6 +25,7 @@ from beamtree.zoo.by_name import create_encoder, encoder_names
 
 NAIVE = "naive"
 DROPOUT = 0.1
+ADAMW = {"cpu": "AdamW (PyTorch's default)", "cuda": "AdamW (fused=True)"}
 VARIED = {"n": "n", "K": "K", "d": "d", "d_s": "slice_size"}  # what can grow, and its field of a case
 
 
@@ -75,13 +77,48 @@ class NaiveEncoder(nn.Module):
         return root, BeamTrees(merges, scores, scores.new_zeros(len(scores), dtype=torch.float64), lengths)
 
 
+class PlainLSTM(nn.LSTM):
+    """PyTorch's, as it comes: the state after the last token."""
+
+    def __init__(self, d_model: int, device: torch.device | str) -> None:
+        super().__init__(d_model, d_model, batch_first=True, device=device)
+        self.d_model = d_model
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return super().forward(x)[0][:, -1]
+
+
+class PlainTransformer(nn.TransformerEncoder):
+    """PyTorch's, two layers of four heads and without positions: the mean of its tokens."""
+
+    def __init__(self, d_model: int, device: torch.device | str) -> None:
+        heads = 4 if d_model % 4 == 0 else 1
+        layer = nn.TransformerEncoderLayer(
+            d_model, heads, 4 * d_model, DROPOUT, batch_first=True, device=device
+        )
+        super().__init__(layer, num_layers=2, enable_nested_tensor=False)
+        self.d_model = self.input_size = d_model
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return super().forward(x, src_key_padding_mask=key_padding_mask).mean(1)
+
+
+# What users know, of the same width, so that they see what a tree costs.
+PLAIN: dict[str, type[PlainLSTM] | type[PlainTransformer]] = {
+    "nn.LSTM": PlainLSTM,
+    "nn.TransformerEncoder": PlainTransformer,
+}
+
+
 def measurable_names() -> tuple[str, ...]:
-    return (*encoder_names(), *_VARIANTS)
+    return (*encoder_names(), *_VARIANTS, *PLAIN)
 
 
 def find_variant(name: str) -> Variant:
     if name in _VARIANTS:
         return _VARIANTS[name]
+    if name in PLAIN:
+        return Variant(name)
     if name not in encoder_names():
         raise BeamtreeError(f"there is no model {name!r} to measure{nearest(name, measurable_names())}")
     return Variant(name)
@@ -91,7 +128,7 @@ def find_variant(name: str) -> Variant:
 def takes(name: str, option: str) -> bool:
     """Whether a model has an option such as `slice_size` to vary; one without a slice has none."""
     variant = find_variant(name)
-    if option == "slice_size" and variant.encoder.endswith("-noslice"):
+    if name in PLAIN or (option == "slice_size" and variant.encoder.endswith("-noslice")):
         return False
     constructor = type(create_encoder(variant.encoder, 16, device="meta"))
     return option in inspect.signature(constructor).parameters
@@ -119,6 +156,8 @@ class Case:
 
 def create_measured(case: Case, device: torch.device | str) -> nn.Module:
     """The encoder to measure; options that the model does not have are left out."""
+    if case.model in PLAIN:
+        return PLAIN[case.model](case.d, device)
     variant = find_variant(case.model)
     options: dict[str, Any] = {"beam_size": case.K, "slice_size": case.slice_size}
     options = {key: value for key, value in options.items() if value is not None and takes(case.model, key)}

@@ -1,0 +1,184 @@
+"""The search in C (compiled.c), for the built-in cell and the sliced scorer on a CPU, if it can be compiled.
+
+Sequences do not know of each other, so they are searched in groups, each on one thread from its first step to
+its last: nothing waits for another thread before the end. A single sequence runs on the caller's thread.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import POINTER, byref, c_double, c_int64, c_uint64, c_void_p
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from beamtree.engine.built_in_parts import EPS
+from beamtree.engine.randomness import Randomness
+from beamtree.engine.record import NONE, Tape, Timeline
+from beamtree.engine.search import rank_beams
+from beamtree.kernels.weights import SlicedScorerWeights, Weights
+from beamtree.pytorch import c_library
+
+SOURCE = Path(__file__).with_name("compiled.c")
+_REAL = {torch.float32: "float", torch.float64: "double"}
+_ROWS_TOGETHER = 96  # beams in a group: what the products of a step read and make stays in a core's cache
+_STEPS_TOGETHER = 64  # of a call into C, which cannot be interrupted
+_WORTH_A_THREAD = 25_000_000  # multiplications, about a millisecond
+
+
+class _Problem(ctypes.Structure):
+    """As in compiled.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("B", "n", "K", "d", "hidden", "slice", "scorer_hidden")),
+        *((name, c_void_p) for name in ("order", "lengths", "begins", "w1", "w2", "scorer_w1")),
+        *((name, c_void_p) for name in ("b1", "b2", "gamma", "beta", "scorer_b1", "scorer_w2", "scorer_b2")),
+        ("eps", c_double),
+        *(("noisy", c_int64), ("dropped", c_int64), ("seed", c_uint64)),
+        *((name, c_void_p) for name in ("nodes", "ended", "scores", "links", "roots", "offset")),
+    )
+
+
+def why_not_compiled() -> str | None:
+    """Why searches run in PyTorch, in a few words; None where they run in C."""
+    return c_library.why_not(SOURCE, REAL="float")
+
+
+def is_compiled(leaves: Tensor, lengths: Tensor, weights: Weights[Any], product_dtype: torch.dtype) -> bool:
+    """Whether the search of these leaves, neither given nor pinned, runs in C.
+
+    Nothing checks sizes there: what does not fit is left to PyTorch, which says so.
+    """
+    dtype, tensors = leaves.dtype, (leaves, *weights.flat())
+    return (
+        dtype in _REAL
+        and product_dtype == dtype
+        and not weights.entangled
+        and all(type(x) in (Tensor, Parameter) for x in (lengths, *tensors))
+        and all(x.device.type == "cpu" and x.dtype == dtype and x.numel() > 0 for x in tensors)
+        and [tuple(w.shape) for w in weights.flat()] == _shapes(leaves.shape[-1], weights)
+        and lengths.dtype == torch.int64
+        and lengths.shape == leaves.shape[:1]
+        and 1 <= int(lengths.min()) <= int(lengths.max()) <= leaves.shape[1]
+        and _library(dtype) is not None
+    )
+
+
+def _shapes(d: int, weights: Weights[SlicedScorerWeights]) -> list[tuple[int, ...]]:
+    """Of weights that fit nodes with d features."""
+    hidden, (scorer_hidden, both_slices) = weights.cell.w1.shape[0], weights.scorer.w1.shape
+    of_cell = [(hidden, 2 * d), (hidden,), (4 * d, hidden), (4 * d,), (d,), (d,)]
+    reads = 2 * min(both_slices // 2, d)
+    return [*of_cell, (scorer_hidden, reads), (scorer_hidden,), (1, scorer_hidden), (1,)]
+
+
+@torch.no_grad()
+def compiled_search(
+    leaves: Tensor,  # (B, n, d)
+    lengths: Tensor,  # (B,)
+    weights: Weights[SlicedScorerWeights],
+    *,
+    beam_size: int,
+    randomness: Randomness | None,
+) -> Tape:
+    """What `search` returns, for leaves that `is_compiled` accepts."""
+    (B, n, d), K = leaves.shape, beam_size
+    library = _library(leaves.dtype)
+    timeline = Timeline(lengths, n, K)
+    order, first, capacity = timeline.order, timeline.first, B * K * (n - 1)
+    nodes = leaves.new_empty(first + capacity, d)
+    nodes[NONE] = 0
+    nodes[1:first] = leaves.reshape(B * n, d)
+    links, ended = lengths.new_zeros(capacity, 6), leaves.new_zeros(capacity, 4)
+    roots = lengths.new_full((B, K), NONE)
+    roots[:, 0] = order * n + 1  # where there is no merge the root is the leaf
+    scores = leaves.new_full((B, K), -torch.inf)
+    scores[:, 0] = 0
+    offset = torch.zeros(B, 1, dtype=torch.float64)
+
+    cell, scorer = weights
+    hidden, scorer_hidden = cell.w1.shape[0], scorer.w1.shape[0]
+    biases = (cell.b1, cell.b2, cell.gamma, cell.beta, scorer.b1, scorer.w2, scorer.b2)
+    noisy, dropout, seed = False, 0.0, 0
+    if randomness is not None:
+        noisy, dropout, seed = randomness.noisy, randomness.dropout, int(randomness.seed)
+    kept = [  # until the end, as C knows where they are and no more
+        *(order, lengths[order], timeline.begins),
+        *(_packed(library, weight) for weight in (cell.w1, cell.w2, scorer.w1)),
+        *(bias.contiguous() for bias in biases),
+        *(nodes, ended, scores, links, roots, offset),
+    ]
+    pointers = list(map(Tensor.data_ptr, kept))
+    problem = _Problem(
+        *(B, n, K, d, hidden, scorer.w1.shape[1] // 2, scorer_hidden),
+        *pointers[:-6],
+        *(EPS, noisy, round(dropout * 65536), seed),
+        *pointers[-6:],
+    )
+    steps = sum(map(bool, timeline.running))
+
+    def advance(group: range, is_stopped: Callable[[], bool]) -> None:
+        memory = torch.empty(library.memory_size(byref(problem), len(group)), dtype=torch.uint8)
+        for t in range(0, max(1, steps), _STEPS_TOGETHER):
+            if not is_stopped():
+                until = min(t + _STEPS_TOGETHER, steps)
+                library.advance(byref(problem), group.start, len(group), t, until, memory.data_ptr())
+
+    multiplications = timeline.made * (cell.w1.numel() + cell.w2.numel())
+    _share(B, _ROWS_TOGETHER // K, multiplications, advance)
+    return Tape(nodes, links, ended, *rank_beams(roots, scores, offset, order))
+
+
+def _share(
+    count: int, most: int, multiplications: int, run: Callable[[range, Callable[[], bool]], None]
+) -> None:
+    """Call `run` for groups of at most `most`, on as many threads as the work is worth; it is told when to
+    stop."""
+    threads = max(1, min(count, torch.get_num_threads(), multiplications // _WORTH_A_THREAD))
+    groups = -(-count // (max(1, most) * threads)) * threads  # as many for each thread
+    waiting = iter([range(count * i // groups, count * (i + 1) // groups) for i in range(groups)])
+    stop = Event()
+
+    def work() -> None:
+        for group in waiting:  # a thread takes the next one as soon as it is done with its last
+            if not stop.is_set():
+                run(group, stop.is_set)
+
+    if threads == 1:
+        return work()
+    with ThreadPoolExecutor(threads - 1) as others:
+        ends = [others.submit(work) for _ in range(threads - 1)]
+        try:
+            work()
+            for end in ends:
+                end.result()
+        except BaseException:
+            stop.set()
+            raise
+
+
+def _packed(library: Any, weight: Tensor) -> Tensor:
+    weight = weight.contiguous()
+    width, depth = weight.shape
+    packed = weight.new_empty(library.packed_size(width, depth))
+    library.pack(weight.data_ptr(), width, depth, packed.data_ptr())
+    return packed
+
+
+def _library(dtype: torch.dtype) -> Any:
+    library = c_library.load(SOURCE, REAL=_REAL[dtype])
+    if library is not None and library.advance.argtypes is None:
+        problem, size, pointer = POINTER(_Problem), c_int64, c_void_p
+        _declare(library.packed_size, [size, size], size)
+        _declare(library.pack, [pointer, size, size, pointer])
+        _declare(library.memory_size, [problem, size], size)
+        _declare(library.advance, [problem, size, size, size, size, pointer])
+    return library
+
+
+def _declare(function: Any, arguments: Sequence[Any], result: Any = None) -> None:
+    function.restype, function.argtypes = result, arguments

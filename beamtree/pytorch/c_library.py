@@ -1,0 +1,105 @@
+"""A C file of the package, compiled where a compiler is found, at its first use; without one callers do what
+they do in PyTorch.
+
+The result lies in a folder of the user's, under a name that tells source, options and processor, so that it
+is made once for each; processes that make it at the same time do not disturb each other.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+SWITCH = "BEAMTREE_COMPILE"  # 0 turns it off
+FOLDER = "BEAMTREE_CACHE"  # where results lie
+_OPTIONS = ("-O3", "-march=native", "-std=gnu99", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+_PATIENCE = 120.0  # seconds that a compiler may take
+_PROCESSOR = Path("/proc/cpuinfo")
+
+
+def load(source: Path, **definitions: str) -> ctypes.CDLL | None:
+    """The library made of a C file, or None where there is none; the reason is told by `why_not`."""
+    return _load(source, tuple(sorted(definitions.items())), _surroundings())[0]
+
+
+def why_not(source: Path, **definitions: str) -> str | None:
+    """Why there is no such library, in a few words; None where there is one."""
+    return _load(source, tuple(sorted(definitions.items())), _surroundings())[1]
+
+
+def _surroundings() -> tuple[str | None, ...]:
+    """What a user may change while the program runs."""
+    return tuple(map(os.environ.get, (SWITCH, FOLDER, "CC", "PATH", "XDG_CACHE_HOME", "HOME")))
+
+
+@cache
+def _load(
+    source: Path, definitions: tuple[tuple[str, str], ...], surroundings: tuple[str | None, ...]
+) -> tuple[ctypes.CDLL | None, str | None]:
+    switch, *_ = surroundings
+    if switch == "0":
+        return None, f"turned off by {SWITCH}=0"
+    if sys.platform != "linux":
+        return None, "compiled on Linux only"
+    try:
+        options = (*_OPTIONS, *(f"-D{name}={value}" for name, value in definitions))
+        return ctypes.CDLL(str(_compiled(source, options))), None
+    except subprocess.SubprocessError as error:
+        said = getattr(error, "stderr", None) or b""
+        return None, f"the compiler failed: {said.decode(errors='replace').strip()[:200] or error}"
+    except (OSError, RuntimeError) as error:  # no compiler, no home, nowhere to write, not to be loaded
+        return None, str(error)
+
+
+def _compiled(source: Path, options: tuple[str, ...]) -> Path:
+    text = source.read_bytes()
+    made_for = repr((options, platform.machine(), _processor(), platform.libc_ver())).encode()
+    name = f"{source.stem}-{hashlib.sha256(text + made_for).hexdigest()[:24]}.so"
+    folder = _private_folder()
+    path = folder / name
+    if path.is_file():
+        return path
+    compiler = shlex.split(os.environ.get("CC", "")) or [_find_compiler()]
+    # Written under a name of its own and renamed: whoever comes meanwhile sees nothing or all of it.
+    handle, part = tempfile.mkstemp(suffix=".so", prefix=f".{source.stem}-", dir=folder)
+    os.close(handle)
+    try:
+        command = [*compiler, *options, "-x", "c", "-", "-o", part, "-lm"]
+        subprocess.run(command, input=text, capture_output=True, check=True, timeout=_PATIENCE, cwd=folder)
+        os.replace(part, path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+    return path
+
+
+def _find_compiler() -> str:
+    for name in ("cc", "gcc", "clang"):
+        if (found := shutil.which(name)) is not None:
+            return found
+    raise FileNotFoundError("no C compiler found")
+
+
+def _private_folder() -> Path:
+    """A folder in which nobody else can put a library for us to load."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(os.environ.get(FOLDER) or Path(home) / "beamtree").expanduser()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{folder} can be written to by others")
+    return folder.resolve()
+
+
+def _processor() -> str:
+    """What -march=native looks at."""
+    lines = _PROCESSOR.read_text(errors="replace").splitlines() if _PROCESSOR.is_file() else []
+    kinds = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
