@@ -201,9 +201,9 @@ def _replay(call: FusedReplayCall) -> list[Tensor]:
     _refuse_capture(call.grad_roots)
     with torch.cuda.device_of(call.grad_roots), without_autocast(call.grad_roots):
         return replay(
-            call.grad_roots.contiguous(),
+            aligned(call.grad_roots),
             call.grad_relative.contiguous(),
-            call.grad_inner.contiguous(),
+            aligned(call.grad_inner),
             call.relative,
             call.lengths.contiguous(),
             FusedTape(*call.tape),
@@ -227,10 +227,10 @@ def _replay_shapes(call: FusedReplayCall) -> list[Tensor]:
     return [call.grad_roots.new_empty(B, call.n, d), *(torch.empty_like(w) for w in call.weights)]
 
 
-def aligned(weight: Tensor) -> Tensor:
+def aligned(x: Tensor) -> Tensor:
     """The kernels read 16 bytes at a time."""
-    weight = weight.contiguous()
-    return weight.clone() if weight.data_ptr() % 16 else weight
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % 16 else x
 
 
 # A compiler that makes CUDA graphs leaves these operators outside of them.
