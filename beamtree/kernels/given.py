@@ -13,13 +13,13 @@ from torch import Tensor
 from beamtree.kernels.fused_recursion import (
     SEEN,
     TAGS,
+    FusedTape,
     Outputs,
     aligned,
     differentiate_tape,
     remember_tape,
     tape_shapes,
 )
-from beamtree.kernels.fused_tape import FusedTape
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
 from beamtree.kernels.runtime.random_bits import draw_keep
 from beamtree.kernels.weights import CellWeights, SlicedScorerWeights, Weights

@@ -5,6 +5,7 @@ where a GPU has one for all.
 """
 
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -180,8 +181,8 @@ def test_the_graphs_of_a_gradient_hold_all_its_kernels(monkeypatch: pytest.Monke
 
     def graphs_for(plan: replay_plan.ReplayPlan, device: torch.device) -> SimpleNamespace:
         empty = torch.zeros(board.SIZE, dtype=torch.int64, device=device)
-        parts = replay_plan.parts_of(plan, empty)
-        for part in parts:
+        parts = {name: partial(part, empty) for name, part in plan.parts().items()}
+        for part in parts.values():
             part()
         assert not empty.any()
         return SimpleNamespace(lock=nullcontext(), board=empty, parts=parts)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beamtree.kernels.fused_tape import FusedTape
+from beamtree.kernels.fused_recursion import FusedReplayCall, FusedTape
 from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
 from beamtree.kernels.replay import level_kernels
 from beamtree.kernels.replay.cell_replay import Workspace, are_few, processors, whole_rows
@@ -21,65 +21,41 @@ from beamtree.pytorch.launch import blocks, launch
 
 
 def replay(
-    grad_roots: Tensor,  # (B, K, d)
-    grad_relative: Tensor,  # (B, K)
-    grad_inner: Tensor,  # (B, K, n−1 or 0, d)
-    relative: Tensor,  # (B, K)
-    lengths: Tensor,
-    tape: FusedTape,
-    weights: Weights[Any],
-    seed: Tensor,
-    *,
-    n: int,
-    dropout: float,
-    precision: str,
-    deterministic: bool,
+    call: FusedReplayCall, weights: Weights[Any], precision: str, *, deterministic: bool
 ) -> list[Tensor]:
     """Gradients of the leaves (B, n, d), then of the weights."""
-    call = _Call(grad_roots, grad_inner, relative, lengths, tape, weights, seed, n, dropout, precision)
-    wide = call.d > WIDEST_FUSED
-    _, slots, heights, *_ = call.parts
-    some = find_survivors(slots, heights, relative, grad_relative, n, deterministic, need_bounds=wide)
-    call.make_rows(some)
+    this = _Gradient(call, weights, precision)
+    wide = this.d > WIDEST_FUSED
+    _, slots, heights, *_ = this.parts
+    scores = (call.relative, call.grad_relative)
+    this.make_rows(find_survivors(slots, heights, *scores, call.n, deterministic, need_bounds=wide))
     if weights.entangled:
-        return call.launched(_ParentScores(weights, seed, dropout, precision))
-    if deterministic or wide or not replays_graphs(lengths):
-        return call.launched(_SlicedScores(deterministic))
-    return call.replayed()
+        return this.launched(_ParentScores(weights, call.seed, call.dropout, precision))
+    if deterministic or wide or not replays_graphs(call.lengths):
+        return this.launched(_SlicedScores(deterministic))
+    return this.replayed()
 
 
 def replays_graphs(x: Tensor) -> bool:
     return x.is_cuda and capturing.are_wanted()
 
 
-class _Call:
-    """The gradient of one batch."""
+class _Gradient:
+    """Of one batch."""
 
-    def __init__(
-        self,
-        grad_roots: Tensor,
-        grad_inner: Tensor,
-        relative: Tensor,
-        lengths: Tensor,
-        tape: FusedTape,
-        weights: Weights[Any],
-        seed: Tensor,
-        n: int,
-        dropout: float,
-        precision: str,
-    ) -> None:
-        self.device, self.tape, self.weights, self.n = lengths.device, tape, weights, n
-        self.B, self.K, self.d = grad_roots.shape
-        self.dropped = round(dropout * 65536)
-        self.parts = links, slots, _, energies, log_z = tape.parts(self.K)
-        self.units = weights.cell.b1.shape[0]
+    def __init__(self, call: FusedReplayCall, weights: Weights[Any], precision: str) -> None:
+        self.weights, self.n, self.device = weights, call.n, call.lengths.device
+        self.B, self.K, self.d = call.grad_roots.shape
+        self.units, self.dropped = weights.cell.b1.shape[0], round(call.dropout * 65536)
+        self.tape = FusedTape(*call.tape)
+        self.parts = links, slots, _, energies, log_z = self.tape.parts(self.K)
         self.H = self.s = 0
         self.precision, self.scorer_precision = precision, precision
-        self.inner = grad_inner.numel() > 0
+        self.inner = call.grad_inner.numel() > 0
         given = {
-            "seed": seed, "lengths": lengths, "relative": relative, "nodes": tape.nodes, "links": links,
-            "slots": slots, "energies": energies, "log_z": log_z, "grad_roots": grad_roots,
-            "grad_inner": grad_inner, **weights.cell._asdict(),
+            "seed": call.seed, "lengths": call.lengths, "relative": call.relative, "nodes": self.tape.nodes,
+            "links": links, "slots": slots, "energies": energies, "log_z": log_z,
+            "grad_roots": call.grad_roots, "grad_inner": call.grad_inner, **weights.cell._asdict(),
         }  # fmt: skip
         if not weights.entangled:
             w1 = weights.scorer.w1
@@ -144,11 +120,12 @@ class _Call:
         graphs = graphs_for(self.plan, self.device)
         with graphs.lock:
             self.write(graphs.board)
-            first, *last = graphs.parts
-            first()
-            for part in last:
+            if self.plan.few:
+                graphs.parts["all"]()
+            else:
+                graphs.parts["before"]()
                 self._recall(partial(self.plan.activate, graphs.board))
-                part()
+                graphs.parts["after"]()
         return [self.grad_leaves, *self._weight_gradients()]
 
     def launched(self, scored: "_SlicedScores | _ParentScores") -> list[Tensor]:
@@ -210,7 +187,7 @@ class _SlicedScores:
     def __init__(self, deterministic: bool) -> None:
         self.deterministic = deterministic
 
-    def differentiate(self, call: _Call, board: Tensor) -> None:
+    def differentiate(self, call: _Gradient, board: Tensor) -> None:
         plan, H = call.plan, call.H
         plan.project(board)
         if self.deterministic:
@@ -227,7 +204,7 @@ class _SlicedScores:
             plan.pairs(board, board, board)
         plan.scores_to_rows(board)
 
-    def activate(self, call: _Call, board: Tensor) -> None:
+    def activate(self, call: _Gradient, board: Tensor) -> None:
         call.plan.activate(board)
 
     def weight_gradients(self, grads: list[Tensor]) -> list[Tensor]:
@@ -245,7 +222,7 @@ class _ParentScores:
         self.weights, self.seed, self.dropout, self.precision = weights, seed, dropout, precision
         self.sums: list[list[Tensor]] = []
 
-    def differentiate(self, call: _Call, board: Tensor) -> None:
+    def differentiate(self, call: _Gradient, board: Tensor) -> None:
         some, B, n, K, d, device = call.some, call.B, call.n, call.K, call.d, call.device
         gradients, chosen = call.zeros["gradients"], call.rows["grad_energies"]
         links, slots, _, energies, log_z = call.parts
@@ -272,7 +249,7 @@ class _ParentScores:
         own = order // (T * K) * (n + T * K) + n + order % T * K + slots[order]  # rows of the node store
         self.to_w2 = chosen @ nodes[own]
 
-    def activate(self, call: _Call, board: Tensor) -> None:
+    def activate(self, call: _Gradient, board: Tensor) -> None:
         hidden, activated = call.work["hidden"], call.work["activated"]
         entangled_pairs.activate(hidden, self.names, self.seed, self.dropout, out=activated)
 

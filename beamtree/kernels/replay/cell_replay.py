@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.kernels.fused_tape import aligned
+from beamtree.kernels.fused_recursion import padded
 from beamtree.kernels.replay import level_kernels, sum_kernels
 from beamtree.kernels.replay.survivors import pieces
 from beamtree.kernels.runtime import address_kernels as boards
@@ -75,7 +75,7 @@ class Workspace:
         for name, shape in shapes.items():
             self.starts[name] = end
             words = prod(shape) if least is None else max(prod(shape), least.get(name, 0))
-            end += aligned(words)
+            end += padded(words)
         self.words = make(end, device=device)
 
     def addresses(self) -> dict[str, int]:
@@ -147,8 +147,8 @@ class CellStages:
     def grads(self, flat: Tensor) -> list[Tensor]:
         """Of the cell's six weights and the scorer's four; without a first layer, of its last bias alone."""
         d, units, s, H = self.d, self.units, self.s, self.H
-        scorer = aligned(self.sums)
-        w1 = scorer + aligned(2 * H * s)
+        scorer = padded(self.sums)
+        w1 = scorer + padded(2 * H * s)
         of_cell = [
             flat.as_strided((units, 2 * d), (2 * d, 1), w1),
             flat.as_strided((units,), (1,), 4 * d),
@@ -178,8 +178,8 @@ class CellStages:
         """All weights' gradients, flat; adds where they and their parts lie to the addresses. `cell` says
         whether those of the cell's matrices come in parts."""
         size = 2 * self.H * self.s
-        of_scorer = aligned(self.sums)
-        of_cell = of_scorer + aligned(size)
+        of_scorer = padded(self.sums)
+        of_cell = of_scorer + padded(size)
         flat = torch.empty(of_cell + self.cell, device=device)
         free, room = addresses["child_grads"], N * (5 * self.d + 1)  # words from child_grads to sums
         base = flat.data_ptr()
@@ -191,7 +191,7 @@ class CellStages:
         splits = min(splits_of(leaves + N, tiles), room // max(1, size))
         if splits > 1 and size:
             addresses |= {"scorer_splits": splits, "partial_scorer": free}
-            free, room = free + 4 * aligned(splits * size), room - aligned(splits * size)
+            free, room = free + 4 * padded(splits * size), room - padded(splits * size)
         splits = min(splits_of(N, 1), room // self.cell, 4)
         if splits > 1 and cell:
             addresses |= {"cell_splits": splits, "partial_cell": free}

@@ -3,10 +3,8 @@
 No size of a batch is part of a plan, so that one graph serves them all.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +13,6 @@ from beamtree.kernels.replay import cell_replay, level_kernels, survivor_kernels
 from beamtree.kernels.replay.cell_replay import CellStages, by_levels
 from beamtree.kernels.runtime import address_kernels as boards
 from beamtree.kernels.runtime.math_kernels import BLOCK, BLOCK_R
-from beamtree.pytorch import capturing
 from beamtree.pytorch.graph_cache import GraphCache
 from beamtree.pytorch.launch import launch, power_of_two
 
@@ -93,6 +90,16 @@ class ReplayPlan(CellStages):
         }  # fmt: skip
         by_levels(level_kernels.descend_kernel, (board,), height, options)
 
+    def parts(self) -> dict[str, Callable[[Tensor], None]]:
+        """What runs without the library: all of it, or what comes before and after the cell's products."""
+
+        def everything(board: Tensor) -> None:
+            self.before_cell(board)
+            self.recall(board)
+            self.after_cell(board)
+
+        return {"all": everything} if self.few else {"before": self.before_cell, "after": self.after_cell}
+
     @property
     def level_tile(self) -> dict[str, int]:
         if self.many:
@@ -129,42 +136,12 @@ class ReplayPlan(CellStages):
         )  # fmt: skip
 
 
-class _Graphs:
-    """A plan's graphs and the board they read. One board serves one gradient at a time."""
-
-    def __init__(self, plan: ReplayPlan, device: torch.device) -> None:
-        self.lock = threading.Lock()
-        self.board = torch.zeros(boards.SIZE, dtype=torch.int64, device=device)
-        self.nbytes = self.board.nbytes
-        # With an empty board every kernel is a no-op: this compiles them, which a capture must not do.
-        parts = parts_of(plan, self.board)
-        for part in parts:
-            part()
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        self.parts = [capturing.capture(part, stream)[0].replay for part in parts]
-        torch.cuda.current_stream(device).wait_stream(stream)
+_graphs: GraphCache[boards.BoardGraphs] = GraphCache(GRAPHS_AT_MOST)
 
 
-_graphs: GraphCache[_Graphs] = GraphCache(GRAPHS_AT_MOST)
+def graphs_for(plan: ReplayPlan, device: torch.device) -> boards.BoardGraphs:
+    def capture() -> boards.BoardGraphs:
+        parts = plan.parts()
+        return boards.BoardGraphs(device, parts, parts.values())
 
-
-def graphs_for(plan: ReplayPlan, device: torch.device) -> _Graphs:
-    # By stream too: a board may be rewritten only after the kernels that read it.
-    key = (plan, device, torch.cuda.current_stream(device).cuda_stream)
-    graphs = _graphs.get(key, lambda: _Graphs(plan, device))
-    assert graphs is not None
-    return graphs
-
-
-def parts_of(plan: ReplayPlan, board: Tensor) -> list[Callable[[], None]]:
-    """What runs without the library: all of it, or what comes before and after the cell's products."""
-
-    def everything() -> None:
-        plan.before_cell(board)
-        plan.recall(board)
-        plan.after_cell(board)
-
-    if plan.few:
-        return [everything]
-    return [partial(plan.before_cell, board), partial(plan.after_cell, board)]
+    return boards.find_graphs(_graphs, plan, device, capture)

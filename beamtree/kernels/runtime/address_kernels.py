@@ -6,12 +6,18 @@ A captured graph bakes in the arguments of its kernels. Baking in only the board
 length, every batch of tensors and every set of weights: the host writes the board anew before each use.
 """
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from beamtree.pytorch import capturing
+from beamtree.pytorch.graph_cache import GraphCache
 from beamtree.pytorch.launch import launch
 
 ADDRESSES = (
@@ -196,3 +202,40 @@ def write(board: Tensor, addresses: Mapping[str, int], B: int, n: int, dropped: 
     """Fill the board in stream order."""
     values = [0, B, n, dropped] + [addresses.get(name, 0) for name in ADDRESSES]
     launch(write_kernel, (1,), board, *values, *[0] * (SIZE - len(values)), num_warps=1)
+
+
+class BoardGraphs:
+    """Graphs that read one board, by name: `parts` replay them. A board serves one use at a time."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        parts: Mapping[Any, Callable[[Tensor], None]],
+        kernels: Iterable[Callable[[Tensor], None]],  # what launches every kernel once
+    ) -> None:
+        self.lock = threading.Lock()
+        self.board = torch.zeros(SIZE, dtype=torch.int64, device=device)
+        self.nbytes = self.board.nbytes
+        # With an empty board every kernel is a no-op: this compiles them, which a capture must not do.
+        for part in kernels:
+            part(self.board)
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        self.parts = {
+            name: capturing.capture(partial(part, self.board), stream)[0].replay
+            for name, part in parts.items()
+        }
+        torch.cuda.current_stream(device).wait_stream(stream)
+
+
+Graphs = TypeVar("Graphs", bound=BoardGraphs)
+
+
+def find_graphs(
+    cache: GraphCache[Graphs], plan: Hashable, device: torch.device, capture: Callable[[], Graphs]
+) -> Graphs:
+    # By stream too: a board may be rewritten only after the kernels that read it.
+    key = (plan, device, torch.cuda.current_stream(device).cuda_stream)
+    graphs = cache.get(key, capture)
+    assert graphs is not None
+    return graphs
