@@ -34,10 +34,12 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> "list[Recording]":
 @pytest.fixture
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a kernel, where Triton's interpreter runs them one after the other."""
+    from beamtree.kernels.replay import cell_replay, replay_plan
     from beamtree.kernels.search import plan
 
     if not torch.cuda.is_available():
-        monkeypatch.setattr(plan, "PROGRAMS", 1)
+        for module, name in ((plan, "PROGRAMS"), (cell_replay, "PROGRAMS"), (replay_plan, "PAIRS_AT_ONCE")):
+            monkeypatch.setattr(module, name, 1)
 
 
 @pytest.fixture

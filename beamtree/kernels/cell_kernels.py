@@ -74,10 +74,11 @@ def mixed_tile(
 
 
 @triton.jit
-def unit_tile(rows, UNITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """A program's rows × hidden units: their numbers, which of them exist, and where they are in memory."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+def unit_tile(tile, block, rows, UNITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A tile's rows × a block of hidden units: their numbers, which of them exist, and where they are in
+    memory."""
+    row = (tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    unit = block * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (row < rows)[:, None] & (unit < UNITS)[None, :]
     return row, unit, inside, row[:, None] * UNITS + unit[None, :]
 
@@ -179,7 +180,7 @@ def activate_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """u = keep · GELU(h) and, with SLOPES, ∂u/∂h; either may take h's place. Masks are stored."""
-    row, unit, mask, place = unit_tile(rows, UNITS, BLOCK_M, BLOCK_N)
+    row, unit, mask, place = unit_tile(tl.program_id(0), tl.program_id(1), rows, UNITS, BLOCK_M, BLOCK_N)
     bits = 1.0
     if DROPS:
         bits = tl.load(keep + row[:, None] * KEEP_STRIDE + KEEP_START + unit[None, :], mask=mask, other=0.0)

@@ -5,13 +5,12 @@ tensors out. Eager code calls the same two functions through an autograd functio
 less. The Triton kernels are imported when the first search runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from beamtree.kernels.fused_tape import FusedTape
 from beamtree.kernels.runtime.products import float32_precision
 from beamtree.kernels.weights import Weights
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_second_derivative
@@ -23,6 +22,42 @@ BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
 SEEN, TAPE = 5, 3  # outputs that users see, and after them the tensors of the tape
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+class FusedTape(NamedTuple):
+    """What a search leaves behind for its gradient. Node ids: leaves 0 … n−1, the node of step t and slot k:
+    n + t·K + k."""
+
+    nodes: Tensor  # (B, n + (n−1)·K, d)
+    integers: Tensor  # int32: links (B, n−1, K, 4), slots (B, K, n−1), heights (B, n−1, K)
+    floats: Tensor  # energies (B, n−1, K, 4), log Z of each lineage (B, K, n−1)
+
+    @staticmethod
+    def of(nodes: Tensor, K: int, make: Callable[..., Tensor]) -> "FusedTape":
+        """A tape for a node store, its records by `make` (`new_zeros`, `new_empty`)."""
+        made = _merges(nodes, K)
+        return FusedTape(nodes, make(5 * made + padded(made), dtype=torch.int32), make(5 * made))
+
+    def parts(self, K: int) -> tuple[Tensor, ...]:
+        """Links, slots and heights; energies and log Z; all flat."""
+        made = _merges(self.nodes, K)
+        links, slots, heights = self.integers.split((4 * made, padded(made), made))
+        energies, log_z = self.floats.split((4 * made, made))
+        return links, slots[:made], heights, energies, log_z
+
+
+def longest(nodes: Tensor, K: int) -> int:
+    """n of a node store (B, n + (n−1)·K, d)."""
+    return (nodes.shape[1] + K) // (1 + K)
+
+
+def padded(words: int) -> int:
+    """Rounded up, so that what follows starts at a multiple of 16 bytes."""
+    return (words + 3) // 4 * 4
+
+
+def _merges(nodes: Tensor, K: int) -> int:
+    return nodes.shape[0] * K * (longest(nodes, K) - 1)
 
 
 class FusedSearchCall(NamedTuple):
@@ -197,23 +232,17 @@ class _Recursion(torch.autograd.Function):
 def _replay(call: FusedReplayCall) -> list[Tensor]:
     from beamtree.kernels.replay.beam_replay import replay
 
-    weights = Weights.of(aligned(w) for w in call.weights)
     _refuse_capture(call.grad_roots)
+    call = call._replace(
+        grad_roots=aligned(call.grad_roots),
+        grad_relative=call.grad_relative.contiguous(),
+        grad_inner=aligned(call.grad_inner),
+        lengths=call.lengths.contiguous(),
+    )
+    weights = Weights.of(aligned(w) for w in call.weights)
+    deterministic = torch.are_deterministic_algorithms_enabled()
     with torch.cuda.device_of(call.grad_roots), without_autocast(call.grad_roots):
-        return replay(
-            call.grad_roots.contiguous(),
-            call.grad_relative.contiguous(),
-            call.grad_inner.contiguous(),
-            call.relative,
-            call.lengths.contiguous(),
-            FusedTape(*call.tape),
-            weights,
-            call.seed,
-            n=call.n,
-            dropout=call.dropout,
-            precision=precision_of(call.product_dtype),
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-        )
+        return replay(call, weights, precision_of(call.product_dtype), deterministic=deterministic)
 
 
 def _replay_apart(call: FusedReplayCall) -> list[Tensor]:
@@ -227,10 +256,10 @@ def _replay_shapes(call: FusedReplayCall) -> list[Tensor]:
     return [call.grad_roots.new_empty(B, call.n, d), *(torch.empty_like(w) for w in call.weights)]
 
 
-def aligned(weight: Tensor) -> Tensor:
+def aligned(x: Tensor) -> Tensor:
     """The kernels read 16 bytes at a time."""
-    weight = weight.contiguous()
-    return weight.clone() if weight.data_ptr() % 16 else weight
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % 16 else x
 
 
 # A compiler that makes CUDA graphs leaves these operators outside of them.

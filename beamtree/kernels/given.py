@@ -13,12 +13,13 @@ from torch import Tensor
 from beamtree.kernels.fused_recursion import (
     SEEN,
     TAGS,
+    FusedTape,
     Outputs,
+    aligned,
     differentiate_tape,
     remember_tape,
     tape_shapes,
 )
-from beamtree.kernels.fused_tape import FusedTape
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
 from beamtree.kernels.runtime.random_bits import draw_keep
 from beamtree.kernels.weights import CellWeights, SlicedScorerWeights, Weights
@@ -89,9 +90,11 @@ def _compose(call: ComposeCall) -> Tensor:
     hidden = leaves.new_empty(N, units)
     w1, b1, w2, b2, gamma, beta = (w.contiguous() for w in weights)
     tensors = (nodes, children, hidden if keep is None else keep, w1, b1, w2, b2, gamma, beta, hidden)
+    counter = torch.zeros(1, dtype=torch.int32, device=leaves.device)  # of arrivals at a barrier
     options = _tiles(d, units, product_dtype) | {"DROPS": keep is not None}
     with torch.cuda.device_of(leaves):
-        by_levels(given_kernels.ascend_kernel, tensors, starts, height, B * n, options, up=True)
+        arguments = (*tensors, starts, height, counter, B * n)
+        by_levels(given_kernels.ascend_kernel, arguments, height, options, up=True)
     return nodes
 
 
@@ -105,11 +108,11 @@ def _decompose(call: DecomposeCall) -> list[Tensor]:
     rows, d = nodes.shape
     N, units = children.shape[0], weights[0].shape[0]
     first_row = rows - N
-    cell = CellWeights(*(w.contiguous() for w in weights))
+    cell = CellWeights(*(aligned(w) for w in weights))
     options = {"D": d, "K": 1} | _tiles(d, units, product_dtype)
     parents = torch.zeros(rows, 1, dtype=torch.int32, device=nodes.device)
     pairs = nodes.new_empty(N, 2 * d)
-    gradients = grad.contiguous()
+    gradients = aligned(grad)
 
     def activate(hidden: Tensor) -> Tensor:
         activated = torch.empty_like(hidden)
@@ -120,10 +123,10 @@ def _decompose(call: DecomposeCall) -> list[Tensor]:
             )  # fmt: skip
         return activated
 
-    def descend(state: Descent) -> None:
+    def descend(state: Descent, board: Tensor) -> None:
         for buffer in (state.totals, state.sums):
             buffer.zero_()  # for the rows without a merge
-        by_levels(level_kernels.descend_kernel, state, starts, height, first_row, options)
+        by_levels(level_kernels.descend_kernel, (board,), height, options)
 
     with torch.cuda.device_of(nodes), without_autocast(nodes):
         if N:
@@ -131,9 +134,8 @@ def _decompose(call: DecomposeCall) -> list[Tensor]:
                 nodes, children, parents, pairs, N,
                 D=d, BLOCK_M=16, BLOCK_D=min(128, power_of_two(d)), num_warps=4,
             )  # fmt: skip
-        no_scorer = (pairs[:, :0], gradients, gradients[:, :0])
-        grad_leaves, by_cell, _ = through_cell(
-            pairs, gradients, parents, cell, activate, descend, no_scorer,
+        grad_leaves, by_cell = through_cell(
+            pairs, gradients, parents, cell, activate, descend, (starts, height),
             B=B, n=first_row // B, precision=options["PRECISION"],
         )  # fmt: skip
     # An operator's outputs must not share memory.

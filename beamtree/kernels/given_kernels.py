@@ -146,7 +146,7 @@ def activate_merges_kernel(
     UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h; both zero where there is no merge."""
-    row, _, inside, place = cell.unit_tile(N, UNITS, BLOCK_M, BLOCK_N)
+    row, _, inside, place = cell.unit_tile(tl.program_id(0), tl.program_id(1), N, UNITS, BLOCK_M, BLOCK_N)
     exists = tl.load(children + row * 2, mask=row < N, other=-1) >= 0
     scale = tl.where(exists[:, None], 1.0, 0.0)
     if DROPS:

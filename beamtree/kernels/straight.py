@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from beamtree.kernels import fused_recursion as fused
-from beamtree.kernels.fused_tape import FusedTape
 from beamtree.kernels.weights import Weights
 from beamtree.pytorch.derivatives import refuse_double_backward
 from beamtree.pytorch.precision import without_autocast
@@ -70,7 +69,7 @@ class _StraightThrough(torch.autograd.Function):
                 grad_nodes.contiguous(),
                 lengths.contiguous(),
                 merges,
-                FusedTape(*tape),
+                fused.FusedTape(*tape),
                 Weights.of(fused.aligned(w) for w in weights),
                 seed,
                 noisy=noisy,

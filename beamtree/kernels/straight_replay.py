@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beamtree.kernels import straight_kernels
-from beamtree.kernels.fused_tape import FusedTape
+from beamtree.kernels.fused_recursion import FusedTape
 from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
 from beamtree.kernels.replay.cell_replay import Descent, Recalled, processors, through_cell
 from beamtree.kernels.replay.survivors import pieces
@@ -57,10 +57,10 @@ def replay(
         "ENTANGLED": weights.entangled, "NOISY": noisy, "INNER": grad_inner.shape[1] > 0,
     }  # fmt: skip
 
-    def descend(state: Descent) -> None:
+    def descend(state: Descent, _: Tensor) -> None:
         parents = nodes if scored.parents is None else scored.parents
         arguments = (
-            gradients, grad_inner if grad_inner.numel() else gradients, state.child_grads, *state[3:],
+            gradients, grad_inner if grad_inner.numel() else gradients, state.child_grads, *state[1:],
             nodes, parents, scored.slopes, scored.scores, score_grads, links, merges, at.children, lengths,
             torch.empty(B, n, dtype=torch.int32, device=nodes.device), nodes.new_empty(B, 2, n), seed,
             counter.view(torch.int32), B, n,
@@ -72,15 +72,14 @@ def replay(
         )
 
     pairs = nodes[at.merged].flatten(1)
-    no_scorer = (pairs[:, :0], gradients, gradients[:, :0])
-    grad_leaves, by_cell, _ = through_cell(
+    grad_leaves, by_cell = through_cell(
         pairs,
         gradients,
         no_parents.view(torch.int32),
         weights.cell,
         lambda hidden: entangled_pairs.activate(hidden, at.merge_names, seed, dropout),
         descend,
-        no_scorer,
+        (),
         B=B,
         n=n,
         precision=precision,

@@ -4,6 +4,11 @@ Without a GPU they run in Triton's interpreter, on small shapes, and with one la
 where a GPU has one for all.
 """
 
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, run
@@ -12,8 +17,9 @@ from torch import Tensor
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
-from beamtree.kernels.replay import beam_replay
+from beamtree.kernels.replay import beam_replay, cell_replay, replay_plan
 from beamtree.kernels.runtime import address_kernels as board
+from beamtree.kernels.runtime import math_kernels
 from beamtree.kernels.search import finish_kernels, fused_search, plan
 from beamtree.parts.scorer import SlicedScorer
 
@@ -161,6 +167,56 @@ def test_a_wide_scorer_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 def test_the_librarys_products_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam_replay, "WIDEST_FUSED", 8)
     compare(make([5, 4]), 2, noisy=True, dropout=0.1)
+
+
+def test_the_graphs_of_a_gradient_hold_all_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU what a graph would replay is run, with the heights that only the interpreter asks for."""
+    heights: list[Tensor] = []
+    find, descend = beam_replay.find_survivors, replay_plan.ReplayPlan.descend
+
+    def finding(*arguments: Any, **options: Any) -> Any:
+        some = find(*arguments, **options)
+        heights.append(some.height)
+        return some
+
+    def graphs_for(plan: replay_plan.ReplayPlan, device: torch.device) -> SimpleNamespace:
+        empty = torch.zeros(board.SIZE, dtype=torch.int64, device=device)
+        parts = {name: partial(part, empty) for name, part in plan.parts().items()}
+        for part in parts.values():
+            part()
+        assert not empty.any()
+        return SimpleNamespace(lock=nullcontext(), board=empty, parts=parts)
+
+    def descending(plan: replay_plan.ReplayPlan, slots: Tensor, height: Tensor) -> None:
+        descend(plan, slots, heights[-1] if slots.any() else height)
+
+    monkeypatch.setattr(beam_replay, "find_survivors", finding)
+    monkeypatch.setattr(beam_replay, "graphs_for", graphs_for)
+    monkeypatch.setattr(beam_replay, "replays_graphs", lambda x: True)
+    monkeypatch.setattr(replay_plan.ReplayPlan, "descend", descending)
+    compare(make([5, 3, 1]), 2, noisy=True, dropout=0.1)
+    monkeypatch.setattr(beam_replay, "are_few", lambda N, d, units: False)
+    compare(make([4, 3]), 2, noisy=True, dropout=0.1)
+    assert heights
+
+
+def test_weights_get_the_same_gradient_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    splits: list[tuple[int, int]] = []
+    outputs = cell_replay.CellStages.outputs
+
+    def noting(
+        stages: cell_replay.CellStages, addresses: dict[str, int], *arguments: Any, **options: Any
+    ) -> Any:
+        flat = outputs(stages, addresses, *arguments, **options)
+        splits.append((addresses["scorer_splits"], addresses["cell_splits"]))
+        return flat
+
+    monkeypatch.setattr(math_kernels, "LEAST", 8)
+    monkeypatch.setattr(math_kernels, "BLOCK_R", 16)
+    monkeypatch.setattr(cell_replay, "BLOCK_R", 16)
+    monkeypatch.setattr(cell_replay.CellStages, "outputs", noting)
+    compare(make([9, 9], units=4), 3, noisy=True, dropout=0.1)
+    assert all(of_scorer > 1 and of_cell > 1 for of_scorer, of_cell in splits)
 
 
 def test_a_deterministic_gradient_is_the_same_gradient() -> None:

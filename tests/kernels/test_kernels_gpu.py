@@ -11,6 +11,7 @@ from near_ties import NEAR, gap
 from on_gpu import needs_gpu
 from torch import Tensor
 
+import beamtree
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
 from beamtree.kernels.weights import Weights
@@ -177,6 +178,16 @@ def test_gradients_repeat_bit_for_bit_in_deterministic_mode(monkeypatch: pytest.
     for one, two, other in zip(first, second, ordinary, strict=True):
         assert torch.equal(one, two)
         assert (one - other).norm() <= 1e-4 * one.norm() + 1e-5
+
+
+@pytest.mark.parametrize("lengths", [[1], [40, 33, 1, 2], [100, 90] * 64])
+def test_a_gradient_by_graphs_is_that_by_launches(lengths: list[int]) -> None:
+    model, (leaves, sizes) = Recursion(), draw(lengths)
+    found = gradients(model, leaves, sizes)
+    with beamtree.cuda_graphs(False):
+        expected = gradients(model, leaves, sizes)
+    for mine, theirs in zip(found[:-1], expected[:-1], strict=True):  # the last is zero but for rounding
+        assert (mine - theirs).norm() <= 1e-5 * theirs.norm() + 1e-6
 
 
 def test_several_forwards_may_precede_their_backwards() -> None:

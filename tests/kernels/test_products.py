@@ -19,7 +19,7 @@ def draw(rows: int, columns: int, *, across: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("across", [(False, False), (False, True), (True, False), (True, True)])
-@pytest.mark.parametrize(("M", "R", "N"), [(3, 70, 5), (40, 1, 33), (1, 5, 1)])
+@pytest.mark.parametrize(("M", "R", "N"), [(3, 70, 5), (40, 1, 33), (1, 5, 1), (34, 800, 3)])
 def test_the_kernel_multiplies_whichever_axis_is_dense(
     M: int, R: int, N: int, across: tuple[bool, bool]
 ) -> None:

@@ -1,151 +1,214 @@
 """The gradient of beams on a GPU: survivors found, scores differentiated, then the cell level by level."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from beamtree.kernels.fused_tape import FusedTape
+from beamtree.kernels.fused_recursion import FusedReplayCall, FusedTape
 from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
-from beamtree.kernels.replay import level_kernels, survivor_kernels
-from beamtree.kernels.replay.cell_replay import Descent, by_levels, through_cell, whole_rows
-from beamtree.kernels.replay.survivors import Survivors, find_survivors, pieces
+from beamtree.kernels.replay import level_kernels
+from beamtree.kernels.replay.cell_replay import Workspace, are_few, processors, whole_rows
+from beamtree.kernels.replay.replay_plan import WIDEST_FUSED, ReplayPlan, graphs_for
+from beamtree.kernels.replay.survivors import Survivors, find_survivors
+from beamtree.kernels.runtime import address_kernels as boards
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.weights import EntangledScorerWeights, SlicedScorerWeights, Weights
-from beamtree.pytorch.launch import blocks, launch, power_of_two
-
-WIDEST_FUSED = 256  # beyond, the library's products for each level are faster
-
-
-class Survived(NamedTuple):
-    """What the scores' gradients need of the survivors; gradient rows are leaves, then survivors. With an
-    entangled scorer s = H = 0."""
-
-    some: Survivors
-    nodes: Tensor  # the tape's
-    parts: tuple[Tensor, ...]  # the rest of it
-    gradients: Tensor  # (B·n + N, d), where they add theirs
-    slices: Tensor  # (B·n + N, s)
-    activity: Tensor  # (N, H)
-    grad_energies: Tensor  # (N,)
-    grad_projections: Tensor  # (B·n + N, 2·H), zero
-    B: int
-    n: int
-    K: int
+from beamtree.kernels.weights import EntangledScorerWeights, Weights
+from beamtree.pytorch import capturing
+from beamtree.pytorch.launch import blocks, launch
 
 
 def replay(
-    grad_roots: Tensor,  # (B, K, d)
-    grad_relative: Tensor,  # (B, K)
-    grad_inner: Tensor,  # (B, K, n−1 or 0, d)
-    relative: Tensor,  # (B, K)
-    lengths: Tensor,
-    tape: FusedTape,
-    weights: Weights[Any],
-    seed: Tensor,
-    *,
-    n: int,
-    dropout: float,
-    precision: str,
-    deterministic: bool,
+    call: FusedReplayCall, weights: Weights[Any], precision: str, *, deterministic: bool
 ) -> list[Tensor]:
     """Gradients of the leaves (B, n, d), then of the weights."""
-    B, K, d = grad_roots.shape
-    by_library = d > WIDEST_FUSED
-    scored: _SlicedScores | _ParentScores
+    this = _Gradient(call, weights, precision)
+    wide = this.d > WIDEST_FUSED
+    _, slots, heights, *_ = this.parts
+    scores = (call.relative, call.grad_relative)
+    this.make_rows(find_survivors(slots, heights, *scores, call.n, deterministic, need_bounds=wide))
     if weights.entangled:
-        scored = _ParentScores(weights, seed, dropout, precision)
-    else:
-        scored = _SlicedScores(weights.scorer, seed, dropout, precision, deterministic)
-    parts = links, slots, heights, *_ = tape.parts(K)
-    some = find_survivors(slots, heights, relative, grad_relative, n, deterministic, need_bounds=by_library)
-    N, s, H = some.count, scored.s, scored.H
-    rows = B * n + N
-    parents, grad_projections, gradients = pieces(
-        torch.zeros, lengths.device, (rows, K), (rows, 2 * H), (rows, d)
-    )
-    parents = parents.view(torch.int32)
-    pairs, slices, activity, grad_energies = pieces(
-        torch.empty, lengths.device, (N, 2 * d), (rows, s), (N, H), (N,)
-    )
-    block_d = min(128, power_of_two(d))
-    launch(survivor_kernels.link_kernel, (blocks(N, 16) + blocks(B * n, 16),),
-        some.order, slots, some.rows, links, tape.nodes, parents, pairs, slices, N, B, n,
-        D=d, K=K, S=s, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
-    )  # fmt: skip
-    by_row = (activity, grad_energies, grad_projections)
-    scored.differentiate(Survived(some, tape.nodes, parts, gradients, slices, *by_row, B, n, K))
-    launch(survivor_kernels.roots_kernel, (B * K,),
-        slots, some.rows, lengths, relative, grad_roots, gradients, B, n,
-        D=d, K=K, BLOCK_D=block_d, num_warps=1,
-    )  # fmt: skip
-    if N and grad_inner.shape[2]:
-        launch(survivor_kernels.inner_gradients_kernel, (blocks(N, 16),),
-            some.order, slots, grad_inner, gradients, B * n, N, n - 1,
-            D=d, K=K, BLOCK_M=16, BLOCK_D=block_d, num_warps=4,
+        return this.launched(_ParentScores(weights, call.seed, call.dropout, precision))
+    if deterministic or wide or not replays_graphs(call.lengths):
+        return this.launched(_SlicedScores(deterministic))
+    return this.replayed()
+
+
+def replays_graphs(x: Tensor) -> bool:
+    return x.is_cuda and capturing.are_wanted()
+
+
+class _Gradient:
+    """Of one batch."""
+
+    def __init__(self, call: FusedReplayCall, weights: Weights[Any], precision: str) -> None:
+        self.weights, self.n, self.device = weights, call.n, call.lengths.device
+        self.B, self.K, self.d = call.grad_roots.shape
+        self.units, self.dropped = weights.cell.b1.shape[0], round(call.dropout * 65536)
+        self.tape = FusedTape(*call.tape)
+        self.parts = links, slots, _, energies, log_z = self.tape.parts(self.K)
+        self.H = self.s = 0
+        self.precision, self.scorer_precision = precision, precision
+        self.inner = call.grad_inner.numel() > 0
+        given = {
+            "seed": call.seed, "lengths": call.lengths, "relative": call.relative, "nodes": self.tape.nodes,
+            "links": links, "slots": slots, "energies": energies, "log_z": log_z,
+            "grad_roots": call.grad_roots, "grad_inner": call.grad_inner, **weights.cell._asdict(),
+        }  # fmt: skip
+        if not weights.entangled:
+            w1 = weights.scorer.w1
+            self.H, self.s = w1.shape[0], w1.shape[1] // 2
+            # A scorer is never rounded to half.
+            self.scorer_precision = float32_precision() if precision in HALF else precision
+            given["by_role"] = torch.cat((w1[:, : self.s], w1[:, self.s :]))  # (2·H, s)
+            given |= {"scorer_b1": weights.scorer.b1, "scorer_w2": weights.scorer.w2}
+        self.held = given  # until the last launch, after which the stream's order protects it
+        self.addresses = {name: tensor.data_ptr() for name, tensor in given.items()}
+
+    def make_rows(self, some: Survivors) -> None:
+        """What scores are differentiated in. Gradient rows are leaves, then survivors."""
+        self.some = some
+        B, n, K, d, N = self.B, self.n, self.K, self.d, some.count
+        rows = B * n + N
+        self.zeros = Workspace(torch.zeros, self.device, {
+            "tree_parents": (rows, K), "grad_projections": (rows, 2 * self.H), "gradients": (rows, d),
+        })  # fmt: skip
+        self.rows = Workspace(torch.empty, self.device, {
+            "pairs": (N, 2 * d), "slices": (rows, self.s), "activity": (N, self.H), "grad_energies": (N,),
+        })  # fmt: skip
+        self.addresses |= self.zeros.addresses() | self.rows.addresses()
+        self.addresses |= {
+            "survivors": N, "order": some.order.data_ptr(), "rows": some.rows.data_ptr(),
+            "entry_weights": some.weights.data_ptr(), "starts": some.starts.data_ptr(),
+            "height": some.height.data_ptr(),
+        }  # fmt: skip
+        self.plan = ReplayPlan(
+            K, d, self.units, self.s, self.H, self.precision, self.scorer_precision,
+            self.dropped > 0, self.inner, are_few(N, d, self.units), self._has_large_levels(),
         )  # fmt: skip
-    descend = partial(_descend_by_library if by_library else _descend, some, B * n, precision)
-    grad_leaves, by_cell, of_scorer = through_cell(
-        pairs, gradients, parents, weights.cell, scored.activate, descend, by_row,
-        B=B, n=n, precision=precision,
-    )  # fmt: skip
-    return [grad_leaves, *scored.weight_gradients(by_cell, of_scorer)]
+
+    def _has_large_levels(self) -> bool:
+        """Whether small tiles of the levels would keep every processor busy more than twice."""
+        if self.device.type != "cuda" or not self.some.count:
+            return False
+        rows = self.some.count // self.some.highest
+        return rows * self.units > 2 * processors(self.device) * 16 * 32
+
+    def make_room(self) -> None:
+        """What the cell is differentiated in, and the results."""
+        N, rows = self.some.count, self.B * self.n + self.some.count
+        shapes = {
+            "hidden": (N, self.units), "activated": (N, self.units), "gates": (N, 4 * self.d),
+            **self.plan.shapes(N),
+        }  # fmt: skip
+        # The projections are of no more use when the gates come.
+        self.work = Workspace(torch.empty, self.device, shapes, {"gates": rows * 2 * self.H})
+        self.grad_leaves = torch.empty(self.B, self.n, self.d, device=self.device)
+        self.addresses |= self.work.addresses()
+        self.addresses["projections"] = self.addresses["gates"]
+        self.addresses["grad_leaves"] = self.grad_leaves.data_ptr()
+        self.flat = self.plan.outputs(self.addresses, self.device, N, self.B * self.n, cell=self.plan.few)
+
+    def write(self, board: Tensor) -> None:
+        boards.write(board, self.addresses, self.B, self.n, self.dropped)
+
+    def replayed(self) -> list[Tensor]:
+        """By graphs, between which the library has its turn where products are large."""
+        self.make_room()
+        graphs = graphs_for(self.plan, self.device)
+        with graphs.lock:
+            self.write(graphs.board)
+            if self.plan.few:
+                graphs.parts["all"]()
+            else:
+                graphs.parts["before"]()
+                self._recall(partial(self.plan.activate, graphs.board))
+                graphs.parts["after"]()
+        return [self.grad_leaves, *self._weight_gradients()]
+
+    def launched(self, scored: "_SlicedScores | _ParentScores") -> list[Tensor]:
+        """Kernel by kernel."""
+        plan = self.plan
+        board = torch.empty(boards.SIZE, dtype=torch.int64, device=self.device)
+        if plan.H:
+            self.make_room()
+        self.write(board)
+        plan.link(board)
+        scored.differentiate(self, board)
+        plan.roots(board)
+        if not plan.H:  # only now, when nothing is left of what that took
+            self.make_room()
+            self.write(board)
+        self._recall(partial(scored.activate, self, board))
+        plan.open_gates(board)
+        if self.d > WIDEST_FUSED:
+            self._descend_by_library(board)
+        elif self.some.count:
+            plan.descend(board, self.some.height)
+        plan.close(board)
+        plan.weights(board, cell=plan.few)
+        return [self.grad_leaves, *scored.weight_gradients(self._weight_gradients())]
+
+    def _recall(self, activate: Callable[[], None]) -> None:
+        """The cell at all survivors."""
+        cell, work = self.weights.cell, self.work
+        product(self.rows["pairs"], cell.w1.t(), self.precision, bias=cell.b1, out=work["hidden"])
+        activate()
+        product(work["activated"], cell.w2.t(), self.precision, bias=cell.b2, out=work["gates"])
+
+    def _weight_gradients(self) -> list[Tensor]:
+        grads, work = self.plan.grads(self.flat), self.work
+        if not self.plan.few:
+            product(work["hidden"].t(), self.rows["pairs"], self.precision, out=grads[0])
+            product(work["gates"].t(), work["activated"], self.precision, out=grads[2])
+        return grads
+
+    def _descend_by_library(self, board: Tensor) -> None:
+        """Level by level with the library's products, a few launches each."""
+        d, some, cell = self.d, self.some, self.weights.cell
+        tile = whole_rows(d)
+        hidden, sent = self.work["hidden"], self.work["child_grads"]
+        by_gate, by_sum = self.work["gates"].view(-1, 4, d), self.work["sums"].view(-1, 1, d)
+        for height in range(some.highest, 0, -1):
+            start, end = some.bounds[height], some.bounds[height - 1]
+            launch(level_kernels.node_gradient_kernel, (blocks(end - start, tile["BLOCK_M"]),),
+                board, start, end, D=d, K=self.K, **tile, num_warps=4,
+            )  # fmt: skip
+            to_gates = by_gate[start:end] * by_sum[start:end]
+            hidden[start:end].mul_(product(to_gates.flatten(1), cell.w2, self.precision))
+            sent[start:end] += product(hidden[start:end], cell.w1, self.precision)
 
 
 class _SlicedScores:
     """e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂."""
 
-    def __init__(
-        self, weights: SlicedScorerWeights, seed: Tensor, dropout: float, precision: str, deterministic: bool
-    ) -> None:
-        self.weights, self.seed, self.dropout, self.deterministic = weights, seed, dropout, deterministic
-        # A scorer is never rounded to half.
-        self.precision = float32_precision() if precision in HALF else precision
-        self.H, self.s = weights.w1.shape[0], weights.w1.shape[1] // 2
-        self.by_role = torch.cat((weights.w1[:, : self.s], weights.w1[:, self.s :]))  # (2·H, s)
+    def __init__(self, deterministic: bool) -> None:
+        self.deterministic = deterministic
 
-    def differentiate(self, survived: Survived) -> None:
-        some, _, parts, gradients, slices, activity, grad_energies, grad_projections, B, n, K = survived
-        links, slots, _, energies, log_z = parts
-        self.counters, self.K, self.steps = (some.order, slots), K, n - 1
-        N, H, device = some.count, self.H, gradients.device
-        projections = product(slices, self.by_role.t(), self.precision)
-        pair_grads, pair_rows = activity, some.order
+    def differentiate(self, call: _Gradient, board: Tensor) -> None:
+        plan, H = call.plan, call.H
+        plan.project(board)
         if self.deterministic:
-            pair_grads = torch.zeros(N, 3, H, device=device)
-            pair_rows = torch.zeros(N, 3, 2, dtype=torch.int64, device=device)
-        if N:
-            launch(survivor_kernels.pair_kernel, (N,),
-                some.order, slots, some.rows, links, energies, log_z, some.weights,
-                projections, self.weights.b1, self.weights.w2,
-                grad_projections, pair_rows, pair_grads, activity, grad_energies, B, n,
-                K=K, H=H, UNITS=power_of_two(H), ATOMIC=not self.deterministic, BLOCK=128, num_warps=1,
-            )  # fmt: skip
-        if self.deterministic:
+            N = call.some.count
+            pair_grads = torch.zeros(N, 3, H, device=call.device)
+            pair_rows = torch.zeros(N, 3, 2, dtype=torch.int64, device=call.device)
+            plan.pairs(board, pair_rows, pair_grads)
             for role in range(2):
                 index = (pair_rows[..., role].reshape(-1),)
-                grad_projections[:, role * H : (role + 1) * H].index_put_(
+                call.zeros["grad_projections"][:, role * H : (role + 1) * H].index_put_(
                     index, pair_grads.view(-1, H), accumulate=True
                 )
-        product(grad_projections, self.by_role, self.precision, out=gradients[:, : self.s])
-        self.to_w1 = product(grad_projections.t(), slices, self.precision)  # (2·H, s)
+        else:
+            plan.pairs(board, board, board)
+        plan.scores_to_rows(board)
 
-    def activate(self, hidden: Tensor) -> Tensor:
-        N, units = hidden.shape
-        activated = torch.empty_like(hidden)
-        if N:
-            launch(level_kernels.activate_survivors_kernel, (blocks(N, 16), blocks(units, 128)),
-                *self.counters, hidden, activated, self.seed, N, self.steps, round(self.dropout * 65536),
-                K=self.K, UNITS=units, DROPS=self.dropout > 0, BLOCK_M=16, BLOCK_N=128, num_warps=4,
-            )  # fmt: skip
-        return activated
+    def activate(self, call: _Gradient, board: Tensor) -> None:
+        call.plan.activate(board)
 
-    def weight_gradients(self, by_cell: list[Tensor], of_scorer: Tensor) -> list[Tensor]:
-        H, s = self.H, self.s
-        b1, w2, b2 = of_scorer.split((H, H, 1))
-        w1 = self.to_w1.view(2, H, s).transpose(0, 1).reshape(H, 2 * s)
-        return [*by_cell, w1, b1, w2.view(1, H), b2]
+    def weight_gradients(self, grads: list[Tensor]) -> list[Tensor]:
+        return grads
 
 
 class _ParentScores:
@@ -153,18 +216,17 @@ class _ParentScores:
     it. Of a pair that ended unchosen nothing else is known, so all of those go through the cell at once,
     before the nodes go by level."""
 
-    s = H = 0
-
     def __init__(
         self, weights: Weights[EntangledScorerWeights], seed: Tensor, dropout: float, precision: str
     ) -> None:
         self.weights, self.seed, self.dropout, self.precision = weights, seed, dropout, precision
         self.sums: list[list[Tensor]] = []
 
-    def differentiate(self, survived: Survived) -> None:
-        some, nodes, parts, gradients, _, _, chosen, _, B, n, K = survived
-        links, slots, _, energies, log_z = parts
-        N, d, device = some.count, gradients.shape[1], gradients.device
+    def differentiate(self, call: _Gradient, board: Tensor) -> None:
+        some, B, n, K, d, device = call.some, call.B, call.n, call.K, call.d, call.device
+        gradients, chosen = call.zeros["gradients"], call.rows["grad_energies"]
+        links, slots, _, energies, log_z = call.parts
+        N = some.count
         beside = torch.empty(2 * N, device=device)
         names = torch.empty(N, 3, dtype=torch.int64, device=device)
         beside_names = torch.empty(2 * N, 3, dtype=torch.int64, device=device)
@@ -174,7 +236,7 @@ class _ParentScores:
                 some.order, slots, some.rows, links, energies, log_z, some.weights,
                 chosen, names, beside, beside_names, ids, children, B, n, K=K, BLOCK=128, num_warps=1,
             )  # fmt: skip
-        nodes, options = nodes.view(-1, d), (self.seed, self.dropout, self.precision)
+        nodes, options = call.tape.nodes.view(-1, d), (self.seed, self.dropout, self.precision)
         for rows in entangled_pairs.chunks(2 * N):
             vectors = nodes[ids[rows]].flatten(1)  # (m, 2·d)
             made = entangled_pairs.make(vectors, beside_names[rows], self.weights.cell, *options)
@@ -187,36 +249,11 @@ class _ParentScores:
         own = order // (T * K) * (n + T * K) + n + order % T * K + slots[order]  # rows of the node store
         self.to_w2 = chosen @ nodes[own]
 
-    def activate(self, hidden: Tensor) -> Tensor:
-        return entangled_pairs.activate(hidden, self.names, self.seed, self.dropout)
+    def activate(self, call: _Gradient, board: Tensor) -> None:
+        hidden, activated = call.work["hidden"], call.work["activated"]
+        entangled_pairs.activate(hidden, self.names, self.seed, self.dropout, out=activated)
 
-    def weight_gradients(self, by_cell: list[Tensor], of_scorer: Tensor) -> list[Tensor]:
+    def weight_gradients(self, grads: list[Tensor]) -> list[Tensor]:
+        *by_cell, of_scorer = grads
         parts = [*self.sums, [*by_cell, self.to_w2.unsqueeze(0), of_scorer]]
         return [sum(part[1:], part[0]) for part in zip(*parts, strict=True)]
-
-
-def _descend(some: Survivors, first_row: int, precision: str, state: Descent) -> None:
-    """The cell's gradient from the highest level down; on a GPU in one launch."""
-    d, units, K = state.gamma.shape[0], state.hidden.shape[1], state.parents.shape[1]
-    options = {
-        "D": d, "K": K, "UNITS": units, "ALL_D": max(16, power_of_two(d)), "ROWS": 0,
-        "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": min(64, max(16, power_of_two(units))),
-        "PRECISION": precision, "num_warps": 4, "num_stages": 1,
-    }  # fmt: skip
-    by_levels(level_kernels.descend_kernel, state, some.starts, some.height, first_row, options)
-
-
-def _descend_by_library(some: Survivors, first_row: int, precision: str, state: Descent) -> None:
-    """The same with the library's products, a few launches a level."""
-    d, K = state.gamma.shape[0], state.parents.shape[1]
-    tile = whole_rows(d)
-    hidden, sent = state.hidden, state.child_grads
-    by_gate, by_sum = state.gates.view(-1, 4, d), state.sums.view(-1, 1, d)
-    for height in range(some.highest, 0, -1):
-        start, end = some.bounds[height], some.bounds[height - 1]
-        launch(level_kernels.node_gradient_kernel, (blocks(end - start, tile["BLOCK_M"]),),
-            *state[:6], state.totals, state.sums, first_row, start, end, D=d, K=K, **tile, num_warps=4,
-        )  # fmt: skip
-        to_gates = by_gate[start:end] * by_sum[start:end]
-        hidden[start:end].mul_(product(to_gates.flatten(1), state.w2, precision))
-        sent[start:end] += product(hidden[start:end], state.w1, precision)

@@ -1,22 +1,30 @@
 """The cell's gradient on a GPU: all nodes recomputed at once, then differentiated from the highest down.
 
 Beams, given trees and straight-through trees differ in who a node's parents are, in what reaches it first and
-in how one goes down; the rest is here.
+in how one goes down; the rest is here. Its kernels read their arguments from a board (address_kernels.py), so
+that they can be captured once for all sizes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from beamtree.kernels.fused_recursion import padded
 from beamtree.kernels.replay import level_kernels, sum_kernels
 from beamtree.kernels.replay.survivors import pieces
-from beamtree.kernels.runtime.products import product
+from beamtree.kernels.runtime import address_kernels as boards
+from beamtree.kernels.runtime.math_kernels import BLOCK, BLOCK_R, splits_of
+from beamtree.kernels.runtime.products import SMALL, product
 from beamtree.kernels.weights import CellWeights
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 SPLITS = 16  # programs that share the rows of a sum over them
+PROGRAMS = 528  # of a kernel that goes through its work by itself: four for each of an H200's processors
 
 Activate = Callable[[Tensor], Tensor]  # h (m, hidden) -> u = keep·GELU(h); h becomes ∂u/∂h
 
@@ -33,13 +41,168 @@ class Recalled(NamedTuple):
     scales: Tensor  # (m,)
 
 
-class Descent(NamedTuple):
-    """What going down reads and writes, in the order in which kernels take it; gradient rows are those of the
-    B·n leaves, then those of the N nodes."""
+def recall(pairs: Tensor, weights: CellWeights, activate: Activate, precision: str) -> Recalled:
+    """The cell at pairs (m, 2·d), m > 0."""
+    m, d = len(pairs), weights.gamma.shape[0]
+    opened, normed, scales = pieces(torch.empty, pairs.device, (m, 2 * d), (m, d), (m,))
+    hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
+    activated = activate(hidden)
+    gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
+    rows = whole_rows(d)
+    launch(level_kernels.open_gates_kernel, (blocks(m, rows["BLOCK_M"]),),
+        gates, pairs, opened, normed, scales, m, D=d, **rows, num_warps=4,
+    )  # fmt: skip
+    return Recalled(pairs, hidden, activated, gates, opened, normed, scales)
 
-    gradients: Tensor  # (B·n + N, d): what reaches a row first
+
+def whole_rows(d: int) -> dict[str, int]:
+    """The tile of a program that holds all features of its rows."""
+    all_d = power_of_two(d)
+    return {"BLOCK_M": max(1, 2048 // all_d), "ALL_D": all_d}
+
+
+class Workspace:
+    """Arrays of float32 or int32 in one allocation, by name. Each starts at a multiple of 16 bytes."""
+
+    def __init__(
+        self,
+        make: Callable[..., Tensor],
+        device: torch.device,
+        shapes: Mapping[str, tuple[int, ...]],
+        least: Mapping[str, int] | None = None,  # words that an array takes at least, for others to lie there
+    ) -> None:
+        self.shapes, self.starts, end = shapes, {}, 0
+        for name, shape in shapes.items():
+            self.starts[name] = end
+            words = prod(shape) if least is None else max(prod(shape), least.get(name, 0))
+            end += padded(words)
+        self.words = make(end, device=device)
+
+    def addresses(self) -> dict[str, int]:
+        base = self.words.data_ptr()
+        return {name: base + 4 * start for name, start in self.starts.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        shape = self.shapes[name]
+        return self.words.as_strided(shape, (*shape[1:], 1), self.starts[name])
+
+
+@dataclass(frozen=True)
+class CellStages:
+    """The kernels that take a gradient through the cell; none of them is compiled for a number of rows."""
+
+    K: int  # the most parents of a row
+    d: int
+    units: int
+    s: int  # features that the scorer sees, and its hidden units: none where it is not differentiated here
+    H: int
+    precision: str
+    scorer_precision: str
+
+    @cached_property
+    def cell(self) -> int:
+        """Numbers in the cell's two matrices."""
+        return 6 * self.d * self.units
+
+    @cached_property
+    def sums(self) -> int:
+        """Numbers in the weights that are no matrix."""
+        return 6 * self.d + self.units + 2 * self.H + 1
+
+    def shapes(self, N: int) -> dict[str, tuple[int, ...]]:
+        """What the way down writes. All but the last is of no more use when the matrices' gradients come:
+        their parts lie there."""
+        d = self.d
+        return {
+            "child_grads": (N, 2 * d), "normed": (N, d), "scales": (N,), "totals": (N, d), "sums": (N, d),
+            "partial_sums": (SPLITS, self.sums), "counter": (1,),
+        }  # fmt: skip
+
+    def open_gates(self, board: Tensor) -> None:
+        tile = whole_rows(self.d)
+        launch(level_kernels.open_survivors_kernel, (PROGRAMS,), board, D=self.d, **tile, num_warps=4)
+
+    def close(self, board: Tensor) -> None:
+        """The leaves' gradient, ∂L/∂gates and the sums over rows."""
+        d, H, block = self.d, self.H, 64
+        launch(level_kernels.collect_kernel, (PROGRAMS,), board, D=d, K=self.K, **whole_rows(d), num_warps=4)
+        columns = sum(blocks(size, block) for size in (4 * d, self.units, d, H)) + 1
+        launch(
+            sum_kernels.close_kernel, (SPLITS, columns), board,
+            D=d, UNITS=self.units, H=H, BLOCK_M=32, BLOCK_N=block, num_warps=4,
+        )  # fmt: skip
+
+    def weights(self, board: Tensor, *, cell: bool) -> None:
+        """The matrices' gradients, those of the cell only if asked; then all sums from their parts."""
+        launch(
+            sum_kernels.weights_kernel, (PROGRAMS,), board,
+            D=self.d, UNITS=self.units, S=self.s, H=self.H, CELL=cell, PRECISION=self.precision,
+            SCORER_PRECISION=self.scorer_precision, BLOCK=BLOCK, BLOCK_R=BLOCK_R, num_warps=4, num_stages=3,
+        )  # fmt: skip
+        launch(
+            sum_kernels.add_parts_kernel, (PROGRAMS,), board,
+            SUMS=self.sums, SPLITS=SPLITS, SCORER=2 * self.H * self.s, CELL=self.cell, BLOCK=256, num_warps=4,
+        )  # fmt: skip
+
+    def grads(self, flat: Tensor) -> list[Tensor]:
+        """Of the cell's six weights and the scorer's four; without a first layer, of its last bias alone."""
+        d, units, s, H = self.d, self.units, self.s, self.H
+        scorer = padded(self.sums)
+        w1 = scorer + padded(2 * H * s)
+        of_cell = [
+            flat.as_strided((units, 2 * d), (2 * d, 1), w1),
+            flat.as_strided((units,), (1,), 4 * d),
+            flat.as_strided((4 * d, units), (units, 1), w1 + 2 * d * units),
+            *(flat.as_strided((size,), (1,), start) for size, start in self._vectors),
+        ]
+        last = flat.as_strided((1,), (1,), self.sums - 1)
+        if H == 0:
+            return [*of_cell, last]
+        return [
+            *of_cell,
+            flat.as_strided((H, 2 * s), (2 * s, 1), scorer),
+            flat.as_strided((H,), (1,), self.sums - 1 - 2 * H),
+            flat.as_strided((1, H), (H, 1), self.sums - 1 - H),
+            last,
+        ]
+
+    @cached_property
+    def _vectors(self) -> list[tuple[int, int]]:
+        """The cell's second bias and its norm's two weights: sizes and starts."""
+        d, units = self.d, self.units
+        return [(4 * d, 0), (d, 4 * d + units), (d, 5 * d + units)]
+
+    def outputs(
+        self, addresses: dict[str, int], device: torch.device, N: int, leaves: int, *, cell: bool
+    ) -> Tensor:
+        """All weights' gradients, flat; adds where they and their parts lie to the addresses. `cell` says
+        whether those of the cell's matrices come in parts."""
+        size = 2 * self.H * self.s
+        of_scorer = padded(self.sums)
+        of_cell = of_scorer + padded(size)
+        flat = torch.empty(of_cell + self.cell, device=device)
+        free, room = addresses["child_grads"], N * (5 * self.d + 1)  # words from child_grads to sums
+        base = flat.data_ptr()
+        addresses |= {
+            "survivors": N, "grad_weights": base, "scorer_splits": 1, "cell_splits": 1,
+            "partial_scorer": base + 4 * of_scorer, "partial_cell": base + 4 * of_cell,
+        }  # fmt: skip
+        tiles = blocks(2 * self.H, BLOCK) * blocks(self.s, BLOCK)
+        splits = min(splits_of(leaves + N, tiles), room // max(1, size))
+        if splits > 1 and size:
+            addresses |= {"scorer_splits": splits, "partial_scorer": free}
+            free, room = free + 4 * padded(splits * size), room - padded(splits * size)
+        splits = min(splits_of(N, 1), room // self.cell, 4)
+        if splits > 1 and cell:
+            addresses |= {"cell_splits": splits, "partial_cell": free}
+        return flat
+
+
+class Descent(NamedTuple):
+    """What going down reads and writes; gradient rows are those of the B·n leaves, then those of the N
+    nodes."""
+
     child_grads: Tensor  # (N, 2·d): σ(a), σ(b), becomes what the children are sent
-    parents: Tensor  # (B·n + N, K) int32: 1 + twice a parent's row + side, 0 for none
     normed: Tensor
     scales: Tensor
     gamma: Tensor
@@ -51,84 +214,66 @@ class Descent(NamedTuple):
     sums: Tensor  # (N, d): becomes the gradient of what the layer norm normalised
 
 
-def recall(pairs: Tensor, weights: CellWeights, activate: Activate, precision: str) -> Recalled:
-    """The cell at pairs (m, 2·d)."""
-    m, d = len(pairs), weights.gamma.shape[0]
-    opened, normed, scales = pieces(torch.empty, pairs.device, (m, 2 * d), (m, d), (m,))
-    hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
-    activated = activate(hidden)
-    gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
-    if m:
-        rows = whole_rows(d)
-        launch(level_kernels.open_gates_kernel, (blocks(m, rows["BLOCK_M"]),),
-            gates, pairs, opened, normed, scales, m, D=d, **rows, num_warps=4,
-        )  # fmt: skip
-    return Recalled(pairs, hidden, activated, gates, opened, normed, scales)
-
-
-def whole_rows(d: int) -> dict[str, int]:
-    """The tile of a program that holds all features of its rows."""
-    all_d = power_of_two(d)
-    return {"BLOCK_M": max(1, 2048 // all_d), "ALL_D": all_d}
-
-
 def through_cell(
     pairs: Tensor,  # (N, 2·d)
     gradients: Tensor,  # (B·n + N, d): what reaches leaves and nodes before any of it goes through the cell
-    parents: Tensor,  # (B·n + N, K)
+    parents: Tensor,  # (B·n + N, K) int32: 1 + twice a parent's row + side, 0 for none
     weights: CellWeights,
     activate: Activate,
-    descend: Callable[[Descent], None],
-    by_scorer: tuple[Tensor, Tensor, Tensor],  # activity (N, H), ∂L/∂e (N,), ∂L/∂projections (B·n + N, 2·H)
+    descend: Callable[[Descent, Tensor], None],  # takes the board too
+    levels: tuple[Tensor, ...],  # where `descend` goes by levels: int32, as `Survivors` has them
     *,
     B: int,
     n: int,
     precision: str,
-) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Gradients of the leaves, of the cell's six parameters, and the scorer's sums over rows."""
+) -> tuple[Tensor, list[Tensor]]:
+    """Gradients of the leaves and of the cell's six parameters."""
     N, d, units = pairs.shape[0], gradients.shape[1], weights.b1.shape[0]
-    K, H = parents.shape[1], by_scorer[0].shape[1]
-    _, hidden, activated, gates, child_grads, normed, scales = recall(pairs, weights, activate, precision)
-    totals, sums = pieces(torch.empty, pairs.device, (N, d), (N, d))
-    if N:
-        state = Descent(
-            gradients, child_grads, parents, normed, scales, weights.gamma,
-            gates, hidden, weights.w1, weights.w2, totals, sums,
-        )  # fmt: skip
-        descend(state)
-    rows = whole_rows(d)
+    stages = CellStages(parents.shape[1], d, units, 0, 0, precision, precision)
+    hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
+    activated = activate(hidden)
+    gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
+    work = Workspace(torch.empty, pairs.device, stages.shapes(N))
     grad_leaves = torch.empty(B, n, d, device=pairs.device)
-    launch(level_kernels.collect_kernel, (blocks(B * n, rows["BLOCK_M"]),),
-        gradients, child_grads, parents, grad_leaves, B * n, D=d, K=K, **rows, num_warps=4,
-    )  # fmt: skip
-    block = 64  # columns of a program
-    columns = sum(blocks(size, block) for size in (4 * d, units, d, H)) + 1
-    partial = torch.empty(SPLITS, 6 * d + units + 2 * H + 1, device=pairs.device)
-    launch(sum_kernels.close_kernel, (SPLITS, columns),
-        gates, sums, hidden, totals, normed, *by_scorer, partial, N, B * n + N,
-        D=d, UNITS=units, H=H, BLOCK_M=32, BLOCK_N=block, num_warps=4,
-    )  # fmt: skip
-    b2, b1, gamma, beta, of_scorer = partial.sum(0).split((4 * d, units, d, d, 2 * H + 1))
-    w1, w2 = product(hidden.t(), pairs, precision), product(gates.t(), activated, precision)
-    return grad_leaves, [w1, b1, w2, b2, gamma, beta], of_scorer
+    own = are_few(N, d, units)
+    given = {
+        "pairs": pairs, "gradients": gradients, "tree_parents": parents, "hidden": hidden, "gates": gates,
+        "activated": activated, "gamma": weights.gamma, "w1": weights.w1, "w2": weights.w2,
+        "grad_energies": gradients, "grad_leaves": grad_leaves,
+        **dict(zip(("starts", "height"), levels, strict=False)),
+    }  # fmt: skip
+    addresses = work.addresses() | {name: tensor.data_ptr() for name, tensor in given.items()}
+    flat = stages.outputs(addresses, pairs.device, N, B * n, cell=own)
+    board = torch.empty(boards.SIZE, dtype=torch.int64, device=pairs.device)
+    boards.write(board, addresses, B, n, 0)
+    if N:
+        stages.open_gates(board)
+        state = Descent(
+            work["child_grads"], work["normed"], work["scales"], weights.gamma, gates, hidden,
+            weights.w1, weights.w2, work["totals"], work["sums"],
+        )  # fmt: skip
+        descend(state, board)
+    stages.close(board)
+    stages.weights(board, cell=own)
+    *by_cell, _ = stages.grads(flat)
+    if not own:
+        product(hidden.t(), pairs, precision, out=by_cell[0])
+        product(gates.t(), activated, precision, out=by_cell[2])
+    return grad_leaves, by_cell
+
+
+def are_few(N: int, d: int, units: int) -> bool:
+    """Whether the cell's products over N rows are made by kernels of ours."""
+    return N * 4 * d * units <= SMALL
 
 
 def by_levels(
-    kernel: Any,
-    tensors: tuple[Tensor, ...],
-    starts: Tensor,  # int32: level h lies between starts[h − 1] and starts[h]
-    height: Tensor,  # int32: how many levels there are
-    first_row: int,  # of the nodes: there are so many leaves
-    options: dict[str, Any],
-    *,
-    up: bool = False,
+    kernel: Any, arguments: tuple[Any, ...], height: Tensor, options: dict[str, Any], *, up: bool = False
 ) -> None:
     """All levels in one launch, or, without a GPU, each phase of each in one."""
-    counter = torch.zeros(1, dtype=torch.int32, device=starts.device)  # of arrivals at a barrier
-    arguments = (*tensors, starts, height, counter, first_row)
-    if starts.is_cuda:
+    if height.is_cuda:
         launch(
-            kernel, (processors(starts.device),), *arguments, 0, **options, PHASE=0,
+            kernel, (processors(height.device),), *arguments, 0, **options, PHASE=0,
             launch_cooperative_grid=True,
         )  # fmt: skip
         return

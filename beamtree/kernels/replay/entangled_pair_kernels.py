@@ -26,10 +26,12 @@ def chunks(rows: int) -> list[slice]:
     return [slice(start, start + ROWS_AT_ONCE) for start in range(0, rows, ROWS_AT_ONCE)]
 
 
-def activate(hidden: Tensor, names: Tensor, seed: Tensor, dropout: float) -> Tensor:
+def activate(
+    hidden: Tensor, names: Tensor, seed: Tensor, dropout: float, out: Tensor | None = None
+) -> Tensor:
     """u = keep·GELU(h) of pairs with these names (m, 3); h becomes ∂u/∂h."""
     m, units = hidden.shape
-    activated = torch.empty_like(hidden)
+    activated = torch.empty_like(hidden) if out is None else out
     if m:
         launch(activate_pairs_kernel, (blocks(m, 16), blocks(units, 128)),
             hidden, activated, names, seed, m, round(dropout * 65536),
@@ -130,7 +132,8 @@ def activate_pairs_kernel(
     UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h; a mask belongs to a pair."""
-    row, unit, inside, place = cell.unit_tile(rows, UNITS, BLOCK_M, BLOCK_N)
+    tile, block = tl.program_id(0), tl.program_id(1)
+    row, unit, inside, place = cell.unit_tile(tile, block, rows, UNITS, BLOCK_M, BLOCK_N)
     keep = 1.0
     if DROPS:
         name = names + row * 3
@@ -147,7 +150,7 @@ def pull_scores_kernel(
     D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr,
 ):  # fmt: skip
     """From scores to gates: ∂p/∂gates become ∂L/∂gates, and σ(a), σ(b) the children's direct share."""
-    row, inside, feature, real, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, real, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     y = tl.load(normed + place, mask=mask, other=0.0)
     slope = tl.load(gamma + feature, mask=real, other=0.0)
     slope *= tl.load(scorer + feature, mask=real, other=0.0)

@@ -12,30 +12,37 @@ import triton.language as tl
 
 from beamtree.kernels import cell_kernels as cell
 from beamtree.kernels.replay.survivor_kernels import locate
-from beamtree.kernels.runtime.math_kernels import product, row_tile
+from beamtree.kernels.runtime import address_kernels as at
+from beamtree.kernels.runtime.math_kernels import product, product_tile, row_tile
 
 
-@triton.jit(do_not_specialize=["N", "T", "dropped"])
+@triton.jit
 def activate_survivors_kernel(
-    order, slots, hidden, activated, seed, N, T, dropped,
+    board,
     K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h; a mask belongs to a survivor."""
-    row, unit, inside, place = cell.unit_tile(N, UNITS, BLOCK_M, BLOCK_N)
-    keep = 1.0
-    if DROPS:
-        _, sequence, _, t, record = locate(order, slots, row, row < N, T, K)
-        slot = record - (sequence * T + t) * K
-        keep = cell.drawn_mask(tl.load(seed), t, sequence, slot, unit, dropped)
-    cell.activate_tile(hidden, keep, activated, hidden, place, inside, True, DROPS)
+    BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
+    N, T = at.number(board, at.SURVIVORS), at.number(board, at.LENGTH) - 1
+    order, slots = at.longs(board, at.ORDER), at.integers(board, at.SLOTS)
+    hidden, activated = at.floats(board, at.HIDDEN), at.floats(board, at.ACTIVATED)
+    for job in range(tl.program_id(0), tl.cdiv(N, BLOCK_M) * BLOCKS, tl.num_programs(0)):
+        row, unit, inside, place = cell.unit_tile(job // BLOCKS, job % BLOCKS, N, UNITS, BLOCK_M, BLOCK_N)
+        keep = 1.0
+        if DROPS:
+            _, sequence, _, t, record = locate(order, slots, row, row < N, T, K)
+            slot = record - (sequence * T + t) * K
+            keep = cell.drawn_mask(at.seed(board), t, sequence, slot, unit, at.number(board, at.DROPPED))
+        cell.activate_tile(hidden, keep, activated, hidden, place, inside, True, DROPS)
 
 
-@triton.jit(do_not_specialize=["N"])
-def open_gates_kernel(
-    gates, pairs, opened, normed, scales, N, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr
+@triton.jit
+def open_gates(
+    gates, pairs, opened, normed, scales, tile, N,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr,
 ):  # fmt: skip
     """gates become ∂p/∂gates; σ(a), σ(b), the normed sum and its scale are kept."""
-    row, inside, feature, _, mask, place = row_tile(N, D, ALL_D, BLOCK_M)
+    row, inside, feature, _, mask, place = row_tile(tile, N, D, ALL_D, BLOCK_M)
     gate = gates + row[:, None] * (4 * D) + feature[None, :]
     pair = row[:, None] * (2 * D) + feature[None, :]
     left, right, a, b, g, c, y, scale = cell.open_gates(gate, pairs + pair, pairs + pair + D, mask, D, 1e-5)
@@ -44,6 +51,26 @@ def open_gates_kernel(
     tl.store(opened + pair, a, mask=mask)
     tl.store(opened + pair + D, b, mask=mask)
     cell.store_gate_slopes(gate, left, right, a, b, g, c, 1.0, mask, D)
+
+
+@triton.jit(do_not_specialize=["N"])
+def open_gates_kernel(
+    gates, pairs, opened, normed, scales, N, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr
+):
+    """Of pairs in any order."""
+    open_gates(gates, pairs, opened, normed, scales, tl.program_id(0), N, D, BLOCK_M, ALL_D)
+
+
+@triton.jit
+def open_survivors_kernel(board, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr):
+    """Of the survivors; also sets the barrier's counter to zero."""
+    N = at.number(board, at.SURVIVORS)
+    tl.store(at.integers(board, at.COUNTER), 0, mask=tl.program_id(0) < tl.minimum(N, 1))
+    for tile in range(tl.program_id(0), tl.cdiv(N, BLOCK_M), tl.num_programs(0)):
+        open_gates(
+            at.floats(board, at.GATES), at.floats(board, at.PAIRS), at.floats(board, at.CHILD_GRADS),
+            at.floats(board, at.NORMED), at.floats(board, at.SCALES), tile, N, D, BLOCK_M, ALL_D,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -157,16 +184,15 @@ def wait_for_all(counter, goal):
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["first_row", "level"])
+@triton.jit(do_not_specialize=["level"])
 def descend_kernel(
-    gradients, child_grads, parents, normed, scales, gamma, gates, hidden, w1, w2, totals, sums,
-    starts, height, counter, first_row, level,
+    board, level,
     D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ALL_D: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     PHASE: tl.constexpr,
 ):  # fmt: skip
-    """All levels from `height` down to 1. Level h has the rows between starts[h − 1] and starts[h], whichever
-    of them is less: it does not matter whether the highest nodes come first or last.
+    """All levels from the highest down to 1. Level h has the rows between starts[h − 1] and starts[h],
+    whichever of them is less: it does not matter whether the highest nodes come first or last.
 
     PHASE = 0: in one cooperative launch, with barriers between phases; 1, 2 or 3: one phase of one `level`,
     an ordinary launch. ROWS is how many rows a program takes through the layer norm; 0 where levels are so
@@ -174,9 +200,20 @@ def descend_kernel(
     """
     UNIT_BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
     COLUMNS: tl.constexpr = (2 * D + BLOCK_N - 1) // BLOCK_N
+    gradients, child_grads = at.floats(board, at.GRADIENTS), at.floats(board, at.CHILD_GRADS)
+    parents, gamma = at.integers(board, at.TREE_PARENTS), at.floats(board, at.GAMMA)
+    normed, scales = at.floats(board, at.NORMED), at.floats(board, at.SCALES)
+    gates, hidden = at.floats(board, at.GATES), at.floats(board, at.HIDDEN)
+    w1, w2 = at.floats(board, at.W1), at.floats(board, at.W2)
+    totals, sums = at.floats(board, at.TOTALS), at.floats(board, at.SUMS)
+    starts, counter = at.integers(board, at.STARTS), at.integers(board, at.COUNTER)
+    first_row = at.number(board, at.BATCH) * at.number(board, at.LENGTH)
     programs = tl.num_programs(0)
-    levels = tl.load(height) if PHASE == 0 else 1
-    top = levels if PHASE == 0 else level
+    if PHASE == 0:
+        levels = tl.load(at.integers(board, at.HEIGHT), mask=at.number(board, at.SURVIVORS) > 0, other=0)
+        top = levels
+    else:
+        levels, top = 1, level
     goal = 0
     for down in range(0, levels):
         below, above = tl.load(starts + top - down - 1), tl.load(starts + top - down)
@@ -219,24 +256,52 @@ def descend_kernel(
             wait_for_all(counter, goal)
 
 
-@triton.jit(do_not_specialize=["first_row", "start", "end"])
+@triton.jit(do_not_specialize=["start", "end"])
 def node_gradient_kernel(
-    gradients, child_grads, parents, normed, scales, gamma, totals, sums, first_row, start, end,
-    D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr,
-):  # fmt: skip
+    board, start, end, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr
+):
     """The first phase of a level alone, where d is large and the library's products pay."""
     to_sums(
-        gradients, child_grads, parents, normed, scales, gamma, totals, sums,
-        first_row, start + tl.program_id(0) * BLOCK_M, end, D, K, ALL_D, BLOCK_M,
+        at.floats(board, at.GRADIENTS), at.floats(board, at.CHILD_GRADS), at.integers(board, at.TREE_PARENTS),
+        at.floats(board, at.NORMED), at.floats(board, at.SCALES), at.floats(board, at.GAMMA),
+        at.floats(board, at.TOTALS), at.floats(board, at.SUMS),
+        at.number(board, at.BATCH) * at.number(board, at.LENGTH),
+        start + tl.program_id(0) * BLOCK_M, end, D, K, ALL_D, BLOCK_M,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows"])
-def collect_kernel(
-    gradients, child_grads, parents, target, rows,
-    D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr,
-):  # fmt: skip
+@triton.jit
+def collect_kernel(board, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr):
     """The leaves' gradient."""
-    row, inside, feature, _, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
-    total = collected(gradients, child_grads, parents, row, inside, feature, D, K)
-    tl.store(target + place, total, mask=mask)
+    gradients, child_grads = at.floats(board, at.GRADIENTS), at.floats(board, at.CHILD_GRADS)
+    parents, target = at.integers(board, at.TREE_PARENTS), at.floats(board, at.GRAD_LEAVES)
+    rows = at.number(board, at.BATCH) * at.number(board, at.LENGTH)
+    for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK_M), tl.num_programs(0)):
+        row, inside, feature, _, mask, place = row_tile(tile, rows, D, ALL_D, BLOCK_M)
+        total = collected(gradients, child_grads, parents, row, inside, feature, D, K)
+        tl.store(target + place, total, mask=mask)
+
+
+@triton.jit
+def rows_product_kernel(
+    board,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, BIAS: tl.constexpr, OUT: tl.constexpr, LEAVES: tl.constexpr,
+    N: tl.constexpr, R: tl.constexpr, OUT_STRIDE: tl.constexpr, ACROSS: tl.constexpr, BIASED: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """Survivors' rows, with LEAVES all rows, of a (·, R) times b (R, N), or with ACROSS its transpose; LEFT,
+    RIGHT, BIAS and OUT are slots of the board."""
+    BLOCKS: tl.constexpr = (N + BLOCK - 1) // BLOCK
+    rows = at.number(board, at.SURVIVORS)
+    if LEAVES:
+        rows += at.number(board, at.BATCH) * at.number(board, at.LENGTH)
+    a, b, out = at.floats(board, LEFT), at.floats(board, RIGHT), at.floats(board, OUT)
+    for job in range(tl.program_id(0), tl.cdiv(rows, BLOCK) * BLOCKS, tl.num_programs(0)):
+        row = (job // BLOCKS * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
+        column = job % BLOCKS * BLOCK + tl.arange(0, BLOCK)[None, :]
+        total = product_tile(
+            a, b, row, column, 0, R, rows, N, R, R if ACROSS else N, False, ACROSS, PRECISION, BLOCK_R
+        )
+        if BIASED:
+            total += tl.load(at.floats(board, BIAS) + column, mask=column < N, other=0.0)
+        tl.store(out + row * OUT_STRIDE + column, total, mask=(row < rows) & (column < N))

@@ -8,6 +8,7 @@ A gradient row stands for a leaf (B·n of them) or for a surviving node (N, afte
 import triton
 import triton.language as tl
 
+from beamtree.kernels.runtime import address_kernels as at
 from beamtree.kernels.runtime.math_kernels import gelu, gelu_slope
 
 
@@ -96,61 +97,74 @@ def gradient_row(rows, sequence, node, mask, B, n, K: tl.constexpr):
     return tl.where(node < n, sequence * n + node, B * n + made)
 
 
-@triton.jit(do_not_specialize=["N", "B", "n"])
+@triton.jit
+def sizes(board):
+    """B, n and the number N of survivors."""
+    return at.number(board, at.BATCH), at.number(board, at.LENGTH), at.number(board, at.SURVIVORS)
+
+
+@triton.jit
 def link_kernel(
-    order, slots, rows, links, nodes, parents, pairs, slices, N, B, n,
-    D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    board, D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
+):
     """Tell the children who their parents are (as 1 + twice the parent's row + side); gather the children's
-    vectors, and the slices of survivors and leaves. Programs beyond the survivors' rows have only leaves."""
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    inside = row < N
-    _, sequence, beam, _, record = locate(order, slots, row, inside, n - 1, K)
-    link = links + record.to(tl.int64) * 4
-    base = sequence.to(tl.int64) * (n + (n - 1) * K)
-    made = base + n + (record - sequence * (n - 1) * K)
-    for side in tl.static_range(2):
-        child = tl.load(link + 1 + side, mask=inside, other=0)
-        child_row = gradient_row(rows, sequence, child, inside, B, n, K)
-        tl.store(parents + child_row.to(tl.int64) * K + beam, 1 + 2 * row + side, mask=inside)
-        for first in range(0, D, BLOCK_D):
+    vectors, and the slices of survivors and leaves. Tiles beyond the survivors' rows have only leaves."""
+    B, n, N = sizes(board)
+    slots, rows = at.integers(board, at.SLOTS), at.integers(board, at.ROWS)
+    links = at.integers(board, at.LINKS)
+    order, parents = at.longs(board, at.ORDER), at.integers(board, at.TREE_PARENTS)
+    nodes, pairs, slices = at.floats(board, at.NODES), at.floats(board, at.PAIRS), at.floats(board, at.SLICES)
+    tiles = tl.cdiv(N, BLOCK_M)
+    for tile in range(tl.program_id(0), tiles + tl.cdiv(B * n, BLOCK_M), tl.num_programs(0)):
+        row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        inside = row < N
+        _, sequence, beam, _, record = locate(order, slots, row, inside, n - 1, K)
+        link = links + record.to(tl.int64) * 4
+        base = sequence.to(tl.int64) * (n + (n - 1) * K)
+        made = base + n + (record - sequence * (n - 1) * K)
+        for side in tl.static_range(2):
+            child = tl.load(link + 1 + side, mask=inside, other=0)
+            child_row = gradient_row(rows, sequence, child, inside, B, n, K)
+            tl.store(parents + child_row.to(tl.int64) * K + beam, 1 + 2 * row + side, mask=inside)
+            for first in range(0, D, BLOCK_D):
+                feature = first + tl.arange(0, BLOCK_D)
+                mask = inside[:, None] & (feature < D)[None, :]
+                x = tl.load(nodes + (base + child)[:, None] * D + feature[None, :], mask=mask, other=0.0)
+                target = pairs + row[:, None].to(tl.int64) * (2 * D) + side * D + feature[None, :]
+                tl.store(target, x, mask=mask)
+        leaf = (tile - tiles) * BLOCK_M + tl.arange(0, BLOCK_M)
+        is_leaf = (leaf >= 0) & (leaf < B * n)
+        source = tl.where(is_leaf, leaf // n * (n + (n - 1) * K).to(tl.int64) + leaf % n, made)
+        place = tl.where(is_leaf, leaf, B * n + row).to(tl.int64)
+        for first in range(0, S, BLOCK_D):
             feature = first + tl.arange(0, BLOCK_D)
-            mask = inside[:, None] & (feature < D)[None, :]
-            x = tl.load(nodes + (base + child)[:, None] * D + feature[None, :], mask=mask, other=0.0)
-            target = pairs + row[:, None].to(tl.int64) * (2 * D) + side * D + feature[None, :]
-            tl.store(target, x, mask=mask)
-    leaf = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M) - tl.cdiv(N, BLOCK_M) * BLOCK_M
-    is_leaf = (leaf >= 0) & (leaf < B * n)
-    source = tl.where(is_leaf, leaf // n * (n + (n - 1) * K).to(tl.int64) + leaf % n, made)
-    target = tl.where(is_leaf, leaf, B * n + row).to(tl.int64)
-    for first in range(0, S, BLOCK_D):
-        feature = first + tl.arange(0, BLOCK_D)
-        mask = (inside | is_leaf)[:, None] & (feature < S)[None, :]
-        x = tl.load(nodes + source[:, None] * D + feature[None, :], mask=mask, other=0.0)
-        tl.store(slices + target[:, None] * S + feature[None, :], x, mask=mask)
+            mask = (inside | is_leaf)[:, None] & (feature < S)[None, :]
+            x = tl.load(nodes + source[:, None] * D + feature[None, :], mask=mask, other=0.0)
+            tl.store(slices + place[:, None] * S + feature[None, :], x, mask=mask)
 
 
-@triton.jit(do_not_specialize=["B", "n"])
-def roots_kernel(
-    order_slots, rows, lengths, relative, grad_roots, gradients, B, n,
-    D: tl.constexpr, K: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+@triton.jit
+def roots_kernel(board, D: tl.constexpr, K: tl.constexpr, BLOCK_D: tl.constexpr):
     """Add each final beam's root gradient to its node's row (to the leaf's where there was no merge)."""
-    beam = tl.program_id(0)
-    sequence = beam // K
-    length = tl.load(lengths + sequence).to(tl.int32)
-    alive = tl.load(relative + beam) != float("-inf")
-    if alive:
-        last = tl.maximum(length - 2, 0)
-        merged = length > 1
-        slot = tl.load(order_slots + beam.to(tl.int64) * (n - 1) + last, mask=merged, other=0)
-        made = tl.load(rows + (sequence * (n - 1) + last) * K + slot, mask=merged, other=0)
-        row = tl.where(merged, B * n + made, sequence * n).to(tl.int64)
-        for first in range(0, D, BLOCK_D):
-            feature = first + tl.arange(0, BLOCK_D)
-            grad = tl.load(grad_roots + beam.to(tl.int64) * D + feature, mask=feature < D, other=0.0)
-            target = gradients + row * D + feature
-            tl.store(target, tl.load(target, mask=feature < D, other=0.0) + grad, mask=feature < D)
+    B, n, _ = sizes(board)
+    slots, rows = at.integers(board, at.SLOTS), at.integers(board, at.ROWS)
+    grad_roots, gradients = at.floats(board, at.GRAD_ROOTS), at.floats(board, at.GRADIENTS)
+    relative = at.floats(board, at.RELATIVE)
+    for number in range(tl.program_id(0), B * K, tl.num_programs(0)):
+        beam = tl.cast(number, tl.int64)
+        sequence = (beam // K).to(tl.int32)
+        length = at.length_of(board, sequence, True)
+        if tl.load(relative + beam) != float("-inf"):
+            last = tl.maximum(length - 2, 0)
+            merged = length > 1
+            slot = tl.load(slots + beam * (n - 1) + last, mask=merged, other=0)
+            made = tl.load(rows + (sequence * (n - 1) + last) * K + slot, mask=merged, other=0)
+            row = tl.where(merged, B * n + made, sequence * n).to(tl.int64)
+            for first in range(0, D, BLOCK_D):
+                feature = first + tl.arange(0, BLOCK_D)
+                grad = tl.load(grad_roots + beam * D + feature, mask=feature < D, other=0.0)
+                target = gradients + row * D + feature
+                tl.store(target, tl.load(target, mask=feature < D, other=0.0) + grad, mask=feature < D)
 
 
 @triton.jit
@@ -171,73 +185,83 @@ def slope_of_score(
     return slope
 
 
-@triton.jit(do_not_specialize=["B", "n"])
+@triton.jit
 def pair_kernel(
-    order, slots, rows, links, energies, log_z, weights, projections, scorer_b1, scorer_w2,
-    grad_projections, pair_rows, pair_grads, activity, grad_energies, B, n,
+    board, pair_rows, pair_grads,
     K: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr, ATOMIC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A survivor's three dying pairs: ∂L/∂e = w·([chosen] − Σ_life exp(e − log Z)), and on to the
-    projections."""
-    row = tl.program_id(0)
+    projections; without ATOMIC they go to `pair_grads` (N, 3, H), with the `pair_rows` (N, 3, 2) they are
+    for."""
+    B, n, N = sizes(board)
     T = n - 1
-    entry, sequence, beam, t, record = locate(order, slots, row, True, T, K)
-    weight = tl.load(weights + entry)
-    lineage = log_z + (sequence * K + beam).to(tl.int64) * T
+    slots, rows = at.integers(board, at.SLOTS), at.integers(board, at.ROWS)
+    links = at.integers(board, at.LINKS)
+    order, weights = at.longs(board, at.ORDER), at.floats(board, at.ENTRY_WEIGHTS)
+    energies, log_z = at.floats(board, at.ENERGIES), at.floats(board, at.LOG_Z)
+    projections, grad_projections = at.floats(board, at.PROJECTIONS), at.floats(board, at.GRAD_PROJECTIONS)
+    activity, grad_energies = at.floats(board, at.ACTIVITY), at.floats(board, at.GRAD_ENERGIES)
     unit = tl.arange(0, UNITS)
     real = unit < H
-    bias = tl.load(scorer_b1 + unit, mask=real, other=0.0)
-    w2 = tl.load(scorer_w2 + unit, mask=real, other=0.0)
-    active = tl.zeros([UNITS], tl.float32)
-    sum_of_grads = 0.0
-    for which in tl.static_range(3):
-        left = tl.load(links + record.to(tl.int64) * 4 + which)
-        right = tl.load(links + record.to(tl.int64) * 4 + which + 1)
-        if (left >= 0) & (right >= 0):
-            energy = tl.load(energies + record.to(tl.int64) * 4 + which)
-            grad = weight * slope_of_score(lineage, energy, left, right, t, n, which == 1, K, BLOCK)
-            sum_of_grads += grad
-            left_row = gradient_row(rows, sequence, left, True, B, n, K).to(tl.int64)
-            right_row = gradient_row(rows, sequence, right, True, B, n, K).to(tl.int64)
-            a = tl.load(projections + left_row * (2 * H) + unit, mask=real, other=0.0)
-            b = tl.load(projections + right_row * (2 * H) + H + unit, mask=real, other=0.0)
-            h = a + b + bias
-            active += grad * gelu(h)
-            to_hidden = grad * w2 * gelu_slope(h)
-            if ATOMIC:
-                tl.atomic_add(
-                    grad_projections + left_row * (2 * H) + unit, to_hidden, mask=real, sem="relaxed"
-                )
-                tl.atomic_add(
-                    grad_projections + right_row * (2 * H) + H + unit, to_hidden, mask=real, sem="relaxed"
-                )
-            else:
-                pair = row.to(tl.int64) * 3 + which
-                tl.store(pair_grads + pair * H + unit, to_hidden, mask=real)
-                tl.store(pair_rows + pair * 2, left_row)
-                tl.store(pair_rows + pair * 2 + 1, right_row)
-    tl.store(activity + row.to(tl.int64) * H + unit, active, mask=real)
-    tl.store(grad_energies + row, sum_of_grads)
+    used = unit < tl.where(N > 0, H, 0)  # not of an empty board
+    bias = tl.load(at.floats(board, at.SCORER_B1) + unit, mask=used, other=0.0)
+    w2 = tl.load(at.floats(board, at.SCORER_W2) + unit, mask=used, other=0.0)
+    for number in range(tl.program_id(0), N, tl.num_programs(0)):
+        row = tl.cast(number, tl.int64)
+        entry, sequence, beam, t, record = locate(order, slots, row, True, T, K)
+        weight = tl.load(weights + entry)
+        lineage = log_z + (sequence * K + beam).to(tl.int64) * T
+        active = tl.zeros([UNITS], tl.float32)
+        sum_of_grads = 0.0
+        for which in tl.static_range(3):
+            left = tl.load(links + record.to(tl.int64) * 4 + which)
+            right = tl.load(links + record.to(tl.int64) * 4 + which + 1)
+            if (left >= 0) & (right >= 0):
+                energy = tl.load(energies + record.to(tl.int64) * 4 + which)
+                grad = weight * slope_of_score(lineage, energy, left, right, t, n, which == 1, K, BLOCK)
+                sum_of_grads += grad
+                left_row = gradient_row(rows, sequence, left, True, B, n, K).to(tl.int64)
+                right_row = gradient_row(rows, sequence, right, True, B, n, K).to(tl.int64)
+                to_left, to_right = left_row * (2 * H) + unit, right_row * (2 * H) + H + unit
+                a = tl.load(projections + to_left, mask=real, other=0.0)
+                b = tl.load(projections + to_right, mask=real, other=0.0)
+                h = a + b + bias
+                active += grad * gelu(h)
+                to_hidden = grad * w2 * gelu_slope(h)
+                if ATOMIC:
+                    tl.atomic_add(grad_projections + to_left, to_hidden, mask=real, sem="relaxed")
+                    tl.atomic_add(grad_projections + to_right, to_hidden, mask=real, sem="relaxed")
+                else:
+                    pair = row * 3 + which
+                    tl.store(pair_grads + pair * H + unit, to_hidden, mask=real)
+                    tl.store(pair_rows + pair * 2, left_row)
+                    tl.store(pair_rows + pair * 2 + 1, right_row)
+        tl.store(activity + row * H + unit, active, mask=real)
+        tl.store(grad_energies + row, sum_of_grads)
 
 
-@triton.jit(do_not_specialize=["first_row", "N", "T"])
+@triton.jit
 def inner_gradients_kernel(
-    order, slots, grad_inner, gradients, first_row, N, T,
-    D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    board, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
+):
     """Add to each survivor's row what all beams that own its node send to it."""
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    inside = row < N
-    _, sequence, _, t, record = locate(order, slots, row, inside, T, K)
-    mine = record - (sequence * T + t) * K
-    for first in range(0, D, BLOCK_D):
-        feature = first + tl.arange(0, BLOCK_D)
-        mask = inside[:, None] & (feature < D)[None, :]
-        target = gradients + (first_row + row)[:, None].to(tl.int64) * D + feature[None, :]
-        total = tl.load(target, mask=mask, other=0.0)
-        for beam in range(K):
-            entry = (sequence * K + beam).to(tl.int64) * T + t
-            owns = tl.load(slots + entry, mask=inside, other=-1) == mine
-            sent = grad_inner + entry[:, None] * D + feature[None, :]
-            total += tl.load(sent, mask=mask & owns[:, None], other=0.0)
-        tl.store(target, total, mask=mask)
+    B, n, N = sizes(board)
+    T = n - 1
+    order, slots = at.longs(board, at.ORDER), at.integers(board, at.SLOTS)
+    gradients, grad_inner = at.floats(board, at.GRADIENTS), at.floats(board, at.GRAD_INNER)
+    for tile in range(tl.program_id(0), tl.cdiv(N, BLOCK_M), tl.num_programs(0)):
+        row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        inside = row < N
+        _, sequence, _, t, record = locate(order, slots, row, inside, T, K)
+        mine = record - (sequence * T + t) * K
+        for first in range(0, D, BLOCK_D):
+            feature = first + tl.arange(0, BLOCK_D)
+            mask = inside[:, None] & (feature < D)[None, :]
+            target = gradients + (B * n + row)[:, None].to(tl.int64) * D + feature[None, :]
+            total = tl.load(target, mask=mask, other=0.0)
+            for beam in range(K):
+                entry = (sequence * K + beam).to(tl.int64) * T + t
+                owns = tl.load(slots + entry, mask=inside, other=-1) == mine
+                sent = grad_inner + entry[:, None] * D + feature[None, :]
+                total += tl.load(sent, mask=mask & owns[:, None], other=0.0)
+            tl.store(target, total, mask=mask)

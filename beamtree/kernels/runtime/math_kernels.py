@@ -23,10 +23,10 @@ def gelu_slope(x):
 
 
 @triton.jit
-def row_tile(rows, D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr):
-    """A program's rows of vectors: their numbers, which of them exist; the features, which of them are real;
+def row_tile(tile, rows, D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr):
+    """A tile's rows of vectors: their numbers, which of them exist; the features, which of them are real;
     both as a mask, and where they are in memory."""
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row = (tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < rows
     feature = tl.arange(0, ALL_D)
     real = feature < D
@@ -87,14 +87,55 @@ def matrix_product(
     if out is None:
         out = torch.empty(M, N, device=a.device)
     across_a, across_b = a.stride(1) != 1, b.stride(1) != 1
-    strides = a.stride(1 if across_a else 0), b.stride(1 if across_b else 0), out.stride(0)
+    strides = a.stride(1 if across_a else 0), b.stride(1 if across_b else 0)
+    tiles = blocks(M, BLOCK), blocks(N, BLOCK)
+    splits = 1 if bias is not None else splits_of(R, tiles[0] * tiles[1])
+    parts = out if splits == 1 else torch.empty(splits, M, N, device=a.device)
     launch(
-        product_kernel, (blocks(M, 32), blocks(N, 32)),
-        a, b, out if bias is None else bias, out, M, N, R,
-        A_STRIDE=strides[0], B_STRIDE=strides[1], OUT_STRIDE=strides[2], ACROSS_A=across_a, ACROSS_B=across_b,
-        BIASED=bias is not None, PRECISION=precision, BLOCK=32, BLOCK_R=64, num_warps=4, num_stages=3,
+        product_kernel, (*tiles, splits),
+        a, b, out if bias is None else bias, parts, M, N, R,
+        A_STRIDE=strides[0], B_STRIDE=strides[1], OUT_STRIDE=parts.stride(-2),
+        ACROSS_A=across_a, ACROSS_B=across_b,
+        BIASED=bias is not None, PRECISION=precision, BLOCK=BLOCK, BLOCK_R=BLOCK_R, num_warps=4, num_stages=3,
     )  # fmt: skip
-    return out
+    return out if splits == 1 else torch.sum(parts, 0, out=out)
+
+
+BLOCK, BLOCK_R = 32, 64  # of a tile of a product: rows and columns, and of what it sums over at once
+PROGRAMS = 528  # four for each of an H200's processors
+LEAST = 256  # terms for which one more program pays
+
+
+def splits_of(terms: int, tiles: int, programs: int = PROGRAMS) -> int:
+    """How many programs share the sums of a product: few tiles would leave most of a GPU idle."""
+    return max(1, min(terms // LEAST, programs // max(1, tiles)))
+
+
+@triton.jit
+def product_tile(
+    a, b, row, column, first, end, M, N,
+    A_STRIDE: tl.constexpr, B_STRIDE: tl.constexpr, ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """Rows (m, 1) and columns (1, n) of a·b, terms from `first` to `end`; ACROSS says that an operand's first
+    axis is the dense one."""
+    total = tl.zeros([row.shape[0], column.shape[1]], tl.float32)
+    for start in range(first, end, BLOCK_R):
+        along = start + tl.arange(0, BLOCK_R)
+        down, right = along[:, None], along[None, :]
+        a_place = right * A_STRIDE + row if ACROSS_A else row * A_STRIDE + right
+        b_place = column * B_STRIDE + down if ACROSS_B else down * B_STRIDE + column
+        x = tl.load(a + a_place, mask=(row < M) & (right < end), other=0.0)
+        y = tl.load(b + b_place, mask=(down < end) & (column < N), other=0.0)
+        total = product(x, y, total, PRECISION)
+    return total
+
+
+@triton.jit
+def share_of(part, parts, terms, BLOCK_R: tl.constexpr):
+    """Where a part of a sum starts and ends."""
+    size = tl.cdiv(tl.cdiv(terms, parts), BLOCK_R) * BLOCK_R
+    return part * size, tl.minimum(terms, (part + 1) * size)
 
 
 @triton.jit(do_not_specialize=["M", "N", "R"])
@@ -104,18 +145,14 @@ def product_kernel(
     ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr, BIASED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the product; ACROSS says that an operand's first axis is the dense one."""
+    """A tile of the product, or a part of its sums, which follow one another in `out`."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    total = tl.zeros([BLOCK, BLOCK], tl.float32)
-    for first in range(0, R, BLOCK_R):
-        along = first + tl.arange(0, BLOCK_R)
-        down, right = along[:, None], along[None, :]
-        a_place = right * A_STRIDE + row if ACROSS_A else row * A_STRIDE + right
-        b_place = column * B_STRIDE + down if ACROSS_B else down * B_STRIDE + column
-        x = tl.load(a + a_place, mask=(row < M) & (right < R), other=0.0)
-        y = tl.load(b + b_place, mask=(down < R) & (column < N), other=0.0)
-        total = product(x, y, total, PRECISION)
+    first, end = share_of(tl.program_id(2), tl.num_programs(2), R, BLOCK_R)
+    total = product_tile(
+        a, b, row, column, first, end, M, N, A_STRIDE, B_STRIDE, ACROSS_A, ACROSS_B, PRECISION, BLOCK_R
+    )
     if BIASED:
         total += tl.load(bias + column, mask=column < N, other=0.0)
+    out += tl.program_id(2) * M * OUT_STRIDE
     tl.store(out + row * OUT_STRIDE + column, total, mask=(row < M) & (column < N))

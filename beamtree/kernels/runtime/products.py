@@ -41,8 +41,9 @@ def product(
     if precision in HALF:
         x, y = x.to(HALF[precision]), y.to(HALF[precision])
         found = (x @ y).float()
-        return found if bias is None else found + bias
-    return torch.mm(x, y, out=out) if bias is None else torch.addmm(bias, x, y)
+        found = found if bias is None else found + bias
+        return found if out is None else out.copy_(found)
+    return torch.mm(x, y, out=out) if bias is None else torch.addmm(bias, x, y, out=out)
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:

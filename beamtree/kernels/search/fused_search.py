@@ -1,6 +1,5 @@
 """The search on a GPU: its buffers, and graphs of many steps that serve every length."""
 
-import threading
 from functools import lru_cache, partial
 from math import ceil
 from typing import Any, NamedTuple
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.kernels.fused_tape import FusedTape, aligned, longest
+from beamtree.kernels.fused_recursion import FusedTape, longest, padded
 from beamtree.kernels.runtime import address_kernels as boards
 from beamtree.kernels.search.entangled_kernels import score_leaves
 from beamtree.kernels.search.finish_kernels import STRETCH, inner_nodes_kernel
@@ -31,35 +30,18 @@ class Found(NamedTuple):
     merges: Tensor  # (B, K, n−1), −1 for none
 
 
-class _Graphs:
-    """A plan's graphs and the board they read. One board serves one search at a time."""
+class _Graphs(boards.BoardGraphs):
+    """A plan's graphs: the beginning, steps, the end."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
-        self.lock = threading.Lock()
-        self.board = torch.zeros(boards.SIZE, dtype=torch.int64, device=device)
-        self.nbytes = self.board.nbytes
-        # With an empty board every kernel is a no-op: this compiles them, which a capture must not do.
-        for part in (
-            plan.begin,
-            plan.finish,
-            lambda board: plan.step(board, 0),
-            lambda board: plan.advance(board, 0),
-        ):
-            part(self.board)
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        self.begin, _ = capturing.capture(partial(plan.begin, self.board), stream)
-        self.finish, _ = capturing.capture(partial(plan.finish, self.board), stream)
-        self.steps = {
-            size: capturing.capture(partial(_steps, plan, self.board, size), stream)[0] for size in SIZES
-        }
-        torch.cuda.current_stream(device).wait_stream(stream)
+        ends = {"begin": plan.begin, "finish": plan.finish}
+        steps = {size: partial(_steps, plan, size) for size in SIZES}
+        one = (lambda board: plan.step(board, 0), lambda board: plan.advance(board, 0))
+        super().__init__(device, {**ends, **steps}, (*ends.values(), *one))
 
     def replay(self, steps: int) -> None:
-        self.begin.replay()
-        for size in sizes(steps):
-            self.steps[size].replay()
-        self.finish.replay()
+        for part in ("begin", *sizes(steps), "finish"):
+            self.parts[part]()
 
 
 def sizes(steps: int) -> list[int]:
@@ -71,7 +53,7 @@ def sizes(steps: int) -> list[int]:
     return [LONG] * long + [MIDDLE] * middle + [SHORT] * ceil(rest / SHORT)
 
 
-def _steps(plan: Plan, board: Tensor, count: int) -> None:
+def _steps(plan: Plan, count: int, board: Tensor) -> None:
     for step in range(count):
         plan.step(board, step)
     plan.advance(board, count)
@@ -81,11 +63,7 @@ _graphs: GraphCache[_Graphs] = GraphCache(GRAPHS_AT_MOST)
 
 
 def _graphs_for(plan: Plan, device: torch.device) -> _Graphs:
-    # By stream too: a board may be rewritten only after the steps that read it.
-    key = (plan, device, torch.cuda.current_stream(device).cuda_stream)
-    graphs = _graphs.get(key, lambda: _Graphs(plan, device))
-    assert graphs is not None
-    return graphs
+    return boards.find_graphs(_graphs, plan, device, lambda: _Graphs(plan, device))
 
 
 def search(
@@ -126,7 +104,7 @@ def search(
         "nodes": tape.nodes.data_ptr(),
         "links": history,
         "slots": history + 16 * made,
-        "heights": history + 16 * made + 4 * aligned(made),
+        "heights": history + 16 * made + 4 * padded(made),
         "energies": energies,
         "log_z": energies + 16 * made,
     }

@@ -20,7 +20,7 @@ def score_kernel(
     ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """β of some rows (slot, sequence)."""
-    row, inside, feature, real, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, real, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     normed, _ = normalised(tl.load(keys + place, mask=mask, other=0.0), mask, D, EPS)
     normed *= tl.load(gamma + feature, mask=real, other=0.0)[None, :]
     normed += tl.load(beta + feature, mask=real, other=0.0)[None, :]
@@ -103,7 +103,7 @@ def write_back_kernel(
 ):  # fmt: skip
     """From all that flows into the written memory, by later tokens and the gate and product of its cell: ∂M,
     ∂M̂ by this way, ∂rcp."""
-    row, inside, feature, _, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, _, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     into = tl.load(passed + place, mask=mask, other=0.0)
     if DROPS:
         into *= tl.load(keep + row[:, None] * (6 * D) + D + feature[None, :], mask=mask, other=0.0)

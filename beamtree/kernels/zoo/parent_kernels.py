@@ -29,7 +29,7 @@ def parent_kernel(
     gates, pairs, gamma, beta, weight, bias, parents, scores, rows,
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     _, _, _, _, _, _, normed, _ = gated_mix(gates, pairs, row, feature, mask, D, 2 * D, EPS)
     parent = normed * tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
     parent += tl.load(beta + feature, mask=wanted, other=0.0)[None, :]
@@ -44,7 +44,7 @@ def parent_back_kernel(
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """∂[a; b; g; c], ∂ of the children but through the products, these rows' part of ∂γ, ∂β, ∂w and ∂b."""
-    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     left, right, a, b, g, c, normed, scale = gated_mix(gates, pairs, row, feature, mask, D, 2 * D, EPS)
     gain = tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
     parent = normed * gain + tl.load(beta + feature, mask=wanted, other=0.0)[None, :]

@@ -191,7 +191,7 @@ def recall_kernel(
 ):  # fmt: skip
     """For all slots at once, from [a; b; g; c]: t normalised, 1/σ of t, cp σ(a) and cp σ(b); and
     cp ∂t/∂[a; b; g; c] in their place."""
-    row, inside, feature, _, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, _, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     corner = gates + row[:, None] * (4 * D) + feature[None, :]
     part = tl.load(share + row, mask=inside, other=0.0)[:, None]
     here, there, a, b, g, c, y, scale = open_gates(corner, left + place, right + place, mask, D, EPS)

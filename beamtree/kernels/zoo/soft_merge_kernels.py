@@ -21,7 +21,7 @@ def token_score_kernel(
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """w · GELU(conv) + b, zero at padding."""
-    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     hidden = gelu(tl.load(conv + place, mask=mask, other=0.0))
     out = tl.load(weight + feature, mask=wanted, other=0.0)[None, :]
     real = tl.load(present + row, mask=inside, other=0) != 0
@@ -34,7 +34,7 @@ def token_score_back_kernel(
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """∂ before GELU in place of conv, and these rows' part of ∂w and ∂b."""
-    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     into = tl.load(to_score + row, mask=inside, other=0.0) + tl.load(shared + row, mask=inside, other=0.0)
     into = tl.where(tl.load(present + row, mask=inside, other=0) != 0, into, 0.0)
     before = tl.load(conv + place, mask=mask, other=0.0)
@@ -52,7 +52,7 @@ def activate_tokens_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """u = keep · GELU(h) and, with SLOPES, ∂u/∂h; a mask belongs to a token at a time."""
-    row, unit, mask, place = unit_tile(rows, UNITS, BLOCK_M, BLOCK_N)
+    row, unit, mask, place = unit_tile(tl.program_id(0), tl.program_id(1), rows, UNITS, BLOCK_M, BLOCK_N)
     bits = 1.0
     if DROPS:
         bits = drawn_mask(tl.load(seed), tl.load(time), row // T, row % T, unit, dropped)
@@ -65,7 +65,7 @@ def grow_kernel(
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """h ← λ parent + (1−λ) h, unless the sequence has halted."""
-    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     _, right, _, _, _, _, normed, _ = gated_mix(gates, window + D, row, feature, mask, D, 5 * D, EPS)
     parent = normed * tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
     parent += tl.load(beta + feature, mask=wanted, other=0.0)[None, :]
@@ -81,7 +81,7 @@ def grow_back_kernel(
 ):  # fmt: skip
     """∂λ; ∂ of both children but through the products; ∂[a; b; g; c] in their place; these rows' part of
     ∂γ and ∂β."""
-    row, inside, feature, wanted, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     left, right, a, b, g, c, normed, scale = gated_mix(gates, window + D, row, feature, mask, D, 5 * D, EPS)
     gain = tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
     parent = normed * gain + tl.load(beta + feature, mask=wanted, other=0.0)[None, :]
@@ -108,7 +108,7 @@ def spread_kernel(
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """∂ of the window and the children to ∂ of h, of its neighbours (B, 2, T, d) and of theirs."""
-    row, _, feature, _, mask, place = row_tile(rows, D, ALL_D, BLOCK_M)
+    row, _, feature, _, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     window = d_window + row[:, None] * (5 * D) + feature[None, :]
     pair = d_pair + row[:, None] * (2 * D) + feature[None, :]
     to_left = (2 * (row // T) * T + row % T)[:, None] * D + feature[None, :]
