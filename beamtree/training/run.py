@@ -59,7 +59,11 @@ class Run:
         self.device: torch.device = accelerator.device
         rank, self.processes = accelerator.process_index, accelerator.num_processes
         torch.manual_seed(settings.seed)
-        self.model = create_model(recipe.model, data.task, data.words).to(self.device)
+        self.model = create_model(recipe.model, data.task, data.words)
+        train = self.model.encode(data.train)
+        if self.model.word_scores is not None:
+            self.model.word_scores.count(train, len(data.task.labels))
+        self.model.to(self.device)
         self.wrapped = accelerator.prepare(self.model)
         self.averaged: AveragedModel | None = None
         if settings.averaging:
@@ -72,7 +76,7 @@ class Run:
         )
         self.schedule = Schedule(settings, self.optimizer)
         self.train_batches = BucketedBatches(
-            self.model.encode(data.train),
+            train,
             batch_size=settings.batch_size,
             micro_batch_size=settings.micro_batch_size or None,
             bucket=settings.bucket,
