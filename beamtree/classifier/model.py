@@ -46,6 +46,13 @@ class ModelSettings:
         "these alone, without an encoder and its trees",
         choices=("root", "pooled", "tokens"),
     )
+    word_pairs: int = setting(
+        0,
+        "where words have scores, so many pairs of neighbours at most have one too, and scores count by how "
+        "much more often a label has the word or pair than the others do; 0: words alone, all alike",
+        least=0,
+        most=1 << 22,
+    )
     tree_tokens: int = setting(
         0, "of a longer text the trees are over its first and last tokens, so many in all; 0: all", least=0
     )
@@ -121,7 +128,8 @@ class TreeClassifier(Classifier):
         # In a pair it is not single words that tell; of few pairs their scores learn chance alone.
         self.word_scores: WordScores | None = None
         if settings.readout != "root" and task.sentences == 1:
-            self.word_scores = WordScores(words, self.head.out.out_features)
+            pairs = settings.word_pairs if words.own.tokens else 0
+            self.word_scores = WordScores(words, self.head.out.out_features, pairs)
 
     @property
     def members(self) -> "tuple[TreeClassifier, ...]":

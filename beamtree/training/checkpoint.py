@@ -99,6 +99,9 @@ def load_checkpoint(
         if averaged is not None:
             averaged.load_state_dict(parts["averaged"])
         state = _optimizer_state(parts["optimizer"], notes["optimizer"])
+        for group, own in zip(state["param_groups"], optimizer.param_groups, strict=False):
+            if "fused" in group and "fused" in own:  # how a step is launched, on a GPU or a CPU
+                group["fused"] = own["fused"]
         _check_optimizer(state, optimizer)
         optimizer.load_state_dict(state)
         schedule.restore(notes["schedule"])

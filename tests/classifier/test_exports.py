@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from beamtree.classifier import exports as portable
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.cli import app
-from beamtree.data.task import CountRule, find_task
+from beamtree.data.batching import EncodedExamples
+from beamtree.data.task import CountRule, Example, find_task
 from beamtree.data.vectors import SHIPPED_FILE
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import VectorUse, Words, choose_words
@@ -137,11 +138,22 @@ def test_vectors_of_the_package_pooling_and_a_bounded_tree_are_exported_too(tmp_
     use = VectorUse(tuned=True, unit=True)
     seen = Counter({"film": 3, "a": 2, "zqzqz": 6})
     words = choose_words(CountRule(2, ()), seen, seen, SHIPPED_FILE, use)
-    settings = ModelSettings(d_model=16, classifier_hidden=8, readout="pooled", tree_tokens=6)
+    settings = ModelSettings(d_model=16, classifier_hidden=8, readout="pooled", tree_tokens=6, word_pairs=40)
     model = create_model(settings, find_task("imdb"), words).eval()
+    assert model.word_scores is not None
+    torch.nn.init.normal_(model.word_scores.scores.weight, std=0.1)
+    texts = [
+        Example((("a", "film", "zqzqz"),), "1"),
+        Example((("zqzqz", "a", "film"),), "1"),
+        Example((("a",),), "0"),
+    ]
+    model.word_scores.count(EncodedExamples.encode(texts, words.vocabulary, ("0", "1")), 2)
+    film = torch.tensor([words.vocabulary.encode(["a", "film"])])
+    assert model.word_scores(film).item() != model.word_scores(film.flip(1)).item()  # a pair speaks
     program = portable.export_program(model)
     portable.save_onnx(program, model, tmp_path / "a.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"))
+    torch.testing.assert_close(run(session, film), predict(model, film), rtol=0, atol=2e-6)
     for B, n in ((1, 1), (3, 5), (2, 6), (4, 19)):
         ids = portable.random_ids(model, B, n, torch.Generator().manual_seed(B * 100 + n))
         torch.testing.assert_close(run(session, ids), predict(model, ids), rtol=0, atol=2e-6)

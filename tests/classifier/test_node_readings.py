@@ -8,7 +8,8 @@ from torch import Tensor
 
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.classifier.node_readings import read_input
-from beamtree.data.task import find_task
+from beamtree.data.batching import EncodedExamples
+from beamtree.data.task import Example, find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
@@ -29,6 +30,9 @@ def small(task: str, encoder: str = "ebt-grc", **settings: Any) -> TreeClassifie
         torch.nn.init.normal_(model.pooling.query.weight)
         if model.word_scores is not None:
             torch.nn.init.normal_(model.word_scores.scores.weight, std=0.05)
+            if model.word_scores.pairs:
+                train = [Example((tuple(WORDS.split()),), "1")] * 2 + [Example((("a", "c"),), "0")]
+                model.word_scores.count(EncodedExamples.encode(train, model.vocabulary, ("0", "1")), 2)
     return model.double().eval()
 
 
@@ -61,6 +65,7 @@ def classify_alone(model: TreeClassifier, of_sentences: list[tuple[Tensor, Tenso
         ("sst5", "ebt-grc", {}, WORDS),
         ("imdb", "ebt-grc", {"readout": "pooled"}, WORDS),
         ("imdb", "ebt-grc", {"readout": "pooled", "tree_tokens": 5}, WORDS),
+        ("imdb", "ebt-grc", {"readout": "pooled", "word_pairs": 50}, WORDS),
         ("snli", "ebt-grc", {"readout": "pooled"}, (WORDS, "b a h")),
     ],
 )

@@ -1,5 +1,7 @@
 """What a classifier reads: roots alone or beside pooled tokens, and of long texts a tree over a part."""
 
+import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from beamtree.classifier.model import ModelSettings, TreeClassifier, create_mode
 from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import Parsed, parse_lines
 from beamtree.classifier.readout import LOUDNESS, WordScores
+from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, find_task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import ShippedRows, Words
@@ -28,12 +31,16 @@ def small(task: str = "imdb", **settings: object) -> TreeClassifier:
     return create_model(chosen, find_task(task), Words(Vocabulary(tuple(LETTERS)))).eval()
 
 
-@pytest.mark.parametrize("task", ["imdb", "snli"])
-def test_pooled_reads_all_tokens_beside_the_root_and_is_saved(task: str, tmp_path: Path) -> None:
-    model = small(task, readout="pooled")
+@pytest.mark.parametrize(("task", "pairs"), [("imdb", 0), ("imdb", 50), ("snli", 50)])
+def test_pooled_reads_all_tokens_beside_the_root_and_is_saved(task: str, pairs: int, tmp_path: Path) -> None:
+    model = small(task, readout="pooled", word_pairs=pairs)
     torch.nn.init.normal_(model.pooling.query.weight)
     if model.word_scores is not None:
         torch.nn.init.normal_(model.word_scores.scores.weight)
+        examples = [
+            Example((tuple(text),), label) for text, label in (("abc", "1"), ("dabc", "1"), ("d", "0"))
+        ]
+        model.word_scores.count(EncodedExamples.encode(examples, model.vocabulary, ("0", "1")), 2)
     seen: list[torch.Tensor] = []
     model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     texts = ["a b c", "d"] if task == "imdb" else [("a b c", "d"), ("d", "e f")]
@@ -45,7 +52,11 @@ def test_pooled_reads_all_tokens_beside_the_root_and_is_saved(task: str, tmp_pat
         wanted = torch.cat([F.layer_norm(half, (6,)) for half in (mean, rows.amax(0))])
         assert any(torch.allclose(row[8:], wanted, atol=1e-6) for row in seen[0])
     save_model(model, tmp_path / "model")
-    assert load_model(tmp_path / "model").predict(texts) == predictions
+    loaded = load_model(tmp_path / "model")
+    assert loaded.predict(texts) == predictions
+    if model.word_scores is not None:
+        model.word_scores.scores.weight.data.zero_()
+        assert model.predict(texts) != predictions
 
 
 @pytest.mark.parametrize("task", ["imdb", "snli"])
@@ -102,6 +113,96 @@ def test_words_speak_by_their_rarity_whatever_the_length_and_strange_ones_are_si
         assert torch.allclose(row / LOUDNESS, (1 * of_a + 2 * of_b) / 5**0.5)
     assert torch.allclose(said[3] / LOUDNESS, 3 * 2 * of_b / (3 * 4) ** 0.5)
     assert not scores(torch.tensor([[x, padding]])).any()
+
+
+TEXTS = ("a b", "a b c", "b a b", "c d", "b a", "e d c", "d c", "c d e", "a x b", "x", "d x c")
+LABELS = {2: "10110110010", 3: "10210210212"}
+
+
+def counted(labels: int, pairs: int = 1000) -> tuple[WordScores, list[tuple[str, ...]]]:
+    """Scores of random size that have counted TEXTS, where x is a word of the package."""
+    torch.manual_seed(1)
+    words = Words(
+        Vocabulary(tuple("abcdex")),
+        torch.zeros(0, 4),
+        shipped=ShippedRows(torch.zeros(1, 4, dtype=torch.int8), torch.ones(1)),
+        rarity=torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]),
+    )
+    texts = [tuple(text.split()) for text in TEXTS]
+    examples = [Example((text,), label) for text, label in zip(texts, LABELS[labels], strict=True)]
+    scores = WordScores(words, 1 if labels == 2 else labels, pairs)
+    torch.nn.init.normal_(scores.scores.weight)
+    train = EncodedExamples.encode(examples, words.vocabulary, ("0", "1", "2")[:labels])
+    scores.count(train, labels)
+    return scores, texts
+
+
+def say_slowly(scores: WordScores, labels: int, text: tuple[str, ...]) -> list[float]:
+    """What the words and pairs of a text say, word by word and label by label."""
+    texts, classes = [tuple(text.split()) for text in TEXTS], list(map(int, LABELS[labels]))
+    having = [{*words, *pairwise(words)} for words in texts]
+    said, length = [0.0] * labels, 0.0
+    for thing in (*text, *pairwise(text)):
+        count = [
+            sum(thing in have and c == label for have, c in zip(having, classes, strict=True))
+            for label in range(labels)
+        ]
+        if "x" in thing or (len(thing) == 2 and sum(count) < 2):
+            continue
+        ids = [3 + "abcde".index(word) for word in thing]
+        if len(thing) == 1:
+            row, rarity = ids[0], float(scores.rarity[ids[0]])
+        else:
+            pair = ids[0] * scores.words + ids[1]
+            row = scores.words + int((scores.owner == pair).nonzero())
+            rarity = 1 + math.log((1 + len(texts)) / (1 + sum(count)))
+        length += rarity**2
+        for label in range(labels):
+            share = (classes.count(label) + 1) / (len(texts) + labels)
+            mine, others = count[label] / share + labels, (sum(count) - count[label]) / (1 - share) + labels
+            score = scores.scores.weight[row, label if labels > 2 else 0].item()
+            said[label] += rarity * score * math.log(mine / others)
+    logits = said if labels > 2 else said[1:]
+    return [LOUDNESS * each / max(1.0, length**0.5) for each in logits]
+
+
+@pytest.mark.parametrize("labels", [2, 3])
+def test_words_and_pairs_speak_as_far_as_they_lean_to_a_label(labels: int) -> None:
+    scores, texts = counted(labels)
+    ids = Vocabulary(tuple("abcdex")).encode
+    texts += [tuple("eabdc"), ("a",), tuple("ee")]
+    for text in texts:
+        wanted = say_slowly(scores, labels, text)
+        for padding in ([], [0, 0]):
+            found = scores(torch.tensor([[*ids(text), *padding]]))[0]
+            assert found.tolist() == pytest.approx(wanted, abs=1e-4)
+    assert any(abs(each) > 1 for each in say_slowly(scores, labels, tuple("ab")))
+
+
+def test_of_pairs_that_share_a_place_the_one_that_tells_most_has_it() -> None:
+    scores, _ = counted(2, pairs=1)
+    a, b, c, d = 3, 4, 5, 6
+    # (d, c) is in two texts, both of label 1; (a, b) is in two of label 1 and one of label 0.
+    assert scores.owner.tolist() == [d * scores.words + c]
+    scores.leaning[: scores.words] = 0
+    owner, others = scores(torch.tensor([[d, c]])), scores(torch.tensor([[a, b], [c, d], [d, d]]))
+    assert owner.any()
+    assert not others.any()
+
+
+def test_no_pair_speaks_where_none_is_in_two_texts() -> None:
+    scores = WordScores(Words(Vocabulary(("a", "b"))), 1, 100)
+    train = [Example((("a", "b"),), "0"), Example((("b",),), "1")]
+    scores.count(EncodedExamples.encode(train, Vocabulary(("a", "b")), ("0", "1")), 2)
+    assert (scores.owner < 0).all()
+    assert scores.leaning.any()
+
+
+def test_many_labels_have_fewer_pairs_and_no_words_none() -> None:
+    words = Words(Vocabulary(tuple(LETTERS)))
+    assert WordScores(words, 1024, 65536).pairs == 4096
+    assert WordScores(words, 5, 65536).pairs == 65536
+    assert not hasattr(WordScores(words, 5), "leaning")
 
 
 def test_words_of_pairs_have_no_say() -> None:

@@ -13,27 +13,34 @@ from beamtree.classifier.model import TreeClassifier, create_model
 from beamtree.classifier.model_folder import load_model
 from beamtree.data.batching import BucketedBatches
 from beamtree.data.task import Example, find_task
+from beamtree.data.vocabulary import FIRST_WORD
 from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.files.tensors import load_tensors
 from beamtree.nn.heads import class_losses
 from beamtree.training import fit as fit_module
-from beamtree.training.examples import LearningData
+from beamtree.training.examples import LearningData, load_learning_data
 from beamtree.training.ranger import Ranger
+from beamtree.training.recipe import load_recipe
 from beamtree.training.run_folder import RunFolder
-from beamtree.training.schedule import Schedule
+from beamtree.training.schedule import Schedule, Stopping
 
 QUIET = {"input_dropout": 0.0, "dropout": 0.0, "output_dropout": 0.0}
 
 
-@pytest.mark.parametrize("clip", [0.5, 0.0])
-def test_training_does_what_a_plain_loop_over_the_same_batches_does(tmp_path: Path, clip: float) -> None:
+@pytest.mark.parametrize(("clip", "name"), [(0.5, "ranger"), (0.0, "ranger"), (0.5, "adamw")])
+def test_training_does_what_a_plain_loop_over_the_same_batches_does(
+    tmp_path: Path, clip: float, name: str
+) -> None:
     """A clip of 0 sets no limit."""
-    recipe = small_recipe(model=QUIET, training={"max_epochs": 2, "clip": clip, "weight_decay": 0.3})
+    training = {"max_epochs": 2, "clip": clip, "weight_decay": 0.3, "optimizer": name}
+    recipe = small_recipe(model=QUIET, training=training)
     outcome = run_in(tmp_path, recipe)
 
     train, _ = small_examples(recipe)
     torch.manual_seed(recipe.training.seed)
     model = create_model(recipe.model, find_task("listops"))
-    optimizer = Ranger(model.parameters(), lr=0.01, weight_decay=0.3)
+    kind = Ranger if name == "ranger" else torch.optim.AdamW
+    optimizer = kind(model.parameters(), lr=0.01, weight_decay=0.3)
     batches = BucketedBatches(model.encode(train), batch_size=8, shuffle=True, seed=0)
     for epoch in range(2):
         total = 0.0
@@ -48,6 +55,28 @@ def test_training_does_what_a_plain_loop_over_the_same_batches_does(tmp_path: Pa
     trained = load_model(tmp_path / "last").state_dict()
     for name, weight in model.state_dict().items():
         torch.testing.assert_close(trained[name], weight, rtol=0, atol=1e-6)
+
+
+def test_a_run_counts_words_and_pairs_of_its_training_rows_before_the_first_step(tmp_path: Path) -> None:
+    rows = ["label\ttext"] + [f"{i % 2}\t{'not good' if i % 2 else 'good'} film" for i in range(40)]
+    (tmp_path / "rows.tsv").write_text("\n".join(rows))
+    recipe = load_recipe("own", ["model.d_model=8", "model.options.slice_size=8", "model.word_pairs=64"])
+    run = RunFolder(tmp_path / "run")
+    run.begin(recipe)
+    data = load_learning_data(recipe, tmp_path / "rows.tsv")
+    fit_module.fit(recipe, run, data, stopping=Stopping(steps=1))
+    weights, _ = load_tensors(run.last / "model.safetensors")
+    assert data.words is not None
+    number = dict(
+        zip(("not", "good", "film"), data.words.vocabulary.encode(("not", "good", "film")), strict=True)
+    )
+    words = FIRST_WORD + len(data.words.own.tokens)
+    owners = weights["word_scores.owner"]
+    pairs = {number["not"] * words + number["good"], number["good"] * words + number["film"]}
+    assert set(owners[owners >= 0].tolist()) == pairs
+    leaning = weights["word_scores.leaning"][:words, 0]
+    assert leaning[number["not"]] > 1  # to label 1
+    assert leaning[number["film"]] == pytest.approx(0, abs=0.05)
 
 
 def test_accumulating_micro_batches_gives_the_losses_of_whole_batches(tmp_path: Path) -> None:

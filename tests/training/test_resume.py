@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small_runs import run_in, small_examples, small_recipe, without_times
 
+from beamtree.classifier.model import create_model
 from beamtree.classifier.model_folder import load_model
+from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.training.recipe import Recipe
+from beamtree.training.run import create_optimizer
 from beamtree.training.run_folder import RunFolder
 
 # Dropout and Gumbel noise on, two micro-batches a step, a rate that falls: everything a checkpoint must hold.
@@ -71,6 +75,41 @@ def test_so_does_one_by_adamw(tmp_path: Path) -> None:
         run_in(tmp_path / "parts", recipe, steps=steps)
     assert_same_ending(tmp_path / "parts", tmp_path / "whole")
     assert run_in(tmp_path / "whole", recipe).history != run_in(tmp_path / "ranger", NOISY).history
+
+
+def test_a_run_by_adamw_begun_on_a_gpu_goes_on_by_the_plain_step_of_a_cpu(tmp_path: Path) -> None:
+    recipe = replace(NOISY, training=replace(NOISY.training, optimizer="adamw"))
+    run_in(tmp_path / "whole", recipe)
+    run_in(tmp_path / "begun", recipe, steps=4)
+    checkpoint = RunFolder(tmp_path / "begun").checkpoint_file
+    tensors, notes = load_tensors(checkpoint)
+    assert [group["fused"] for group in notes["optimizer"]["groups"]] == [None]
+    for group in notes["optimizer"]["groups"]:
+        group["fused"] = True
+    save_tensors(checkpoint, tensors, notes)
+    assert run_in(tmp_path / "begun", recipe).finished
+    assert_same_ending(tmp_path / "begun", tmp_path / "whole")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_adamw_on_a_gpu_takes_the_same_steps_in_one_launch() -> None:
+    recipe = replace(NOISY, training=replace(NOISY.training, optimizer="adamw"))
+    models = [create_model(recipe.model, find_task("listops")).cuda() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    fused, plain = (
+        create_optimizer(model, recipe, torch.device(device))
+        for model, device in zip(models, ("cuda", "cpu"), strict=True)
+    )
+    assert [optimizer.param_groups[0]["fused"] for optimizer in (fused, plain)] == [True, None]
+    for _ in range(5):
+        for one, other in zip(*(model.parameters() for model in models), strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        fused.step()
+        plain.step()
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_stopping_again_and_again_changes_nothing(tmp_path: Path, uninterrupted: Path) -> None:
