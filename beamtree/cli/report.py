@@ -48,7 +48,7 @@ def report(
     say_torch_loads()
 
     from beamtree.files.atomic import make_folder, replace_file
-    from beamtree.paper.report.pages import build_report, to_html, to_markdown, to_short_markdown
+    from beamtree.paper.report import build_report, to_html, to_markdown, to_short_markdown
 
     built = build_report(runs, table or (), skip=skip)
     for note in built.notes:

@@ -164,7 +164,7 @@ def import_everything() -> None:
     from accelerate import Accelerator
 
     import beamtree.cli
-    import beamtree.paper.report.pages
+    import beamtree.paper.report
     import beamtree.training.evaluate
     import beamtree.training.fit  # noqa: F401
 

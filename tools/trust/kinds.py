@@ -196,7 +196,7 @@ class RunFolders(Kind):
         }
 
     def load(self) -> None:
-        from beamtree.paper.report.pages import build_report, to_html, to_markdown
+        from beamtree.paper.report import build_report, to_html, to_markdown
 
         built = build_report([self.place], ())
         to_markdown(built, "")

@@ -4,13 +4,10 @@ and as one HTML page that needs nothing else.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
-import beamtree
 from beamtree.errors import BeamtreeError, nearest
-from beamtree.paper.published import TABLES
-from beamtree.paper.report.overviews import (
+from beamtree.paper.overviews import (
     costs_table,
     coverage_table,
     cut_off_table,
@@ -20,18 +17,19 @@ from beamtree.paper.report.overviews import (
     splits_table,
     targets_table,
 )
-from beamtree.paper.report.remarks import read_remarks
-from beamtree.paper.report.rows import group_runs, of_task
-from beamtree.paper.report.runs import read_runs
-from beamtree.paper.report.tables import (
+from beamtree.paper.published import TABLES
+from beamtree.paper.remarks import read_remarks
+from beamtree.paper.rows import group_runs, of_task
+from beamtree.paper.runs import read_runs
+from beamtree.paper.table import Table, write_html_page, write_markdown_page
+from beamtree.paper.task_tables import (
     other_splits_table,
     paper_table,
     short_table,
     slice_tables,
     trees_table,
 )
-from beamtree.paper.table import Table
-from beamtree.printable import code, printable_lines, without_links
+from beamtree.printable import without_links
 
 KINDS = ("targets", "summary", "costs", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
 TABLE_NAMES = (*TABLES, *KINDS)
@@ -85,8 +83,6 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     return Report(tables, [table for table in short if table.lines], [*notes, *twins])
 
 
-TITLE = "Results"
-
 BESIDE_THE_PAPER = (
     "Rows with the paper's settings. In the tables by task a cell is the median (ListOps) or mean of our "
     "seeds, after a slash the worst of several, in brackets the paper's figure. "
@@ -96,76 +92,18 @@ IN_FULL = (
     "commands, what missing rows would take."
 )
 
-_STYLE = """
-:root { color-scheme: light dark; --text: #1c1e21; --muted: #6a7078; --page: #ffffff; --line: #dfe2e6;
-  --band: #f5f6f8; --best: #0b6e4f; --link: #1f5fbf; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e4e6ea; --muted: #9aa1ab; --page: #15171a; --line: #33373d; --band: #1d2024;
-    --best: #5fd3a6; --link: #8ab4f8; }
-}
-body { margin: 0 auto; padding: 2.5rem 1.5rem; max-width: 88rem; background: var(--page); color: var(--text);
-  font: 14px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.7rem; margin: 0 0 .3rem; }
-h2 { font-size: 1.15rem; margin: 2.6rem 0 .2rem; }
-p { margin: .2rem 0 .8rem; color: var(--muted); max-width: 60rem; }
-ul { margin: 0; padding-left: 1.2rem; color: var(--muted); max-width: 60rem; }
-a { color: var(--link); text-decoration: none; }
-a:hover, a:focus { text-decoration: underline; }
-.scroll { margin-bottom: .8rem; overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .38rem .6rem; text-align: right; white-space: nowrap; }
-th { font-weight: 600; background: var(--band); border-bottom: 1px solid var(--line); }
-.word { text-align: left; }
-tr.row td { border-top: 1px solid var(--line); }
-tr.published td { color: var(--muted); padding-top: 0; font-size: .9em; }
-tr:target td { background: var(--band); }
-td.best { font-weight: 700; }
-tr:not(.published) td.best { color: var(--best); }
-td[title]:not([title=""]) { cursor: help; }
-code { font: .88em ui-monospace, monospace; }
-"""
-
 
 def to_short_markdown(report: Report, command: str, full: str) -> str:
-    """What most readers look for; `full` is where the rest stands."""
+    """What most readers look for; `full` is where the rest is."""
     from_paper = any(table.name.endswith("-short") for table in report.short)
     said = (BESIDE_THE_PAPER if from_paper else "") + IN_FULL.format(full=full)
-    return _markdown_page(report.short, [said], TITLE, command)
+    return write_markdown_page("Results", command, [said], report.short)
 
 
-def to_markdown(report: Report, command: str, title: str = TITLE) -> str:
+def to_markdown(report: Report, command: str, title: str = "Results") -> str:
     notes = [f"- {without_links(note)}" for note in report.notes]
-    return _markdown_page(report.tables, notes, title, command)
-
-
-def _markdown_page(tables: Sequence[Table], notes: Sequence[str], title: str, command: str) -> str:
-    lines = [f"# {title}", "", f"Written by {code(command)} (beamtree {beamtree.__version__})."]
-    if notes:
-        lines += ["", *notes]
-    for table in tables:
-        lines += ["", f"## {without_links(table.title)}", "", without_links(table.caption), ""]
-        lines += table.to_markdown()
-        if table.remarks:
-            lines += ["", *(f"- {without_links(sentence)}" for sentence in table.remarks)]
-    return "\n".join(lines) + "\n"
+    return write_markdown_page(title, command, notes, report.tables)
 
 
 def to_html(report: Report, command: str) -> str:
-    sections = "\n".join(table.to_html() for table in report.tables)
-    notes = "".join(f"<p>{escape(note)}</p>\n" for note in report.notes)
-    page = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{TITLE}</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>{TITLE}</h1>
-<p>Written by <code>{escape(command)}</code> (beamtree {beamtree.__version__}).</p>
-{notes}{sections}
-</body>
-</html>
-"""
-    return printable_lines(page)
+    return write_html_page("Results", command, report.notes, report.tables)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from beamtree.paper.published import COPIED, LABELS, PaperTable, group
-from beamtree.paper.report.remarks import COSTS, Remarks
-from beamtree.paper.report.rows import ABOUT, Row, RowKey, Rows, Summary, in_task_order, runs_of
-from beamtree.paper.report.runs import TrainedRun, data_marks, data_note
-from beamtree.paper.table import NOTHING, Cell, Line, Table
+from beamtree.paper.remarks import COSTS, Remarks
+from beamtree.paper.rows import ABOUT, Row, RowKey, Rows, Summary, in_task_order, runs_of
+from beamtree.paper.runs import TrainedRun, data_marks, data_note
+from beamtree.paper.table import NOTHING, Cell, Table, line
 
 
 def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
@@ -25,11 +25,11 @@ def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
         cells = [_ours(key, column) for column in columns]
         row = ours.get(key, Row(key))
         marks = ["ours", *(["option"] if key.optional else []), *(["unfinished"] if row.unfinished else [])]
-        lines.append(Line([Cell(key.label), Cell(", ".join(marks)), *cells, *row.about]))
+        lines.append(line(key.label, ", ".join(marks), *cells, *row.about))
         if key.plain and key.name in table.rows:
             cells = [_published(table, key.name, split) for split in table.columns]
             source, seeds = ("paper, copied", NOTHING) if key.name in COPIED else ("paper", "3")
-            lines.append(Line([Cell(""), Cell(source), *cells, Cell(seeds), *[Cell()] * 3], published=True))
+            lines.append(line("", source, *cells, seeds, *[NOTHING] * 3, published=True))
     caption = (
         f"Trained on {table.training}. Accuracy in %: {table.statistic} of the seeds ± population standard "
         f"deviation, beside the paper's Table {table.number}. Bold: best of ours, best of theirs; options "
@@ -52,49 +52,29 @@ def marked_title(table: PaperTable, runs: Sequence[TrainedRun]) -> str:
 
 def _footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
     """`filled` are the rows of ours that have a figure in this table."""
-    return [
-        *(note.said for note in remarks.notes if note.task == table.task),
-        *_on_rounding(ours),
-        *_on_options(ours, remarks),
-        *_on_empty_rows(table, filled, remarks),
-        *_on_other_splits(ours, filled),
-    ]
-
-
-def _on_rounding(ours: Rows) -> list[str]:
-    members = [
-        one for row in ours.values() for one in row.members if one.run.recipe.training.precision == "tf32"
-    ]
-    numbers = ", ".join(map(str, sorted({one.number for one in members})))
-    return [f"Trained with products in tf32 instead of float32: runs {numbers}."] if numbers else []
-
-
-def _on_options(ours: Rows, remarks: Remarks) -> list[str]:
-    """How the options in these rows were found, where that is known."""
-    used = {setting for key in ours for setting, _ in key.changes}
-    used |= {"beam" for key in ours if key.beam is not None}
-    used |= {"merge_equal_trees" for key in ours if key.merged}
-    return [
-        f"Option {one.name.rpartition('.')[2]}: {one.found}." for one in remarks.options if one.name in used
-    ]
-
-
-def _on_empty_rows(table: PaperTable, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
-    """Which published rows have no figures of ours, and where it is told what a run would cost."""
+    said = remarks.on(table.task)
+    members = {one.number: one.run for row in ours.values() for one in row.members}
+    rounded = [number for number, run in sorted(members.items()) if run.recipe.training.precision == "tf32"]
+    if rounded:
+        numbers = ", ".join(map(str, rounded))
+        said.append(f"Trained with products in tf32 instead of float32: runs {numbers}.")
+    options = {setting for key in ours for setting, _ in key.changes}
+    options |= {"beam" for key in ours if key.beam is not None}
+    options |= {"merge_equal_trees" for key in ours if key.merged}
+    for option in remarks.options:
+        if option.name in options:
+            said.append(f"Option {option.name.rpartition('.')[2]}: {option.found}.")
     empty = [name for name in table.rows if RowKey(table.task, name) not in filled]
     priced = [cost.row for cost in remarks.costs if cost.task == table.task and cost.row in empty]
+    elsewhere = [key.label for key in ours if not key.plain and key not in filled]
     sentences = {
-        f"Not run because of the time it would take (see '{COSTS}')": priced,
-        "Not evaluated": [name for name in empty if name not in priced],
+        f"Not run because of the time it would take (see '{COSTS}')": ", ".join(
+            LABELS[name] for name in priced
+        ),
+        "Not evaluated": ", ".join(LABELS[name] for name in empty if name not in priced),
+        "Not evaluated on these splits": "; ".join(elsewhere),
     }
-    return [
-        f"{why}: {', '.join(LABELS[name] for name in names)}." for why, names in sentences.items() if names
-    ]
-
-
-def _on_other_splits(ours: Rows, filled: Collection[RowKey]) -> list[str]:
-    labels = [key.label for key in ours if not key.plain and key not in filled]
-    return [f"Not evaluated on these splits: {'; '.join(labels)}."] if labels else []
+    return said + [f"{why}: {which}." for why, which in sentences.items() if which]
 
 
 def short_table(table: PaperTable, ours: Rows) -> Table:
@@ -104,7 +84,7 @@ def short_table(table: PaperTable, ours: Rows) -> Table:
     for row in usual.values():
         cells = [_in_short(row, split, table) for split in table.columns]
         if any(cell.text != NOTHING for cell in cells):
-            lines.append(Line([row.label, *cells, Cell(str(len(row.members)))]))
+            lines.append(line(row.label, *cells, str(len(row.members))))
     note = data_note(table.task, runs_of(usual))
     caption = " ".join(filter(None, (f"Trained on {table.training}.", note)))
     headers = ["model", *table.columns.values(), "seeds"]
@@ -150,7 +130,7 @@ def other_splits_table(table: PaperTable, ours: Rows) -> Table:
     measured = {split for row in ours.values() for split in row.splits}
     splits = in_task_order(table.task, measured.difference(table.columns))
     lines = [
-        Line([Cell(key.label), *row.cells(splits), *row.about])
+        line(key.label, *row.cells(splits), *row.about)
         for key, row in ours.items()
         if row.splits.intersection(splits)
     ]
@@ -165,12 +145,12 @@ def trees_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
     for row in ours.values():
         cells = [_trees(row, split) for split in table.columns]
         if any(cell.text != NOTHING for cell in cells):
-            lines.append(Line([row.label, *cells, row.run_numbers]))
+            lines.append(line(row.label, *cells, row.run_numbers))
     for unlearnt in remarks.trees if lines else ():
         if unlearnt.task == table.task:
             f1 = [unlearnt.f1.get(split) for split in table.columns]
-            cells = [Cell() if one is None else Cell(f"{one:.2f}") for one in f1]
-            lines.append(Line([Cell(f"{unlearnt.shape}, no model"), *cells, Cell()]))
+            shown = [NOTHING if one is None else f"{one:.2f}" for one in f1]
+            lines.append(line(f"{unlearnt.shape}, no model", *shown, NOTHING))
     caption = (
         "Unlabelled bracketing F1 of the best trees against the gold trees in %, over the whole split: spans "
         "of two tokens or more, but for that of the whole sentence. In brackets the share of sentences whose "
@@ -213,7 +193,7 @@ def slice_tables(table: PaperTable, ours: Rows) -> list[Table]:
         if len({width for width, _, _ in entries}) < 2:
             continue
         lines = [
-            Line([Cell(str(width)), Cell(str(hidden)), *row.cells(table.columns), *row.about])
+            line(str(width), str(hidden), *row.cells(table.columns), *row.about)
             for width, hidden, row in sorted(entries, key=lambda entry: entry[:2])
         ]
         caption = (

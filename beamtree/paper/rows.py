@@ -3,7 +3,7 @@ the seeds of a row say together.
 """
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from statistics import mean, median, pstdev
@@ -12,7 +12,7 @@ from typing import Any
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.paper.published import LABELS, OPTIONAL, TABLES
-from beamtree.paper.report.runs import EARLY, UNFINISHED, Evaluation, SplitFigures, TrainedRun
+from beamtree.paper.runs import EARLY, UNFINISHED, Evaluation, SplitFigures, TrainedRun
 from beamtree.paper.table import Cell
 from beamtree.printable import write_json
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
@@ -236,12 +236,13 @@ def _nearest(recipe: Recipe) -> tuple[str, Changes]:
         return tuple((key, mine.get(key)) for key in keys)
 
     def distance(name: str) -> Any:
-        theirs = _shipped(name)
+        theirs, changes = _shipped(name), differences(name)
+        alike = all(change[0] in _WITHOUT_EFFECT or change == TF32 for change in changes)
         return (
             theirs["task.name"] != mine["task.name"],
             theirs["model.encoder"] != mine["model.encoder"],
-            _row_name(name, theirs["task.name"]) in OPTIONAL and not _alike(differences(name)),
-            len(differences(name)),
+            _row_name(name, theirs["task.name"]) in OPTIONAL and not alike,
+            len(changes),
             len(name),
         )
 
@@ -253,27 +254,22 @@ def _row_name(recipe: str, task: str) -> str:
     return "ebt-grc" if recipe == task else recipe.removeprefix(f"{task}-")
 
 
-def _alike(changes: Changes) -> bool:
-    return all(change[0] in _WITHOUT_EFFECT or change == TF32 for change in changes)
-
-
 @cache
 def _shipped(name: str) -> dict[str, Any]:
     return _flat(load_recipe(name))
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+    """Settings by their dotted names."""
 
-    def walk(table: dict[str, Any], prefix: str) -> None:
+    def walk(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for key, value in table.items():
             if isinstance(value, dict):
-                walk(value, f"{prefix}{key}.")
+                yield from walk(value, f"{prefix}{key}.")
             else:
-                flat[prefix + key] = value
+                yield prefix + key, value
 
-    walk(asdict(recipe), "")
-    return flat
+    return dict(walk(asdict(recipe), ""))
 
 
 def _show(value: Any) -> str:
