@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beamtree.cli.conventions import name, new_table, say, show_progress
+from beamtree.cli.conventions import Overwrite, name, new_table, say, show_progress
 from beamtree.errors import BeamtreeError
 from beamtree.printable import printable
 
@@ -25,7 +25,6 @@ Out = Annotated[
     Path | None, typer.Option(help="Folder to write to.", show_default="$BEAMTREE_DATA/TASK or data/TASK")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes on every machine.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]
 
 
 @app.command()

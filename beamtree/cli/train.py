@@ -204,10 +204,10 @@ def _say_if_imbalanced(
     label, share = largest_share(found.train)
     chosen = choose_selection(settings, found.train).selection
     if share > IMBALANCED:
+        advice = "; rarer labels count more with --set training.class_weights=balanced"
         say(
             f"{label!r} has {share:.0%} of the training rows: accuracy says little, look at macro-F1"
-            + ("" if settings.class_weights == "balanced" else "; rarer labels count more with ")
-            + ("" if settings.class_weights == "balanced" else "--set training.class_weights=balanced")
+            + ("" if settings.class_weights == "balanced" else advice)
         )
     if settings.selection == "auto" and chosen == "macro_f1":
         say("the best epoch is chosen by macro-F1 on dev (training.selection)")
@@ -224,24 +224,19 @@ def _show_figures(
     """How the kept model does on dev: seed by seed; of own data label by label, and beside simpler ones."""
     from beamtree.classifier.inference import choose_device
     from beamtree.classifier.model_folder import load_model
-    from beamtree.cli.class_figures import class_tables, company_parts, draw_run, members_table
-    from beamtree.training.baseline import Company, Competitor, load_twin
+    from beamtree.cli.figures import draw_run, result_parts
+    from beamtree.training.baseline import Company, load_twin
     from beamtree.training.evaluate import evaluate
 
     device = choose_device("auto")
     model = load_model(folder.path, device=device)
     result = evaluate(model, "dev", found.dev)
-    parts: list[Any] = []
-    if result.confusion is not None:
-        parts += class_tables(result.confusion, "dev")
-    if result.confusion is not None and compare:
+    company = None
+    if compare:
         twin, seconds = load_twin(folder, device), folder.without_tree.seconds
         company = Company(found.train, model.task.labels, recipe.training, twin, twin_seconds=seconds)
-        this = Competitor(model.title, result.confusion, folder.seconds)
-        parts += company_parts(this, company.on(found.dev), "dev", company.missing)
-    if result.members:
-        parts.append(members_table(result))
-    for part in parts:
+    others = company.on(found.dev) if company is not None else ()
+    for part in result_parts(result, model.title, folder.seconds, company, others):
         display.console.print()
         display.console.print(part)
     if result.confusion is not None:
