@@ -1,13 +1,12 @@
 """`beamtree compare TASK`: models of equal size inside and far outside training, as a table and a picture."""
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beamtree.cli.conventions import say, say_torch_loads
+from beamtree.cli.conventions import say, say_torch_loads, spell
 from beamtree.errors import BeamtreeError
 
 if TYPE_CHECKING:
@@ -94,9 +93,10 @@ def compare(
     count = seeds or (1 if quick else 3)
     folder = out or Path("runs") / f"compare-{task}{'-quick' if quick else ''}"
     if show:
+        given = {"out": folder, "seeds": count, "models": models, "quick": quick, "data": data, "test": tests}
         for entry in plan(contest, chosen, count):
             if read_outcome(folder / entry.name) is None:
-                typer.echo(_command(task, models, count, quick, folder, data, tests, entry.name))
+                typer.echo(spell("compare", task, **given, run=entry.name))
         return
     ended = draw or _work(contest, found, chosen, count, folder, data, only or (), max_minutes)
     groups = gather(read_outcomes(folder), chosen) if folder.is_dir() else []
@@ -166,14 +166,3 @@ def _draw_filters_if_missing(task: str, given: Path | None) -> None:
     if task == "filters" and not folder.exists():
         say(f"drawing filters into {folder}")
         generate_filters(folder, seed=0, overwrite=True)  # other processes that do the same write the same
-
-
-def _command(
-    task: str, models: str, seeds: int, quick: bool, out: Path, data: Path | None, tests: list[str], run: str
-) -> str:
-    words = ["beamtree", "compare", task, "--out", str(out), "--seeds", str(seeds)]
-    words += ["--models", models] if models else []
-    words += ["--quick"] if quick else []
-    words += ["--data", str(data)] if data is not None else []
-    words += [word for path in tests for word in ("--test", path)]
-    return shlex.join([*words, "--run", run])

@@ -5,12 +5,13 @@ only, and leaves nothing behind; a log gets a line every so often in its place.
 """
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,6 +59,16 @@ def refuse_to_replace(path: Path, overwrite: bool) -> None:
         raise BeamtreeError(f"{path} is a folder, name a file to write")
     if path.exists() and not overwrite:
         raise BeamtreeError(f"{path} exists: --overwrite replaces it")
+
+
+def spell(*words: object, **options: Any) -> str:
+    """A command as a user would type it; options that are None, False or empty are left out."""
+    spelt = ["beamtree", *map(str, words)]
+    for option, given in options.items():
+        flag = f"--{option.replace('_', '-')}"
+        for value in given if isinstance(given, list) else [given]:
+            spelt += [flag] if value is True else [flag, str(value)] if value else []
+    return shlex.join(spelt)
 
 
 def say(sentence: str, *, err: bool = True) -> None:

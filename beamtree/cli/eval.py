@@ -17,6 +17,7 @@ from beamtree.cli.conventions import (
     open_model,
     say,
     say_torch_loads,
+    spell,
 )
 from beamtree.errors import BeamtreeError
 from beamtree.printable import write_json
@@ -148,7 +149,15 @@ def evaluate(
             "merge_equal_trees": merged,
             "weights": weights,
             "device": next(classifier.parameters()).device.type,
-            "command": _command(which, paths, split or (), beam, merged, device),
+            "command": spell(
+                "eval",
+                which,
+                data=paths,
+                split=split,
+                beam=beam,
+                merge_equal_trees=merged,
+                device=device if device != "auto" else None,
+            ),
             "splits": [
                 result.to_dict() | {"description": task.splits.get(result.name)} for result in results
             ],
@@ -270,15 +279,3 @@ def _with_other_splits(file: Path, content: dict[str, Any]) -> dict[str, Any]:
                     commands = f"{commands}; {content['command']}"
                 return {**content, "command": commands, "splits": [*others, *content["splits"]]}
     return content
-
-
-def _command(
-    model: str, paths: Sequence[Path], splits: Sequence[str], beam: int | None, merged: bool, device: str
-) -> str:
-    words = ["beamtree", "eval", model]
-    words += [word for path in paths for word in ("--data", str(path))]
-    words += [word for split in splits for word in ("--split", split)]
-    words += [] if beam is None else ["--beam", str(beam)]
-    words += ["--merge-equal-trees"] if merged else []
-    words += [] if device == "auto" else ["--device", device]
-    return shlex.join(words)

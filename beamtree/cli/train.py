@@ -1,7 +1,6 @@
 """`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beamtree.cli.conventions import say_torch_loads
+from beamtree.cli.conventions import say_torch_loads, spell
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import is_file, is_folder
 
@@ -176,8 +175,7 @@ def train(
             display.say(f"the same without its tree, to compare, in {folder.without_tree.path}")
             last = list(fit_seeds(twin, folder.without_tree, found, **shared).values())[-1]
     if not last.finished:
-        command = shlex.join(["beamtree", "train", "--resume", str(folder.path)])
-        display.say(f"{last.reason}; continue with: {command}")
+        display.say(f"{last.reason}; continue with: {spell('train', resume=folder.path)}")
     elif accelerator.is_main_process and (found.task.own is not None or len(outcomes) > 1):
         histories = {name: outcome.history for name, outcome in outcomes.items()}
         _show_figures(settings, folder, found, histories, display, compare)
