@@ -27,6 +27,8 @@ class Reading(NamedTuple):
 
 
 class UnreadableInputError(BeamtreeError):
+    code = "unreadable"  # in the API
+
     def __init__(self, message: str, where: Where | None = None) -> None:
         super().__init__(message)
         self.where = where
@@ -34,6 +36,8 @@ class UnreadableInputError(BeamtreeError):
 
 class TooLongError(UnreadableInputError):
     """More tokens than are allowed; `where` is the first that is too many."""
+
+    code = "too_long"
 
 
 def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) -> list[Reading]:
