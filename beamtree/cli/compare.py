@@ -21,7 +21,7 @@ def compare(
     models: Annotated[
         str,
         typer.Option(
-            help="Encoders with commas between; those that you registered too.",
+            help="Encoders, separated by commas; registered ones too.",
             show_default="bilstm,rotary-transformer,universal-transformer,s4d,mamba,ssm-ebt-grc,ebt-grc,"
             "gold-grc; with --quick bilstm,ebt-grc,gold-grc",
         ),
@@ -45,7 +45,7 @@ def compare(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the task's files; filters are drawn if they are not there.",
+            help="Folder with the task's files; those of filters are made if missing.",
             show_default="$BEAMTREE_DATA/TASK or data/TASK",
         ),
     ] = None,
@@ -54,24 +54,24 @@ def compare(
         typer.Option(help="A file of yours to test on instead of the task's splits; may be repeated."),
     ] = None,
     draw: Annotated[
-        bool, typer.Option("--draw", help="Write table and picture of the runs that are there; do not train.")
+        bool, typer.Option("--draw", help="Write the table and the picture of existing runs; do not train.")
     ] = False,
     show: Annotated[
-        bool, typer.Option("--list", help="Print the plan, a command for each run that has not ended.")
+        bool, typer.Option("--list", help="Print the plan: a command for each unfinished run.")
     ] = False,
     only: Annotated[
         list[str] | None, typer.Option("--run", help="Do this run of the plan only; may be repeated.")
     ] = None,
     max_minutes: Annotated[
         float | None,
-        typer.Option(min=0, help="Stop after this many minutes; the same command goes on later."),
+        typer.Option(min=0, help="Stop after this many minutes; the same command continues."),
     ] = None,
 ) -> None:
     """Train models of equal size on a task and compare them inside and far outside training.
 
     The rules are the same for all: data, steps, early stopping; three learning rates tried on dev with a
-    fifth of the steps; three seeds. Writes comparison.md, .svg and .png. Ended runs are kept: the same
-    command goes on where it was stopped, and several processes with the same command share the work.
+    fifth of the steps; three seeds. Writes comparison.md, .svg and .png. Finished runs are kept: the same
+    command continues where it stopped, and several processes that run it share the work.
     """
     say_torch_loads()
 
@@ -118,7 +118,7 @@ def _work(
     only: list[str] | tuple[()],
     max_minutes: float | None,
 ) -> bool:
-    """Train what has not ended; whether all of it has now."""
+    """Train what is unfinished; whether all of it is finished now."""
     import signal
 
     from beamtree.compare.contest import Entry, recipe_for
@@ -136,7 +136,7 @@ def _work(
     )
     ended = work.run(stopping, only)
     if not ended:
-        say(f"{stopping.reason}; the same command goes on from here")
+        say(f"{stopping.reason}; the same command continues from here")
     if stopping.signal_number is not None:
         raise typer.Exit(128 + signal.Signals(stopping.signal_number))
     return ended
@@ -165,4 +165,4 @@ def _draw_filters_if_missing(task: str, given: Path | None) -> None:
     folder = data_folder("filters", given)
     if task == "filters" and not folder.exists():
         say(f"drawing filters into {folder}")
-        generate_filters(folder, seed=0, overwrite=True)  # other processes that do the same write the same
+        generate_filters(folder, seed=0, overwrite=True)  # other processes write the same bytes

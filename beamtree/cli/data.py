@@ -151,7 +151,7 @@ def check(
     Console().print(_survey_table(root, found))
     for sentence in (*dict.fromkeys(split.problem for split in found if split.problem), *rows.report()):
         say(f"beamtree: {sentence}")
-    if not root.is_dir():  # what would have to be there was told all the same
+    if not root.is_dir():  # the table has told what belongs there
         raise BeamtreeError(f"there is no folder {root}")
 
 

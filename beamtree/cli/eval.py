@@ -67,7 +67,7 @@ def evaluate(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for plots of accuracy by length and by depth, and of own data the confusion matrix."
+            help="Folder for plots: accuracy by length and by depth; for your own data the confusion matrix."
         ),
     ] = None,
     batch_tokens: BatchTokens = 16384,

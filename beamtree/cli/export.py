@@ -1,4 +1,4 @@
-"""`beamtree export MODEL --onnx FILE`: a trained model for runtimes that know nothing of beamtree."""
+"""`beamtree export MODEL --onnx FILE`: a trained model for runtimes without beamtree."""
 
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +39,7 @@ def export(
     if not wanted:
         raise BeamtreeError("say what to write: --onnx FILE, --exported-program FILE or both")
     if onnx == exported_program:
-        raise BeamtreeError(f"both files are to be {onnx}: the second would replace the first")
+        raise BeamtreeError(f"--onnx and --exported-program both name {onnx}")
     for path in wanted:
         refuse_to_replace(path, overwrite)
         if not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""`beamtree parse MODEL TEXT`: what a model says of a text and the trees it finds; one line or a million."""
+"""`beamtree parse MODEL TEXT`: a model's label for a text and the trees it finds; one line or a million."""
 
 import io
 import re
@@ -78,7 +78,7 @@ def parse(
     """Predict the label of a text and draw its tree.
 
     For a task on pairs, give two texts, or in a file two sentences separated by a tab. An unreadable line of
-    a file or of standard input becomes an error record with its number, and the rest goes on. With --file,
+    a file or of standard input becomes an error record with its number, and the rest is read. With --file,
     --out and the format brackets or json, an interrupted run can be resumed, and torchrun or accelerate
     launch divides the lines among processes and machines that see the same folder.
     """
@@ -97,7 +97,7 @@ def parse(
     format = format or _format_of(out)
     if out is not None and out.suffix.lower() in _TABLES and format is not Format.brackets:
         raise BeamtreeError(
-            f"{out} would be no table: `beamtree predict` writes one, parse a .json, .html or .txt"
+            f"parse writes no table such as {out}: use `beamtree predict`, or name a .json, .html or .txt"
         )
     processes = Processes.from_environment()
     by_line = format in (Format.brackets, Format.json)

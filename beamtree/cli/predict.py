@@ -58,7 +58,7 @@ def predict(
     text: Annotated[
         str,
         typer.Option(
-            help="Column with the text, or both of a pair with a comma between.",
+            help="Column with the text, or both columns of a pair, separated by a comma.",
             show_default="as in training, or text, sentence, review; text1,text2 …",
         ),
     ] = "",
@@ -85,7 +85,7 @@ def predict(
     A row has its id (or its text), the label, a column p_LABEL for every label and, with --trees, the tree. A
     row that cannot be read keeps its place with empty cells. Cells of a .csv or .tsv that a spreadsheet would
     take for a formula begin with an apostrophe. Files of any size are read row by row; an interrupted run
-    goes on with --resume, and torchrun or accelerate launch divides the rows among processes.
+    continues with --resume, and torchrun or accelerate launch divides the rows among processes.
     """
     say_torch_loads()
 
@@ -100,7 +100,7 @@ def predict(
     streamed = _STANDARD in (out, file)
     if streamed and (resume or processes.count > 1):
         what = "--resume" if resume else "dividing a file among processes"
-        raise BeamtreeError(f"{what} needs a FILE and --out with the name of another")
+        raise BeamtreeError(f"{what} needs a FILE and --out FILE")
     if streamed and out != _STANDARD:
         raise BeamtreeError("rows of standard input go to standard output: leave out --out")
     classifier = open_model(model, device, beam, processes.local_rank)
@@ -150,8 +150,7 @@ def _kind_of(out: Path) -> Kind:
     except ValueError:
         known = ", ".join(f".{kind}" for kind in Kind)
         raise BeamtreeError(
-            f"predictions are written to one of {known}, by the name of --out, got {out.name!r}; --format "
-            "chooses for another name"
+            f"cannot tell the format of {out.name!r}: name --out one of {known}, or choose with --format"
         ) from None
 
 

@@ -1,6 +1,6 @@
-"""A long file through a slow function, row by row: constant memory, resumable, shared out over processes.
+"""A long file through a slow function, row by row: constant memory, resumable, divided among processes.
 
-A row is a line, or what a reader of tables makes of some; each gives one line of output.
+A row is a line of text or a row of a table; each gives one line of output.
 
 Line i belongs to chunk ⌊i / chunk_lines⌋ and chunk c to process c mod P. Each process appends its chunks to a
 part file of its own; the first process joins the parts in order, and only a whole output gets its name.
@@ -38,7 +38,7 @@ Transform = Callable[[int, list[Any]], list[str]]
 
 @dataclass(frozen=True)
 class TextFile:
-    """What a first pass over an input file tells, and how to read its lines, or rows, again."""
+    """What a first pass over an input file finds, and how to read its lines, or rows, again."""
 
     path: Path
     lines: int

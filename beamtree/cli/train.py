@@ -1,4 +1,4 @@
-"""`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
+"""`beamtree train RECIPE`: a run folder from a recipe, or an interrupted run continued."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +32,8 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Train so many models one after another, with this seed and the next ones: an ensemble. "
-            "Every command takes its folder as a model; after an interruption the same command goes on.",
+            help="Train this many models one after another, with consecutive seeds: an ensemble. Every "
+            "command takes its folder as a model. After an interruption, the same command continues.",
             show_default="the recipe's, 1",
         ),
     ] = None,
@@ -47,7 +47,9 @@ def train(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Run folder to create.", show_default="runs/RECIPE-seedN, or -seedsN-M of several"),
+        typer.Option(
+            help="Run folder to create.", show_default="runs/RECIPE-seedN, or -seedsN-M for several"
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -60,7 +62,7 @@ def train(
         str | None,
         typer.Option(
             metavar="FOLDER",
-            help="A Hugging Face encoder that gives tokens their vectors, or its name on the hub; it is not "
+            help="Folder or hub name of a Hugging Face encoder that gives tokens their vectors; it is not "
             "trained.",
         ),
     ] = None,
@@ -132,7 +134,7 @@ def train(
     accelerator = create_accelerator()
     display = Display(Console(quiet=not accelerator.is_main_process))
     continued = resume is not None and (recipe is None or RunFolder(resume).begun)
-    # All have looked at what stands in the folder before the first process changes it.
+    # All processes look at the folder before the first one changes it.
     with failing_together(accelerator.device):
         if resume is not None and continued:
             folder = RunFolder(resume)
@@ -156,7 +158,7 @@ def train(
                 held.enter_context(folder.held())
                 if not continued:
                     folder.begin(settings)
-                # A run that goes on is refused if its data are others, and must not have their facts by then.
+                # A continued run is refused if its data changed, so facts of the old data must stay.
                 if not (folder.has_checkpoint and folder.data_file.is_file()):
                     folder.write_data_facts(found.facts(settings.task))
                 if twin is not None:
@@ -172,7 +174,7 @@ def train(
         outcomes = fit_seeds(settings, folder, found, **shared)
         last = list(outcomes.values())[-1]
         if twin is not None and last.finished:
-            display.say(f"the same without its tree, to compare, in {folder.without_tree.path}")
+            display.say(f"the same without its tree, for comparison, in {folder.without_tree.path}")
             last = list(fit_seeds(twin, folder.without_tree, found, **shared).values())[-1]
     if not last.finished:
         display.say(f"{last.reason}; continue with: {spell('train', resume=folder.path)}")
@@ -186,7 +188,7 @@ def train(
 
 
 def _reading_with(place: str) -> list[str]:
-    """The settings that --tokens-from stands for; the encoder may tell capitals, so words keep them."""
+    """The settings that --tokens-from stands for; the encoder may know capitals, so words keep them."""
     folder = Path(place).expanduser()
     named = str(folder.absolute()) if is_folder(folder) else place
     return [f"words.tokens_from={json.dumps(named)}", "task.own.tokenizer=cased"]
@@ -219,7 +221,7 @@ def _show_figures(
     display: "Display",
     compare: bool,
 ) -> None:
-    """How the kept model does on dev: seed by seed; of own data label by label, and beside simpler ones."""
+    """How the kept model does on dev: seed by seed; on own data label by label, and beside simpler ones."""
     from beamtree.classifier.inference import choose_device
     from beamtree.classifier.model_folder import load_model
     from beamtree.cli.figures import draw_run, result_parts
@@ -241,7 +243,9 @@ def _show_figures(
         for path in draw_run(folder, histories, result.confusion):
             display.say(f"wrote {path}")
     if result.members:
-        display.say(f"the ensemble of {len(result.members)} is in {folder.path}, a model for every command")
+        display.say(
+            f"the ensemble of {len(result.members)} is in {folder.path}, which every command takes as a model"
+        )
 
 
 def _folder_name(recipe: str, settings: "TrainingSettings") -> str:
@@ -250,12 +254,16 @@ def _folder_name(recipe: str, settings: "TrainingSettings") -> str:
 
 
 def _begun_with(folder: "RunFolder", say: Callable[[str], None]) -> Path | None:
-    """Where a run that goes on had its data; None where it does not say, or they are gone."""
+    """Where a continued run had its data; None if that is not recorded, or if they are gone."""
     place = folder.read_data_place()
     if place is None:
         return None
     there = is_file(place) or is_folder(place)
-    say(f"data: {place}, as before" if there else f"the data of this run were in {place}, which is gone")
+    say(
+        f"data: {place}, as before"
+        if there
+        else f"the data of this run were in {place}, which no longer exists"
+    )
     return place if there else None
 
 

@@ -38,7 +38,7 @@ class ModelCard(BaseModel):
     beam_size: int | None
     kind: Literal["search", "tree", "none"]
     follows_gold: bool = Field(description="Whether it can be made to follow gold trees.")
-    untrained_twin_of: str | None = Field(description="The model that this one is before any training.")
+    untrained_twin_of: str | None = Field(description="The trained model, if this one is its untrained twin.")
     parameters: int
     settings: dict[str, Any]
     figures: dict[str, Any]
@@ -78,7 +78,7 @@ class Prediction(BaseModel):
     probabilities: list[LabelProbability]
 
 
-_LABEL = "What the classifier would say of the part: a number among the model's labels, from 0."
+_LABEL = "What the classifier says about the part: an index into the model's labels, from 0."
 
 
 class Structure(BaseModel):
@@ -157,7 +157,7 @@ class View(BaseModel):
     model: ModelCard
     seconds: float
     prediction: Prediction
-    with_gold: Prediction | None = Field(description="Had the model followed the gold trees.")
+    with_gold: Prediction | None = Field(description="When the model follows the gold trees.")
     answer: str | None
     note: str | None
     sentences: list[Sentence]

@@ -127,7 +127,9 @@ def _make(model: Classifier, texts: list[str], **options: Any) -> bytes:
 
 def _find(models: Mapping[str, Classifier], name: str) -> tuple[str, Classifier]:
     if name not in models:
-        raise api.Problem("no_such_model", f"There is no model {name!r} here; there is {', '.join(models)}.")
+        raise api.Problem(
+            "no_such_model", f"There is no model {name!r} here; the models are {', '.join(models)}."
+        )
     return name, models[name]
 
 

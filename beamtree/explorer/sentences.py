@@ -1,4 +1,4 @@
-"""Texts as sentences whose tokens know where they stand; what cannot be read is explained at its place."""
+"""Texts as tokens with their places; an error names the place that cannot be read."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ def _check_count(number: int, ranges: list[Range], max_tokens: int | None) -> No
 
 
 def _find_tokens(text: str, tokens: Tokens, words: list[Range]) -> list[Range]:
-    """Where each token stands: its word, or what of a word looks like it; [p, p) if nothing does."""
+    """The place of each token: its word, or the part of a word that looks like it; [p, p) if nothing does."""
     if len(words) == len(tokens):
         return words
     lowered = text.lower() if len(text.lower()) == len(text) else text

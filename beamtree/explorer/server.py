@@ -3,7 +3,7 @@ checks each request's host, size and time and puts security headers on every ans
 
 A client may send nothing, half a request, or a byte now and then; it may keep its connection after an answer,
 or never read the answer. None of that keeps others out: no connection waits for its client for ever, and when
-there are many, the longest waiting go.
+there are too many, those that have waited longest are dropped.
 
 A page from elsewhere must not reach an explorer on this machine: a host name that is not known is refused (a
 foreign name can be made to point here, an address cannot), and no answer allows another origin.
@@ -54,7 +54,7 @@ SECURITY_HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-cache",
 }
-_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(:[0-9]*)?")  # an address of IPv6 stands in brackets
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(:[0-9]*)?")  # IPv6 addresses are in brackets
 _MAX_HEAD = 16384  # bytes of address and headers
 _OWN_FAULT = "The explorer failed on this request. The fault is its own, not yours."
 log = logging.getLogger("beamtree.explorer")
@@ -115,7 +115,7 @@ class Waiting:
 
 
 class Connection(H11Protocol):
-    """uvicorn's, watched: it waits for its client unless a request has come and is being answered."""
+    """uvicorn's, with a time limit while it waits for its client: unless a request is being answered."""
 
     def __init__(self, *arguments: Any, waiting: Waiting, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -124,7 +124,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._begin_to_wait()
+        self._start_waiting()
         if len(self.connections) > self._waiting.at_most:
             self._waiting.drop_the_first()
 
@@ -133,21 +133,21 @@ class Connection(H11Protocol):
         self._look_for_a_request()
 
     def on_response_complete(self) -> None:
-        self._begin_to_wait()
+        self._start_waiting()
         super().on_response_complete()  # goes on with a request that came early
         self._look_for_a_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_to_wait()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def drop(self) -> None:
         """At once, whatever has not been sent or read."""
-        self._end_to_wait()
+        self._stop_waiting()
         self.transport.abort()
 
-    def _begin_to_wait(self) -> None:
-        self._end_to_wait()
+    def _start_waiting(self) -> None:
+        self._stop_waiting()
         self._waiting.connections[self] = None
         self._timer = self.loop.call_later(self._waiting.seconds, self.drop)
 
@@ -156,11 +156,11 @@ class Connection(H11Protocol):
             return
         self._stop_timer()  # the app gives the body its own time
         if not self.cycle.more_body:
-            self._end_to_wait()
+            self._stop_waiting()
             if len(self.conn.trailing_data[0]) > _READ_AHEAD:
                 self.drop()
 
-    def _end_to_wait(self) -> None:
+    def _stop_waiting(self) -> None:
         self._stop_timer()
         self._waiting.connections.pop(self, None)
 

@@ -241,7 +241,7 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
 
 
 def _commands(run: TrainedRun) -> list[str]:
-    """What makes the run and its figures anew, in the folder in which it was evaluated."""
+    """What repeats the run and its figures, in the folder in which it was evaluated."""
     train = training_command(run.recipe) or f"beamtree train {run.path / 'recipe.toml'}"
     if run.own_data is not None:
         train += f" --data {shlex.quote(run.own_data)}"

@@ -1,7 +1,7 @@
 """What run folders cannot say themselves: `remarks.toml`, beside them in a folder of runs.
 
 It names the accuracies that were aimed at, what a row without a run would cost, runs that were cut off, how
-options were found, what trees of no model are worth, and whatever else is to be said below a task's table.
+options were found, how good trees made without a model are, and notes to print below a task's table.
 """
 
 from collections.abc import Mapping, Sequence

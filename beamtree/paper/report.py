@@ -43,7 +43,7 @@ class Report:
 
 
 def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: bool = False) -> Report:
-    """The tables named, or all that the runs have something for; that of the runs is always there."""
+    """The tables named, or all that the runs have figures for; the table of runs is always included."""
     for name in wanted:
         if name not in TABLE_NAMES:
             raise BeamtreeError(f"there is no table {name!r}{nearest(name, TABLE_NAMES)}")
@@ -75,7 +75,7 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     ]
     for kind in wanted:
         if kind not in dict(shown):
-            notes.append(f"No run has anything for the table {kind!r}.")
+            notes.append(f"No run has figures for the table {kind!r}.")
     short = [glance_table(tasks, rows, remarks)]
     short += [short_table(TABLES[task], rows_of[task]) for task in tasks if task in (wanted or tasks)]
     short += others if not wanted or "splits" in wanted else []

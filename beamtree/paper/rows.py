@@ -1,5 +1,5 @@
-"""Rows: which one a run belongs to, that of the nearest shipped recipe, named with what was changed; and what
-the seeds of a row say together.
+"""Rows of the tables: a run belongs to the row of the nearest shipped recipe, which names changed settings;
+a row sums up its seeds.
 """
 
 import shlex
@@ -55,7 +55,7 @@ class RowKey:
 
     @property
     def plain(self) -> bool:
-        """Whether it stands beside the paper's row of that name."""
+        """Whether it is compared with the paper's row of that name."""
         return not self.changes and self.beam is None and not self.merged
 
     @property
@@ -94,7 +94,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Row:
-    """The runs that count in a row, in the seeds' order, and what they say together."""
+    """The runs that count in a row, in the order of their seeds, and their summary."""
 
     key: RowKey
     members: Sequence[Member] = ()
@@ -131,7 +131,7 @@ class Row:
 
     @property
     def unfinished(self) -> bool:
-        """Whether none of these trainings came to its end."""
+        """Whether none of these trainings was finished."""
         return bool(self.members) and all(one.run.end == UNFINISHED for one in self.members)
 
     @property
@@ -185,8 +185,8 @@ def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[Rows,
         if twin is not None:
             if not skip:
                 raise BeamtreeError(
-                    f"{twin.path} and {run.path} are runs of the same recipe and seed: name one of them, or "
-                    "let --skip count the first alone"
+                    f"{twin.path} and {run.path} are runs of the same recipe and seed: name only one, or "
+                    "use --skip to count the first"
                 )
             notes.append(f"Not counted: {run.path}, of the same recipe and seed as {twin.path}.")
             continue
@@ -213,7 +213,7 @@ def in_task_order(task: str, splits: Iterable[str]) -> list[str]:
 
 
 def training_command(recipe: Recipe) -> str | None:
-    """The command that trains by exactly this recipe, or None if it cannot be had from a shipped one."""
+    """The command that trains by exactly this recipe, or None if no shipped one leads to it."""
     name, changes = _nearest(recipe)
     settings = [
         f"{key}={write_json(value, ensure_ascii=False)}" for key, value in changes if value is not None

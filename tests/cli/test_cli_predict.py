@@ -230,7 +230,7 @@ def test_parse_reads_tables_and_writes_no_drawing_into_one(model: str, pairs: st
     assert (json.loads(first)["text"], json.loads(second)["text"]) == ("a film", "late")
     assert json.loads(second)["line"] == 4  # of the file
     out = tmp_path / "out.csv"
-    assert "`beamtree predict` writes one" in call("parse", model, "--file", path, "--out", out, rc=2).stderr
+    assert "use `beamtree predict`" in call("parse", model, "--file", path, "--out", out, rc=2).stderr
     assert not out.exists()
     plain = write(tmp_path / "pairs.tsv", "a man\tit is\n")  # as ever: two sentences with a tab between
     assert json.loads(call("parse", pairs, "--file", plain, "--format=json").stdout)["line"] == 1
