@@ -107,26 +107,16 @@ def new_table(
     return table
 
 
-def count_up(unit: str, *, wanted: bool = True) -> "Progress":
-    """A bar that counts examples, lines or whatever `unit` says."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    return show_progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeRemainingColumn(),
-        wanted=wanted,
-    )
-
-
 @contextmanager
 def counting(doing: str, unit: str, *, wanted: bool = True) -> Iterator[Callable[[int, int], None]]:
     """`show(done, total)` moves a bar in a terminal; elsewhere it writes a line every so often."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
     from beamtree.training.display import EverySoOften, in_words
 
-    with count_up(unit, wanted=wanted) as bar:
+    words = TextColumn("{task.description}", markup=False)
+    columns = words, BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
+    with show_progress(*columns, wanted=wanted) as bar:
         row = bar.add_task(printable(doing), total=None)
         began, log = time.monotonic(), EverySoOften(LINE_EVERY)
         before: int | None = None  # the first call may bring what an earlier command has done

@@ -2,8 +2,9 @@
 
 import csv
 import io
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -117,9 +118,10 @@ def predict(
     settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
     if streamed:
         heading = table.header  # with the first row: a file that cannot be read leaves nothing
-        kept: list[TextRow] = []  # those whose records are still to come, a chunk at most
-        for record in watch(parse_stream(classifier, _keep(read(), kept), need_trees=trees, **settings)):
-            for line in (*heading, table.write(kept.pop(0), record)):
+        rows, again = itertools.tee(read())  # a chunk of them is in memory at most
+        records = watch(parse_stream(classifier, rows, need_trees=trees, **settings))
+        for row, record in zip(again, records, strict=False):
+            for line in (*heading, table.write(row, record)):
                 typer.echo(line)
             heading = []
     else:
@@ -152,12 +154,6 @@ def _kind_of(out: Path) -> Kind:
         raise BeamtreeError(
             f"cannot tell the format of {out.name!r}: name --out one of {known}, or choose with --format"
         ) from None
-
-
-def _keep(rows: "Iterable[TextRow]", kept: "list[TextRow]") -> "Iterator[TextRow]":
-    for row in rows:
-        kept.append(row)
-        yield row
 
 
 class _Table:

@@ -262,14 +262,11 @@ def _keep_whole_lines(path: Path) -> int:
     """Drop a torn last line; the number of lines that stay."""
     if not path.exists():
         return 0
-    lines, end, position = 0, 0, 0
+    lines = end = 0
     with path.open("r+b") as file:
-        while block := file.read(1 << 20):
-            newlines = block.count(b"\n")
-            if newlines:
-                lines += newlines
-                end = position + block.rindex(b"\n") + 1
-            position += len(block)
+        for line in file:
+            if line.endswith(b"\n"):
+                lines, end = lines + 1, end + len(line)
         file.truncate(end)
     return lines
 
