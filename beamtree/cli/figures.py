@@ -4,29 +4,28 @@ classifiers; tables and pictures."""
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
 
 from beamtree.cli.conventions import name, new_table
+from beamtree.data.task import Task
 from beamtree.errors import MissingExtraError
+from beamtree.paper.plots import Point, draw_accuracy, draw_confusion, draw_learning_curve
 from beamtree.printable import printable
 from beamtree.training.baseline import Company, Competitor, verdict
 from beamtree.training.classes import IMBALANCED, Confusion
 from beamtree.training.evaluate import SplitResult, Tally, pool
+from beamtree.training.run_folder import RunFolder
 
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-    from beamtree.data.task import Task
-    from beamtree.training.run_folder import RunFolder
-
-    Part = Table | Text
+Part = Table | Text
 
 _MOST_LABELS = 30  # in a table
 _WIDEST = 12  # labels in a matrix, which a terminal can show
 
 
-def split_tables(title: str, task: "Task", results: Sequence[SplitResult]) -> "Iterator[Table]":
+def split_tables(title: str, task: Task, results: Sequence[SplitResult]) -> Iterator[Table]:
     """Of all splits, then of all of them together by length and by depth."""
     gold = task.gold_merges is not None
     yield _tallies(f"{title} on {task.name}", "split", [(r.name, r.total) for r in results], gold)
@@ -41,7 +40,7 @@ def split_tables(title: str, task: "Task", results: Sequence[SplitResult]) -> "I
         yield _tallies(f"by depth (open brackets){together}", "depth", by_depth, gold)
 
 
-def _tallies(title: str, first: str, rows: Sequence[tuple[str, Tally]], gold: bool) -> "Table":
+def _tallies(title: str, first: str, rows: Sequence[tuple[str, Tally]], gold: bool) -> Table:
     heads = {"examples": "", "accuracy %": "bold green", "95 %\ninterval": "bright_black", "loss": ""}
     heads |= {"bracketing\nF1 %": "cyan", "exact\n%": "cyan"} if gold else {}
     table = new_table(title, first, *heads, words=int(first == "split"), styles=heads, no_wrap=True)
@@ -64,8 +63,6 @@ def _percent(share: float | None) -> str:
 
 def draw_splits(results: Sequence[SplitResult], folder: Path, title: str) -> list[Path]:
     """Pictures of accuracy by length and, where there are brackets, by depth."""
-    from beamtree.paper.plots import Point, draw_accuracy
-
     lengths, depths = {}, {}
     for result in results:
         lengths[result.name] = [
@@ -103,7 +100,7 @@ def warning(confusion: Confusion) -> str | None:
     )
 
 
-def class_tables(confusion: Confusion, split: str) -> "Iterator[Part]":
+def class_tables(confusion: Confusion, split: str) -> Iterator[Part]:
     """The labels with precision, recall and F1; the matrix, or the most frequent mistakes of many labels."""
     yield name(headline(confusion, split), "bold")
     if told := warning(confusion):
@@ -112,7 +109,7 @@ def class_tables(confusion: Confusion, split: str) -> "Iterator[Part]":
     yield _matrix(confusion) if len(confusion.labels) <= _WIDEST else _mistakes(confusion)
 
 
-def _scores(confusion: Confusion) -> "Table":
+def _scores(confusion: Confusion) -> Table:
     shown = sorted(confusion.scores, key=lambda score: -score.examples)[:_MOST_LABELS]
     more = len(confusion.labels) > len(shown)
     title = "by label" + (f", the {len(shown)} most frequent (eval --json has all)" if more else "")
@@ -130,7 +127,7 @@ def _scores(confusion: Confusion) -> "Table":
     return table
 
 
-def _matrix(confusion: Confusion) -> "Table":
+def _matrix(confusion: Confusion) -> Table:
     table = new_table("confusion matrix", "true \\ predicted", *map(name, confusion.labels))
     for i, (label, row) in enumerate(zip(confusion.labels, confusion.counts, strict=True)):
         table.add_row(
@@ -139,7 +136,7 @@ def _matrix(confusion: Confusion) -> "Table":
     return table
 
 
-def _mistakes(confusion: Confusion) -> "Table":
+def _mistakes(confusion: Confusion) -> Table:
     labels = confusion.labels
     wrong = [
         (count, labels[i], labels[j])
@@ -153,7 +150,7 @@ def _mistakes(confusion: Confusion) -> "Table":
     return table
 
 
-def company_parts(this: Competitor, others: Sequence[Competitor], split: str) -> "Iterator[Part]":
+def company_parts(this: Competitor, others: Sequence[Competitor], split: str) -> Iterator[Part]:
     """The model beside simpler ways to label the same rows, and one line that says which is best."""
     table = new_table(f"beside it, on the same rows of {split}", "", "accuracy %", "macro-F1 %", "seconds")
     for one in (this, *others):
@@ -163,7 +160,7 @@ def company_parts(this: Competitor, others: Sequence[Competitor], split: str) ->
     yield name(verdict(this, others, split), "bold")
 
 
-def members_table(result: SplitResult) -> "Table":
+def members_table(result: SplitResult) -> Table:
     """An ensemble beside each of its members, their median and the worst of them."""
     measures = {"accuracy %": lambda one: one.total.accuracy}
     if result.confusion is not None:
@@ -184,7 +181,7 @@ def members_table(result: SplitResult) -> "Table":
 
 def result_parts(
     result: SplitResult, title: str, seconds: float, company: Company | None, others: Sequence[Competitor]
-) -> "Iterator[Part]":
+) -> Iterator[Part]:
     """A split of a user's own data label by label and beside other classifiers; an ensemble seed by seed."""
     if result.confusion is not None:
         yield from class_tables(result.confusion, result.name)
@@ -197,12 +194,9 @@ def result_parts(
 
 
 def draw_run(
-    run: "RunFolder", histories: Mapping[str, Sequence[Mapping[str, Any]]], confusion: Confusion
+    run: RunFolder, histories: Mapping[str, Sequence[Mapping[str, Any]]], confusion: Confusion
 ) -> list[Path]:
     """The learning curve of each seed in its folder and the confusion matrix; none without matplotlib."""
-    from beamtree.paper.plots import draw_confusion, draw_learning_curve
-    from beamtree.training.run_folder import RunFolder
-
     try:
         curves = [
             draw_learning_curve(history, RunFolder(run.path / member).pictures[0])

@@ -1,17 +1,16 @@
 """How a parsed line is written: a line of brackets or JSON, a drawing for the terminal, SVG, an animation."""
 
 import re
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
 
 from beamtree.classifier.parsing import Record, SentenceTrees, Unparsed
 from beamtree.errors import BeamtreeError
+from beamtree.explorer.animation import animate_search
+from beamtree.explorer.pages import Viewed
 from beamtree.printable import printable, write_json
 from beamtree.trees.beam_trees import ScoredTree
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from beamtree.explorer.pages import Viewed
 
 _LINES_OF_A_TREE = r"[─│┌┐└┘├┤┬┴┼╵╷╴╶]+"
 _GAP = 16  # between stacked pictures
@@ -70,16 +69,15 @@ def as_line(record: Record, format: str, *, beams: bool = False) -> str:
     return as_json(record, beams=beams) if format == "json" else as_brackets(record, beams=beams)
 
 
-def as_text(console: "Console", record: Record, *, beams: bool = False) -> str:
+def as_text(console: Console, record: Record, *, beams: bool = False) -> str:
     """What this console would show."""
     with console.capture() as drawn:
         print_text(console, record, beams=beams)
     return drawn.get().rstrip("\n") + "\n"
 
 
-def print_text(console: "Console", record: Record, *, beams: bool = False) -> None:
+def print_text(console: Console, record: Record, *, beams: bool = False) -> None:
     """The prediction and the drawn tree; with `beams` all trees, those that differ drawn once."""
-    from rich.text import Text
 
     def say(*parts: tuple[str, str]) -> None:
         console.print(Text.assemble(*((printable(text), style) for text, style in parts)), soft_wrap=True)
@@ -132,10 +130,8 @@ def as_svg(record: Record, *, beams: bool = False) -> str:
     return stack(pictures)
 
 
-def as_animation(record: "Viewed | Unparsed") -> str:
+def as_animation(record: Viewed | Unparsed) -> str:
     """The search of each sentence, merge by merge."""
-    from beamtree.explorer.animation import animate_search
-
     if isinstance(record, Unparsed):
         raise BeamtreeError(f"nothing to draw: {record}")
     return stack([animate_search(record.view, sentence) for sentence in record.view["sentences"]])
