@@ -70,7 +70,7 @@ def glance_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
     caption = (
         "Accuracy in %, the mean over the test splits that the paper has: its own, ours (median or mean of "
         "the seeds) and our worst seed's. A split is within the spread if ours is at least the paper's "
-        "figure less one of its standard deviations."
+        "figure minus one of its standard deviations."
     )
     headers = ["task", "model", "paper", "ours", "worst seed", "seeds", "splits within the spread"]
     said = remarks.on("")
@@ -136,8 +136,8 @@ def coverage_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
             )
         )
     caption = (
-        "Reached: at least the paper's figure less one of its standard deviations; rows with the settings of "
-        "the shipped recipes only."
+        "Reached: at least the paper's figure minus one of its standard deviations; rows with the settings "
+        "of the shipped recipes only."
     )
     headers = ["task", "data", "rows measured", "figures measured", "reached", "runs", "early stop"]
     said = remarks.on("")
@@ -167,8 +167,8 @@ def shipped_table(runs: Sequence[TrainedRun]) -> Table:
                     )
                 )
     caption = (
-        "The figures of the run whose weights each of them is, and of the same weights on a CPU: accuracy, "
-        "unlabelled bracketing F1 of its trees against the gold trees, and the share of gold trees, in %."
+        "The figures of the run that a model's weights come from, and of the same weights on a CPU: "
+        "accuracy, unlabelled bracketing F1 of the trees against the gold trees, and the share of gold trees, in %."
     )
     measures = ["accuracy", "on a CPU", "bracketing F1", "bracketing F1 on a CPU", "gold trees"]
     headers = ["model", "split", *measures, "run"]
@@ -193,7 +193,7 @@ def splits_table(task: str, rows: Rows) -> Table:
                 lines.append(line(alone.label, str(member.run.seed), *cells, alone.run_numbers))
     title = f"{TABLES[task].title if task in TABLES else task}: run by run"
     caption = (
-        "Accuracy in % with Wilson's 95 % interval, which covers the draw of the test split alone. Examples: "
+        "Accuracy in % with Wilson's 95 % interval, which covers only the draw of the test split. Examples: "
         + "; ".join(f"{split} {_sizes(ours, split)}" for split in splits)
         + "."
     )
@@ -262,7 +262,9 @@ def costs_table(costs: Sequence[Cost], rows: Rows) -> Table:
         if key not in rows or not rows[key].splits.intersection(table.columns):
             figures = [f"{cost.milliseconds:g}", f"{cost.steps:,}", str(cost.epochs), f"{cost.minutes:,.0f}"]
             lines.append(line(f"{table.title}: {LABELS[cost.row]}", cost.measured, *figures))
-    caption = "Published rows that we have no figure for: what one seed would take, from the time of a step."
+    caption = (
+        "Published rows without a figure of ours: the estimated time for one seed, from the time of a step."
+    )
     headers = ["row", "how it is known", "ms a step", "steps an epoch", "epochs", "minutes"]
     return Table("costs", COSTS, caption, headers, lines, words=range(2))
 
@@ -270,6 +272,6 @@ def costs_table(costs: Sequence[Cost], rows: Rows) -> Table:
 def cut_off_table(runs: Sequence[CutOff]) -> Table:
     """Runs that were started and ended from outside; those that took their place are among the runs."""
     lines = [line(f"{run.task}: {LABELS[run.row]}", run.why, run.seeds, run.epochs) for run in runs]
-    caption = "Also started, but stopped from outside before their end; none of them counts in a table above."
+    caption = "Started, but stopped from outside before they finished; none of them counts in a table above."
     headers = ["row", "why", "seeds", "epochs"]
     return Table("cut-off", "Runs that were cut off", caption, headers, lines, words=range(2))

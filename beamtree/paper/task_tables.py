@@ -153,8 +153,8 @@ def trees_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
             lines.append(line(f"{unlearnt.shape}, no model", *shown, NOTHING))
     caption = (
         "Unlabelled bracketing F1 of the best trees against the gold trees in %, over the whole split: spans "
-        "of two tokens or more, but for that of the whole sentence. In brackets the share of sentences whose "
-        "tree is the gold tree. Sentences of one or two tokens, which have one tree, are left out. "
+        "of two tokens or more, except the whole sentence. In brackets the share of sentences whose tree is "
+        "the gold tree. Sentences of one or two tokens have only one tree and are left out. "
         f"{table.statistic.capitalize()} of the seeds."
     )
     headers = ["model", *table.columns.values(), "runs"]
