@@ -8,9 +8,8 @@ from beamtree.data.task import Range, Task, Tokens
 from beamtree.errors import BeamtreeError
 
 _LOOK_AHEAD = 8  # characters that may stand between two tokens of a normalised text
-_MAX_MARKS = (
-    30  # on one character, as in Unicode's stream-safe format: their order takes a time quadratic in them
-)
+# Accents on one character, as in Unicode's stream-safe format: ordering them takes quadratic time.
+_MAX_MARKS = 30
 
 
 class Where(NamedTuple):

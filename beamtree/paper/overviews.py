@@ -22,9 +22,8 @@ from beamtree.paper.rows import (
     runs_of,
     training_command,
 )
-from beamtree.paper.runs import EARLY, SplitFigures, TrainedRun, data_marks
+from beamtree.paper.runs import EARLY, SplitFigures, TrainedRun, data_marks, marked_title
 from beamtree.paper.table import NOTHING, Cell, Table, line
-from beamtree.paper.task_tables import marked_title
 from beamtree.saving.folder import WEIGHTS, hash_weights
 
 
@@ -168,7 +167,8 @@ def shipped_table(runs: Sequence[TrainedRun]) -> Table:
                 )
     caption = (
         "The figures of the run that a model's weights come from, and of the same weights on a CPU: "
-        "accuracy, unlabelled bracketing F1 of the trees against the gold trees, and the share of gold trees, in %."
+        "accuracy, unlabelled bracketing F1 of the trees against the gold trees, and the share of gold "
+        "trees, in %."
     )
     measures = ["accuracy", "on a CPU", "bracketing F1", "bracketing F1 on a CPU", "gold trees"]
     headers = ["model", "split", *measures, "run"]

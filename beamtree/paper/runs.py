@@ -16,6 +16,7 @@ from beamtree.data.folders import is_part
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import is_file, read_json, shown
+from beamtree.paper.published import PaperTable
 from beamtree.saving.folder import WEIGHTS, hash_weights
 from beamtree.training.recipe import Recipe, load_recipe
 from beamtree.training.run_folder import RunFolder
@@ -252,6 +253,12 @@ def data_note(task_name: str, runs: Sequence[TrainedRun]) -> str:
 def data_marks(task_name: str, runs: Sequence[TrainedRun]) -> list[str]:
     """What differs from the paper's data, for the title of a table."""
     return list(dict.fromkeys(mark for learnt in _learnt(task_name, runs) for mark in learnt.marks))
+
+
+def marked_title(table: PaperTable, runs: Sequence[TrainedRun]) -> str:
+    """The task, and in what its data differ from the paper's."""
+    marks = data_marks(table.task, runs)
+    return f"{table.title} ({', '.join(marks)})" if marks else table.title
 
 
 def _learnt(task_name: str, runs: Sequence[TrainedRun]) -> Iterator[Learnt]:
