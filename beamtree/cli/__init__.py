@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 class _Commands(TyperGroup):
-    """Knows the table, and says what a user can mend in one sentence instead of a trace."""
+    """Finds commands in the table; an error that a user can fix is one sentence, not a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -55,7 +55,7 @@ class _Commands(TyperGroup):
             said = error if isinstance(error, BeamtreeError) else "there is not enough memory for this"
             if not shared or os.environ.get("RANK", "0") == "0":
                 typer.echo(f"beamtree: {said}", err=True)
-        if shared:  # the error's frames are gone here, and with them what they held of the process group
+        if shared:  # by now the error's frames, which hold on to the process group, are gone
             from beamtree.processes.launched import Processes
 
             Processes.from_environment().leave()
@@ -83,7 +83,7 @@ def _root(
     # oneDNN keeps what it compiled for the last 1024 shapes: hundreds of MiB, as every batch has its own.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without → or │ ends no training
+        sys.stdout.reconfigure(errors="replace")  # so that a terminal without → or │ ends no training
 
 
 def main() -> None:

@@ -1,13 +1,12 @@
 """`beamtree compare TASK`: models of equal size inside and far outside training, as a table and a picture."""
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beamtree.cli.conventions import say, say_torch_loads
+from beamtree.cli.conventions import say, say_torch_loads, spell
 from beamtree.errors import BeamtreeError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def compare(
     models: Annotated[
         str,
         typer.Option(
-            help="Encoders with commas between; those that you registered too.",
+            help="Encoders, separated by commas; registered ones too.",
             show_default="bilstm,rotary-transformer,universal-transformer,s4d,mamba,ssm-ebt-grc,ebt-grc,"
             "gold-grc; with --quick bilstm,ebt-grc,gold-grc",
         ),
@@ -46,7 +45,7 @@ def compare(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the task's files; filters are drawn if they are not there.",
+            help="Folder with the task's files; those of filters are made if missing.",
             show_default="$BEAMTREE_DATA/TASK or data/TASK",
         ),
     ] = None,
@@ -55,24 +54,24 @@ def compare(
         typer.Option(help="A file of yours to test on instead of the task's splits; may be repeated."),
     ] = None,
     draw: Annotated[
-        bool, typer.Option("--draw", help="Write table and picture of the runs that are there; do not train.")
+        bool, typer.Option("--draw", help="Write the table and the picture of existing runs; do not train.")
     ] = False,
     show: Annotated[
-        bool, typer.Option("--list", help="Print the plan, a command for each run that has not ended.")
+        bool, typer.Option("--list", help="Print the plan: a command for each unfinished run.")
     ] = False,
     only: Annotated[
         list[str] | None, typer.Option("--run", help="Do this run of the plan only; may be repeated.")
     ] = None,
     max_minutes: Annotated[
         float | None,
-        typer.Option(min=0, help="Stop after this many minutes; the same command goes on later."),
+        typer.Option(min=0, help="Stop after this many minutes; the same command continues."),
     ] = None,
 ) -> None:
     """Train models of equal size on a task and compare them inside and far outside training.
 
     The rules are the same for all: data, steps, early stopping; three learning rates tried on dev with a
-    fifth of the steps; three seeds. Writes comparison.md, .svg and .png. Ended runs are kept: the same
-    command goes on where it was stopped, and several processes with the same command share the work.
+    fifth of the steps; three seeds. Writes comparison.md, .svg and .png. Finished runs are kept: the same
+    command continues where it stopped, and several processes that run it share the work.
     """
     say_torch_loads()
 
@@ -94,9 +93,10 @@ def compare(
     count = seeds or (1 if quick else 3)
     folder = out or Path("runs") / f"compare-{task}{'-quick' if quick else ''}"
     if show:
+        given = {"out": folder, "seeds": count, "models": models, "quick": quick, "data": data, "test": tests}
         for entry in plan(contest, chosen, count):
             if read_outcome(folder / entry.name) is None:
-                typer.echo(_command(task, models, count, quick, folder, data, tests, entry.name))
+                typer.echo(spell("compare", task, **given, run=entry.name))
         return
     ended = draw or _work(contest, found, chosen, count, folder, data, only or (), max_minutes)
     groups = gather(read_outcomes(folder), chosen) if folder.is_dir() else []
@@ -118,7 +118,7 @@ def _work(
     only: list[str] | tuple[()],
     max_minutes: float | None,
 ) -> bool:
-    """Train what has not ended; whether all of it has now."""
+    """Train what is unfinished; whether all of it is finished now."""
     import signal
 
     from beamtree.compare.contest import Entry, recipe_for
@@ -136,7 +136,7 @@ def _work(
     )
     ended = work.run(stopping, only)
     if not ended:
-        say(f"{stopping.reason}; the same command goes on from here")
+        say(f"{stopping.reason}; the same command continues from here")
     if stopping.signal_number is not None:
         raise typer.Exit(128 + signal.Signals(stopping.signal_number))
     return ended
@@ -165,15 +165,4 @@ def _draw_filters_if_missing(task: str, given: Path | None) -> None:
     folder = data_folder("filters", given)
     if task == "filters" and not folder.exists():
         say(f"drawing filters into {folder}")
-        generate_filters(folder, seed=0, overwrite=True)  # other processes that do the same write the same
-
-
-def _command(
-    task: str, models: str, seeds: int, quick: bool, out: Path, data: Path | None, tests: list[str], run: str
-) -> str:
-    words = ["beamtree", "compare", task, "--out", str(out), "--seeds", str(seeds)]
-    words += ["--models", models] if models else []
-    words += ["--quick"] if quick else []
-    words += ["--data", str(data)] if data is not None else []
-    words += [word for path in tests for word in ("--test", path)]
-    return shlex.join([*words, "--run", run])
+        generate_filters(folder, seed=0, overwrite=True)  # other processes write the same bytes

@@ -1,16 +1,17 @@
 """What all commands share: options that mean the same everywhere, and how a command speaks.
 
-Sentences and names may quote anything and are printed without harm; a bar is shown in a terminal only, and
-leaves nothing behind. A log gets a line every so often in its place.
+Sentences and names may quote anything and are printed without harm. A progress bar is shown in a terminal
+only, and leaves nothing behind; a log gets a line every so often in its place.
 """
 
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,18 +23,34 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from beamtree.classifier.classifier import Classifier
+
 Model = Annotated[str, typer.Argument(help="A model folder, a run folder or the name of a shipped model.")]
 Beam = Annotated[
     int | None, typer.Option(min=1, help="Beam size of the search.", show_default="as in training")
 ]
 BatchTokens = Annotated[
-    int,
-    typer.Option(min=1, help="Tokens in a batch, padding included; lower it to save memory."),
+    int, typer.Option(min=1, help="Tokens in a batch, padding included; lower it to save memory.")
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")]
-
+# Of commands that read a file line by line, or row by row, into another.
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue an unfinished --out after its last whole line.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be read.")]
+MaxLength = Annotated[int, typer.Option(min=1, help="Texts with more tokens than this count as unreadable.")]
 
 LINE_EVERY = 20.0  # seconds, in a log
+
+
+def open_model(model: str, device: str, beam: int | None, local_rank: int = 0) -> "Classifier":
+    from beamtree.classifier.inference import choose_device, set_beam_size
+    from beamtree.classifier.model_folder import load_model
+
+    classifier = load_model(model, device=choose_device(device, local_rank))
+    set_beam_size(classifier, beam)
+    return classifier
 
 
 def refuse_to_replace(path: Path, overwrite: bool) -> None:
@@ -44,13 +61,23 @@ def refuse_to_replace(path: Path, overwrite: bool) -> None:
         raise BeamtreeError(f"{path} exists: --overwrite replaces it")
 
 
+def spell(*words: object, **options: Any) -> str:
+    """A command as a user would type it; options that are None, False or empty are left out."""
+    spelt = ["beamtree", *map(str, words)]
+    for option, given in options.items():
+        flag = f"--{option.replace('_', '-')}"
+        for value in given if isinstance(given, list) else [given]:
+            spelt += [flag] if value is True else [flag, str(value)] if value else []
+    return shlex.join(spelt)
+
+
 def say(sentence: str, *, err: bool = True) -> None:
     """A line on standard error, or on standard output."""
     typer.echo(printable(sentence), err=err)
 
 
 def say_torch_loads() -> None:
-    """A command's first word: torch, which takes seconds, is about to be imported. Nothing if it is there."""
+    """A command's first word, as torch takes seconds to import; nothing if it is imported already."""
     if "torch" not in sys.modules and os.environ.get("RANK", "0") == "0":
         say("loading PyTorch …")
 
@@ -62,49 +89,48 @@ def name(text: str, style: str = "") -> "Text":
     return Text(printable(text), style)
 
 
-def new_table(title: str) -> "Table":
-    """To be filled with columns and rows."""
+def new_table(
+    title: str,
+    *heads: "str | Text",
+    words: int = 1,
+    styles: Mapping[str, str] | None = None,
+    no_wrap: bool = False,
+) -> "Table":
+    """A table to be filled with rows; the first columns hold words, aligned left, the others figures."""
     from rich import box
     from rich.table import Table
 
-    return Table(title=name(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-
-
-def count_up(unit: str, *, wanted: bool = True) -> "Progress":
-    """A bar that counts examples, lines or whatever `unit` says."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    return show_progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeRemainingColumn(),
-        wanted=wanted,
-    )
+    table = Table(title=name(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, head in enumerate(heads):
+        style = (styles or {}).get(str(head), "")
+        table.add_column(head, justify="left" if place < words else "right", style=style, no_wrap=no_wrap)
+    return table
 
 
 @contextmanager
-def counting(doing: str, total: int, unit: str, *, wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """`advance(more)` moves a bar in a terminal; elsewhere it writes a line every so often."""
+def counting(doing: str, unit: str, *, wanted: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """`show(done, total)` moves a bar in a terminal; elsewhere it writes a line every so often."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
     from beamtree.training.display import EverySoOften, in_words
 
-    with count_up(unit, wanted=wanted) as bar:
-        row = bar.add_task(printable(doing), total=total)
-        began, log, done = time.monotonic(), EverySoOften(LINE_EVERY), 0
+    words = TextColumn("{task.description}", markup=False)
+    columns = words, BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
+    with show_progress(*columns, wanted=wanted) as bar:
+        row = bar.add_task(printable(doing), total=None)
+        began, log = time.monotonic(), EverySoOften(LINE_EVERY)
         before: int | None = None  # the first call may bring what an earlier command has done
 
-        def advance(more: int) -> None:
-            nonlocal done, before
-            before = more if before is None else before
-            done += more
-            bar.advance(row, more)
+        def show(done: int, total: int) -> None:
+            nonlocal before
+            before = done if before is None else before
+            bar.update(row, completed=done, total=total)
             if wanted and bar.disable and done < total and log.due():
                 rate = (done - before) / (time.monotonic() - began)
                 left = f", about {in_words((total - done) / rate)} left" if rate else ""
                 say(f"{doing}: {done:,} of {total:,} {unit}{left}")
 
-        yield advance
+        yield show
 
 
 def show_progress(*columns: "ProgressColumn", wanted: bool = True) -> "Progress":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beamtree.cli.conventions import name, new_table, say, show_progress
+from beamtree.cli.conventions import Overwrite, name, new_table, say, show_progress
 from beamtree.errors import BeamtreeError
 from beamtree.printable import printable
 
@@ -25,7 +25,6 @@ Out = Annotated[
     Path | None, typer.Option(help="Folder to write to.", show_default="$BEAMTREE_DATA/TASK or data/TASK")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes on every machine.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]
 
 
 @app.command()
@@ -152,7 +151,7 @@ def check(
     Console().print(_survey_table(root, found))
     for sentence in (*dict.fromkeys(split.problem for split in found if split.problem), *rows.report()):
         say(f"beamtree: {sentence}")
-    if not root.is_dir():  # what would have to be there was told all the same
+    if not root.is_dir():  # the table has told what belongs there
         raise BeamtreeError(f"there is no folder {root}")
 
 

@@ -1,6 +1,6 @@
 """`python -m beamtree.cli.demo`: a walk through the commands that a user would type.
 
-Evaluates the shipped models on expressions and formulas drawn anew, and draws trees.
+Evaluates the shipped models on newly drawn expressions and formulas, and draws trees.
 """
 
 import shlex
@@ -31,13 +31,11 @@ def run_demo(*, examples: int = 300) -> None:
             drawn = sample_expressions(examples, seed=SEED, min_length=shortest, max_length=longest)
             lines = [f"{example.label}\t{' '.join(example.sentences[0])}\n" for example in drawn]
             replace_file(folder / f"{name}.tsv", "".join(lines))
-        _say("Expressions drawn anew. Bracketing F1 and exact compare the trees found with the true ones.")
+        _say("Newly drawn expressions. Bracketing F1 and exact compare the trees found with the true ones.")
         _call("eval", SHIPPED, *(str(folder / f"{name}.tsv") for name in LENGTHS))
         _call("parse", SHIPPED, *EXPRESSIONS)
         generate_logic(folder / "logic", seed=SEED, pairs=PAIRS)
-        _say(
-            "Pairs of formulas. Nearly all answers are right, by other trees than written: low bracketing F1."
-        )
+        _say("Formulas. Nearly all answers are right, but not by the written trees: low bracketing F1.")
         _call("eval", LOGIC, "--data", str(folder / "logic"), "--split", "test7", "--split", "test10")
         _call("parse", LOGIC, *FORMULAS)
 

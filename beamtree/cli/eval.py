@@ -1,7 +1,7 @@
 """`beamtree eval MODEL --data …`: accuracy, loss and trees by split, length, depth; tables, JSON, plots."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beamtree.cli.conventions import (
-    LINE_EVERY,
     BatchTokens,
     Beam,
     Device,
     Model,
-    count_up,
+    counting,
+    open_model,
     say,
     say_torch_loads,
+    spell,
 )
 from beamtree.errors import BeamtreeError
-from beamtree.printable import printable, write_json
+from beamtree.printable import write_json
 
 if TYPE_CHECKING:
-    import torch
-    from rich.progress import TaskID
-
-    from beamtree.data.task import Example
-    from beamtree.training.baseline import Company
+    from beamtree.classifier.classifier import Classifier
+    from beamtree.data.task import Example, Task
+    from beamtree.training.baseline import Company, Competitor
     from beamtree.training.evaluate import SplitResult
     from beamtree.training.run_folder import RunFolder
 
@@ -68,7 +67,7 @@ def evaluate(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for plots of accuracy by length and by depth, and of own data the confusion matrix."
+            help="Folder for plots: accuracy by length and by depth; for your own data the confusion matrix."
         ),
     ] = None,
     batch_tokens: BatchTokens = 16384,
@@ -89,24 +88,18 @@ def evaluate(
     """Measure a model on labelled data.
 
     Accuracy comes with Wilson's 95 % interval. For your own data macro-F1, precision, recall and F1 of every
-    label and the confusion matrix come first. Bracketing F1 is unlabelled, of the best trees against the gold
-    trees over the whole split; spans of two tokens or more count, that of the whole sentence does
-    not. Exact is the share of sentences whose tree is the gold tree. Sentences of one or two tokens have only
-    one tree and count for neither. A dash means that the encoder builds no tree.
+    label and the confusion matrix come first. Bracketing F1 compares the best trees with the gold trees,
+    unlabelled, over the whole split; spans of two tokens or more count, except the whole sentence. Exact is
+    the share of sentences whose tree is the gold tree. Sentences of one or two tokens have only one tree and
+    count for neither. A dash means that the encoder builds no tree.
     """
     say_torch_loads()
 
-    from rich.console import Console
-
-    from beamtree.classifier.inference import choose_device, merge_equal_trees, set_beam_size
-    from beamtree.classifier.model_folder import find_model, load_model, member_folders, weights_checksum
-    from beamtree.cli.class_figures import class_tables, company_parts, members_table
-    from beamtree.cli.split_figures import draw_splits, split_tables
+    from beamtree.classifier.inference import merge_equal_trees
+    from beamtree.classifier.model_folder import find_model, member_folders, weights_checksum
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows
-    from beamtree.paper.plots import draw_confusion, require_matplotlib
-    from beamtree.training.baseline import Competitor
-    from beamtree.training.display import EverySoOften
+    from beamtree.paper.plots import require_matplotlib
     from beamtree.training.evaluate import evaluate as run_evaluation
     from beamtree.training.evaluate import find_sources
     from beamtree.training.recipe import load_recipe
@@ -114,53 +107,35 @@ def evaluate(
 
     if plot is not None:
         require_matplotlib()
-    folder = find_model(model)
-    if save and not Path(model, "recipe.toml").is_file():
+    folder, run = find_model(model), RunFolder(Path(model))
+    if save and not run.begun:
         raise BeamtreeError(
             f"--save keeps figures in a run folder, but {model} has no recipe.toml: --json prints them"
         )
     weights = weights_checksum(folder)
-    place = choose_device(device)
-    classifier = load_model(model, device=place)
-    set_beam_size(classifier, beam)
+    classifier = open_model(model, device, beam)
     if merged:
         merge_equal_trees(classifier)
     task = classifier.task
     paths = [*(data or ()), *(more or ())] or [data_folder(task.name)]
     for path in paths:
         if not path.exists():
-            made = f"make data with: beamtree data {task.name}"
-            remedy = "`beamtree data check` says what is there" if task.words else made
-            if task.own is not None:
-                remedy = f"name a table of yours: beamtree eval {shlex.quote(model)} FILE"
-            raise BeamtreeError(f"there is no file or folder {path}; {remedy}")
-    recipe_file = Path(model, "recipe.toml")
-    choice = load_recipe(recipe_file.resolve()).task.bad_rows if recipe_file.is_file() else "refuse"
-    rows = BadRows.chosen(bad_rows or choice)
-    sources = find_sources(task, paths, split or (), rows)
+            raise BeamtreeError(f"there is no file or folder {path}; {_how_to_get(task, model)}")
+    chosen = load_recipe(run.recipe_file.resolve()).task.bad_rows if run.begun else "refuse"
+    rows = BadRows.chosen(bad_rows or chosen)
     results: list[SplitResult] = []
-    run = RunFolder(Path(model))
-    company = _company(run, task.labels, place) if baselines and task.own is not None else None
+    company = _company(run, classifier) if baselines and task.own is not None else None
     beside: dict[str, list[Competitor]] = {}
-    with count_up("examples") as bar:
-        log = EverySoOften(LINE_EVERY)
-        for source in sources:
-            row = bar.add_task(printable(source.name), total=None)
-
-            def advance(done: int, total: int, name: str = source.name, row: "TaskID" = row) -> None:
-                bar.update(row, completed=done, total=total)
-                if bar.disable and done < total and log.due():
-                    say(f"{name}: {done:,} of {total:,} examples")
-
-            examples: Iterable[Example] = source.read()
-            if company is not None:
-                examples = list(examples)
-                beside[source.name] = company.on(examples)
+    for source in find_sources(task, paths, split or (), rows):
+        examples: Iterable[Example] = source.read()
+        if company is not None:
+            examples = list(examples)
+            beside[source.name] = company.on(examples)
+        with counting(source.name, "examples") as show:
             results.append(
-                run_evaluation(classifier, source.name, examples, batch_tokens=batch_tokens, advance=advance)
+                run_evaluation(classifier, source.name, examples, batch_tokens=batch_tokens, advance=show)
             )
-            bar.remove_task(row)
-    for path in _learnt_from(Path(model), paths):
+    for path in _learnt_from(run, paths):
         say(f"beamtree: the model was trained on {path}: these figures do not test it")
     for sentence in rows.report():
         say(f"beamtree: {sentence}")
@@ -173,8 +148,16 @@ def evaluate(
             "beam": beam,
             "merge_equal_trees": merged,
             "weights": weights,
-            "device": place.type,
-            "command": _command(which, paths, split or (), beam, merged, device),
+            "device": next(classifier.parameters()).device.type,
+            "command": spell(
+                "eval",
+                which,
+                data=paths,
+                split=split,
+                beam=beam,
+                merge_equal_trees=merged,
+                device=device if device != "auto" else None,
+            ),
             "splits": [
                 result.to_dict() | {"description": task.splits.get(result.name)} for result in results
             ],
@@ -185,44 +168,29 @@ def evaluate(
         if entry["split"] in beside:
             entry["baselines"] = [one.to_dict() for one in beside[entry["split"]]]
     if save:
-        kept = {model: content}
+        _save(run.path, content)
         for member, inside in member_folders(folder).items():
             if member:  # of an ensemble
-                own = str(Path(model, member))
-                each = [result.members[member] for result in results]
-                kept[own] = tell(own, weights_checksum(inside), each)
-        for which, told in kept.items():
-            _save(Path(which), told)
+                own, figures = run.path / member, [result.members[member] for result in results]
+                _save(own, tell(str(own), weights_checksum(inside), figures))
     if as_json:
         typer.echo(write_json(content, indent=2))
     else:
-        console = Console()
-        for result in results:
-            if result.confusion is not None:
-                parts = [*class_tables(result.confusion, result.name)]
-                if company is not None:
-                    this = Competitor(classifier.title, result.confusion, run.seconds)
-                    parts += company_parts(this, beside[result.name], result.name, company.missing)
-                for part in parts:
-                    console.print()
-                    console.print(part)
-            if result.members:
-                console.print()
-                console.print(members_table(result))
-        for table in split_tables(classifier.title, task, results):
-            console.print()
-            console.print(table)
+        _print(classifier, results, run.seconds if company is not None else 0.0, company, beside)
     if plot is not None:
-        for path in draw_splits(results, plot, f"{classifier.title} on {task.name}"):
-            say(f"wrote {path}")
-        for result in results:
-            if result.confusion is not None:
-                file = plot / f"confusion-{result.name.replace('/', '-')}.png"
-                say(f"wrote {draw_confusion(result.confusion, file)}")
+        _draw(classifier, results, plot)
 
 
-def _company(run: "RunFolder", labels: Sequence[str], device: "torch.device") -> "Company | None":
-    """What stands beside a model of a user's own data, where its run folder tells what it was trained on."""
+def _how_to_get(task: "Task", model: str) -> str:
+    if task.own is not None:
+        return f"name a table of yours: beamtree eval {shlex.quote(model)} FILE"
+    if task.words:
+        return "`beamtree data check` says what is there"
+    return f"make data with: beamtree data {task.name}"
+
+
+def _company(run: "RunFolder", model: "Classifier") -> "Company | None":
+    """What a model of a user's own data is compared with, if its run folder says what it was trained on."""
     from beamtree.training.baseline import Company, load_twin, training_rows
     from beamtree.training.recipe import load_recipe
 
@@ -230,20 +198,53 @@ def _company(run: "RunFolder", labels: Sequence[str], device: "torch.device") ->
     if not train:
         return None
     settings = load_recipe(run.recipe_file.resolve()).training
-    return Company(train, labels, settings, load_twin(run, device), twin_seconds=run.without_tree.seconds)
+    twin = load_twin(run, next(model.parameters()).device)
+    return Company(train, model.task.labels, settings, twin, twin_seconds=run.without_tree.seconds)
 
 
-def _learnt_from(run: Path, paths: Sequence[Path]) -> list[Path]:
+def _print(
+    model: "Classifier",
+    results: "Sequence[SplitResult]",
+    seconds: float,
+    company: "Company | None",
+    beside: "Mapping[str, Sequence[Competitor]]",
+) -> None:
+    from rich.console import Console
+
+    from beamtree.cli.figures import result_parts, split_tables
+
+    console = Console()
+    for result in results:
+        for part in result_parts(result, model.title, seconds, company, beside.get(result.name, ())):
+            console.print()
+            console.print(part)
+    for table in split_tables(model.title, model.task, results):
+        console.print()
+        console.print(table)
+
+
+def _draw(model: "Classifier", results: "Sequence[SplitResult]", folder: Path) -> None:
+    from beamtree.cli.figures import draw_splits
+    from beamtree.paper.plots import draw_confusion
+
+    paths = draw_splits(results, folder, f"{model.title} on {model.task.name}")
+    for result in results:
+        if result.confusion is not None:
+            file = folder / f"confusion-{result.name.replace('/', '-')}.png"
+            paths.append(draw_confusion(result.confusion, file))
+    for path in paths:
+        say(f"wrote {path}")
+
+
+def _learnt_from(run: "RunFolder", paths: Sequence[Path]) -> list[Path]:
     """Which of these are files of the user's own that the run was trained on."""
     from beamtree.data.own import find_split
     from beamtree.files.bounded import read_json
-    from beamtree.training.run_folder import RunFolder
 
-    file = RunFolder(run).data_file
-    match read_json(file) if file.is_file() else None:
+    match read_json(run.data_file) if run.data_file.is_file() else None:
         case {"path": str(own)}:
             learnt = set()
-            with suppress(BeamtreeError):  # it is gone, and so is none of these
+            with suppress(BeamtreeError):  # the file is gone, so it is none of these
                 learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
             return [path for path in paths if path.is_file() and path.resolve() in learnt]
     return []
@@ -254,17 +255,17 @@ def _save(run: Path, content: dict[str, Any]) -> None:
 
     searched = "" if content["beam"] is None else f"-beam{content['beam']}"
     file = run / f"eval{searched}{'-merged' if content['merge_equal_trees'] else ''}.json"
-    kept = _beside_what_stands(file, content)
+    kept = _with_other_splits(file, content)
     replace_file(file, write_json(kept, indent=2) + "\n")
     say(f"wrote {file}: {', '.join(entry['split'] for entry in kept['splits'])}")
 
 
-def _beside_what_stands(file: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """These figures, and those of other splits that the file has of the same weights, measured likewise."""
+def _with_other_splits(file: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """These figures, and those of other splits already in the file, if measured alike on the same weights."""
     from beamtree.files.bounded import read_json
 
     before: Any = None
-    with suppress(BeamtreeError):  # what is spoilt is replaced
+    with suppress(BeamtreeError):  # a damaged file is replaced
         before = read_json(file) if file.is_file() else None
     match before:
         case {"splits": [*splits], "command": str(commands), **rest} if all(
@@ -278,15 +279,3 @@ def _beside_what_stands(file: Path, content: dict[str, Any]) -> dict[str, Any]:
                     commands = f"{commands}; {content['command']}"
                 return {**content, "command": commands, "splits": [*others, *content["splits"]]}
     return content
-
-
-def _command(
-    model: str, paths: Sequence[Path], splits: Sequence[str], beam: int | None, merged: bool, device: str
-) -> str:
-    words = ["beamtree", "eval", model]
-    words += [word for path in paths for word in ("--data", str(path))]
-    words += [word for split in splits for word in ("--split", split)]
-    words += [] if beam is None else ["--beam", str(beam)]
-    words += ["--merge-equal-trees"] if merged else []
-    words += [] if device == "auto" else ["--device", device]
-    return shlex.join(words)

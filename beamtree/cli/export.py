@@ -1,11 +1,19 @@
-"""`beamtree export MODEL --onnx FILE`: a trained model for runtimes that know nothing of beamtree."""
+"""`beamtree export MODEL --onnx FILE`: a trained model for runtimes without beamtree."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from beamtree.cli.conventions import Beam, Model, refuse_to_replace, say, say_torch_loads
+from beamtree.cli.conventions import (
+    Beam,
+    Model,
+    Overwrite,
+    open_model,
+    refuse_to_replace,
+    say,
+    say_torch_loads,
+)
 from beamtree.errors import BeamtreeError
 
 
@@ -16,7 +24,7 @@ def export(
         Path | None, typer.Option(help="Write a file for torch.export.load (.pt2).")
     ] = None,
     beam: Beam = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a trained model as a file that runs without beamtree: token ids in, probabilities out.
 
@@ -31,7 +39,7 @@ def export(
     if not wanted:
         raise BeamtreeError("say what to write: --onnx FILE, --exported-program FILE or both")
     if onnx == exported_program:
-        raise BeamtreeError(f"both files are to be {onnx}: the second would replace the first")
+        raise BeamtreeError(f"--onnx and --exported-program both name {onnx}")
     for path in wanted:
         refuse_to_replace(path, overwrite)
         if not path.parent.is_dir():
@@ -39,11 +47,8 @@ def export(
     say_torch_loads()
 
     from beamtree.classifier.exports import compare_with_onnx, export_program, save_onnx, save_program
-    from beamtree.classifier.inference import set_beam_size
-    from beamtree.classifier.model_folder import load_model
 
-    classifier = load_model(model)
-    set_beam_size(classifier, beam)
+    classifier = open_model(model, "cpu", beam)
     program = export_program(classifier)
     if exported_program is not None:
         save_program(program, exported_program)

@@ -1,15 +1,16 @@
-"""How a parsed line is written: a line of brackets or JSON, a drawing for the terminal, SVG."""
+"""How a parsed line is written: a line of brackets or JSON, a drawing for the terminal, SVG, an animation."""
 
 import re
-from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
 
 from beamtree.classifier.parsing import Record, SentenceTrees, Unparsed
 from beamtree.errors import BeamtreeError
+from beamtree.explorer.animation import animate_search
+from beamtree.explorer.pages import Viewed
 from beamtree.printable import printable, write_json
 from beamtree.trees.beam_trees import ScoredTree
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _LINES_OF_A_TREE = r"[─│┌┐└┘├┤┬┴┼╵╷╴╶]+"
 _GAP = 16  # between stacked pictures
@@ -36,13 +37,10 @@ def as_brackets(record: Record, *, beams: bool = False) -> str:
 
 def as_json(record: Record, *, beams: bool = False) -> str:
     """One object in one line: prediction and, for each sentence, its best tree or all of them."""
-    return write_json(to_dict(record, beams=beams), ensure_ascii=False)
-
-
-def to_dict(record: Record, *, beams: bool = False) -> dict[str, Any]:
     if isinstance(record, Unparsed):
-        return {"line": record.line, "text": record.text, "error": record.reason}
-    return {
+        failed = {"line": record.line, "text": record.text, "error": record.reason}
+        return write_json(failed, ensure_ascii=False)
+    content = {
         "line": record.line,
         "text": record.text,
         "label": record.label,
@@ -64,11 +62,22 @@ def to_dict(record: Record, *, beams: bool = False) -> dict[str, Any]:
             for sentence in record.trees
         ],
     }
+    return write_json(content, ensure_ascii=False)
 
 
-def print_text(console: "Console", record: Record, *, beams: bool = False) -> None:
+def as_line(record: Record, format: str, *, beams: bool = False) -> str:
+    return as_json(record, beams=beams) if format == "json" else as_brackets(record, beams=beams)
+
+
+def as_text(console: Console, record: Record, *, beams: bool = False) -> str:
+    """What this console would show."""
+    with console.capture() as drawn:
+        print_text(console, record, beams=beams)
+    return drawn.get().rstrip("\n") + "\n"
+
+
+def print_text(console: Console, record: Record, *, beams: bool = False) -> None:
     """The prediction and the drawn tree; with `beams` all trees, those that differ drawn once."""
-    from rich.text import Text
 
     def say(*parts: tuple[str, str]) -> None:
         console.print(Text.assemble(*((printable(text), style) for text, style in parts)), soft_wrap=True)
@@ -103,7 +112,7 @@ def print_text(console: "Console", record: Record, *, beams: bool = False) -> No
             picture.highlight_regex(_LINES_OF_A_TREE, "bright_black")
             console.print(picture, soft_wrap=True)
     if not record.trees:
-        say(("this encoder looks for no tree", "italic"))
+        say(("this encoder builds no tree", "italic"))
     console.print()
 
 
@@ -111,10 +120,21 @@ def as_svg(record: Record, *, beams: bool = False) -> str:
     """One picture; the sentences of a pair, and with `beams` all trees, below each other."""
     if isinstance(record, Unparsed):
         raise BeamtreeError(f"nothing to draw: {record}")
-    pictures = [picture for sentence in record.trees for picture in _pictures(sentence, beams)]
+    pictures = [
+        sentence.alone().svg(sentence.tokens, 0, beam)
+        for sentence in record.trees
+        for beam in range(len(_shown(sentence, beams)))
+    ]
     if not pictures:
-        raise BeamtreeError("nothing to draw: this encoder looks for no tree")
+        raise BeamtreeError("nothing to draw: this encoder builds no tree")
     return stack(pictures)
+
+
+def as_animation(record: Viewed | Unparsed) -> str:
+    """The search of each sentence, merge by merge."""
+    if isinstance(record, Unparsed):
+        raise BeamtreeError(f"nothing to draw: {record}")
+    return stack([animate_search(record.view, sentence) for sentence in record.view["sentences"]])
 
 
 def stack(pictures: list[str]) -> str:
@@ -128,11 +148,6 @@ def stack(pictures: list[str]) -> str:
         widest, bottom = max(widest, width), bottom + height + _GAP
     size = f'width="{widest}" height="{bottom - _GAP}" viewBox="0 0 {widest} {bottom - _GAP}"'
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', *placed, "</svg>"])
-
-
-def _pictures(sentence: SentenceTrees, beams: bool) -> list[str]:
-    alone = sentence.alone()
-    return [alone.svg(sentence.tokens, 0, beam) for beam in range(len(_shown(sentence, beams)))]
 
 
 def _shown(sentence: SentenceTrees, beams: bool) -> list[ScoredTree]:

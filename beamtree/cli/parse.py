@@ -1,8 +1,9 @@
-"""`beamtree parse MODEL TEXT`: what a model says of a text and the trees it finds; one line or a million."""
+"""`beamtree parse MODEL TEXT`: a model's label for a text and the trees it finds; one line or a million."""
 
+import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -13,19 +14,23 @@ from beamtree.cli.conventions import (
     BatchTokens,
     Beam,
     Device,
+    MaxLength,
     Model,
+    Overwrite,
+    Resume,
+    Strict,
+    open_model,
     refuse_to_replace,
     say,
     say_torch_loads,
 )
 from beamtree.errors import BeamtreeError
-from beamtree.files.bounded import shown
 
 if TYPE_CHECKING:
-    from beamtree.classifier.parsing import Record, Unparsed
+    from beamtree.classifier.classifier import Classifier
+    from beamtree.cli.streaming import Watch
     from beamtree.data.task import Task
     from beamtree.data.unlabelled import TextRow
-    from beamtree.explorer.pages import Viewed
 
 
 class Format(StrEnum):
@@ -62,16 +67,10 @@ def parse(
         Format | None, typer.Option(help="Output format.", show_default="from the name of --out, or text")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an unfinished --out after its last whole line.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite --out.")] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Stop at the first line that cannot be read.")
-    ] = False,
-    max_length: Annotated[
-        int, typer.Option(min=1, help="Lines with more tokens than this count as unreadable.")
-    ] = 10_000,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    strict: Strict = False,
+    max_length: MaxLength = 10_000,
     batch_tokens: BatchTokens = 16384,
     beam: Beam = None,
     device: Device = "auto",
@@ -79,26 +78,26 @@ def parse(
     """Predict the label of a text and draw its tree.
 
     For a task on pairs, give two texts, or in a file two sentences separated by a tab. An unreadable line of
-    a file or of standard input becomes an error record with its number, and the rest goes on. With --file,
+    a file or of standard input becomes an error record with its number, and the rest is read. With --file,
     --out and the format brackets or json, an interrupted run can be resumed, and torchrun or accelerate
     launch divides the lines among processes and machines that see the same folder.
     """
     if file is not None:
         say_torch_loads()
 
-    from beamtree.classifier.inference import choose_device, set_beam_size
-    from beamtree.classifier.model_folder import find_model, load_model, model_checksum
-    from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
-    from beamtree.cli.streaming import LineJob, run_and_tell, survey
+    from beamtree.classifier.model_folder import find_model, model_checksum
+    from beamtree.classifier.parsing import CHUNK_LINES, parse_lines
+    from beamtree.cli.formats import as_line
+    from beamtree.cli.streaming import LineJob, Watch, run_and_tell, survey
     from beamtree.data.unlabelled import find_rows
-    from beamtree.explorer.pages import view_lines, write_page
+    from beamtree.files.lines import write_lines
     from beamtree.processes.launched import Processes
 
     source = _choose_source(texts, file)
     format = format or _format_of(out)
     if out is not None and out.suffix.lower() in _TABLES and format is not Format.brackets:
         raise BeamtreeError(
-            f"{out} would be no table: `beamtree predict` writes one, parse a .json, .html or .txt"
+            f"parse writes no table such as {out}: use `beamtree predict`, or name a .json, .html or .txt"
         )
     processes = Processes.from_environment()
     by_line = format in (Format.brackets, Format.json)
@@ -109,39 +108,40 @@ def parse(
             raise BeamtreeError(f"{what} needs --file, --out and --format json or brackets")
         if out is not None:
             refuse_to_replace(out, overwrite)
-
-    classifier = load_model(model, device=choose_device(device, processes.local_rank))
-    set_beam_size(classifier, beam)
+    classifier = open_model(model, device, beam, processes.local_rank)
     settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
-    watch = _Watch(strict, unnamed=isinstance(source, list))
-    if files is None:
-        lines = _lines(source, classifier.task)
-        if format is Format.animation:
-            _put(_animate(watch(view_lines(classifier, lines, name=model, max_length=max_length))), out)
-        elif format is Format.html:
-            name = Path(model).resolve().name
-            viewed = watch(view_lines(classifier, lines, name=name, max_length=max_length))
-            _put(write_page(viewed, title=f"{name}: {classifier.settings.title}"), out)
-        else:
-            _write(watch(parse_stream(classifier, lines, **settings)), format, beams, out)
-    else:
-        write = _line_writer(format, beams)
+    where = None if isinstance(source, list) else str(source or "standard input")
+    watch = Watch(where, strict)
+    if files is not None:
         made_of = {
             "model": model_checksum(find_model(model)),
             "format": format.value,
             "beams": beams,
             "beam": beam,
+            **settings,
         }
-        rows = find_rows(files[0], classifier.task, plain_tables=True)
+        read = find_rows(files[0], classifier.task, plain_tables=True).read
         run_and_tell(
-            LineJob(survey(files[0], rows.read), files[1], {**made_of, **settings}, processes, CHUNK_LINES),
+            LineJob(survey(files[0], read), files[1], made_of, processes, CHUNK_LINES),
             lambda first, lines: [
-                write(record) for record in watch(parse_lines(classifier, lines, first=first, **settings))
+                as_line(record, format, beams=beams)
+                for record in watch(parse_lines(classifier, lines, first=first, **settings))
             ],
             "parsing",
             resume=resume,
             overwrite=overwrite,
         )
+    else:
+        lines = _lines(source, classifier.task)
+        pieces = _pieces(classifier, lines, watch, format, Path(model).resolve().name, beams, out, settings)
+        if out is not None:
+            write_lines(out, pieces)
+            say(f"wrote {out}")
+        else:
+            # A drawing is for the eye: `?` where a terminal lacks a character; data keep their UTF-8.
+            put = print if format is Format.text else typer.echo
+            for piece in pieces:
+                put(piece)
     watch.report()
 
 
@@ -164,8 +164,8 @@ def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Pa
 
 
 def _lines(source: list[str] | Path | None, task: "Task") -> "Iterator[str | TextRow]":
+    from beamtree.cli.streaming import standard_input
     from beamtree.data.unlabelled import find_rows
-    from beamtree.files.lines import split_lines
 
     if isinstance(source, Path):
         yield from find_rows(source, task, plain_tables=True).read()
@@ -176,102 +176,45 @@ def _lines(source: list[str] | Path | None, task: "Task") -> "Iterator[str | Tex
             raise BeamtreeError(f"this model reads pairs: give two texts, got {len(source)}")
         yield from ("\t".join(source[i : i + size]) for i in range(0, len(source), size))
     else:
-        line = None
-        stream = typer.get_text_stream("stdin", encoding="utf-8", errors="replace")
-        for _, line in split_lines(stream, "standard input"):
-            yield line
-        if line is None:
-            raise BeamtreeError("standard input is empty: give a TEXT, --file FILE, or pipe lines in")
+        yield from standard_input()
 
 
-class _Watch:
-    """Lets records through and counts those that are errors.
-
-    It stops at the first of them if strict, and for texts on the command line, which have no line number.
-    """
-
-    def __init__(self, strict: bool, unnamed: bool) -> None:
-        self.strict, self.unnamed, self.seen, self.unread = strict, unnamed, 0, 0
-
-    def __call__(self, records: Iterable[AnyRecord]) -> Iterator[AnyRecord]:
-        from beamtree.classifier.parsing import Unparsed
-
-        for record in records:
-            self.seen += 1
-            if isinstance(record, Unparsed):
-                if self.unnamed:
-                    raise BeamtreeError(f"cannot read {shown(record.text, most=400)}: {record.reason}")
-                if self.strict:
-                    raise BeamtreeError(str(record))
-                self.unread += 1
-            yield record
-
-    def report(self) -> None:
-        if self.unread:
-            say(f"{self.unread:,} of {self.seen:,} lines could not be read; their records say why")
-
-
-def _line_writer(format: Format, beams: bool) -> Callable[["Record"], str]:
-    from beamtree.cli.formats import as_brackets, as_json
-
-    function = as_json if format is Format.json else as_brackets
-    return lambda record: function(record, beams=beams)
-
-
-def _write(records: Iterator["Record"], format: Format, beams: bool, out: Path | None) -> None:
+def _pieces(
+    model: "Classifier",
+    lines: "Iterator[str | TextRow]",
+    watch: "Watch",
+    format: Format,
+    name: str,
+    beams: bool,
+    out: Path | None,
+    settings: dict[str, Any],
+) -> Iterator[str]:
+    """What is written, piece by piece."""
     from rich.console import Console
 
-    from beamtree.cli.formats import print_text
+    from beamtree.classifier.parsing import parse_stream
+    from beamtree.cli.formats import as_animation, as_line, as_svg, as_text
+    from beamtree.explorer.pages import view_lines, write_page
 
-    if format is Format.text and out is None:
-        console = Console()
-        for record in records:
-            print_text(console, record, beams=beams)
+    if format in (Format.animation, Format.html):
+        viewed = watch(view_lines(model, lines, name=name, max_length=settings["max_length"]))
+        if format is Format.html:
+            yield from write_page(viewed, title=f"{name}: {model.settings.title}")
+        else:
+            yield as_animation(_only(viewed, "an animation"))
         return
-    _put(_pieces(records, format, beams), out)
+    records = watch(parse_stream(model, lines, **settings))
+    if format is Format.svg:
+        yield as_svg(_only(records, "svg"), beams=beams)
+    elif format is Format.text:
+        console = Console() if out is None else Console(file=io.StringIO(), width=120)
+        yield from (as_text(console, record, beams=beams) for record in records)
+    else:
+        yield from (as_line(record, format, beams=beams) for record in records)
 
 
-def _animate(records: "Iterator[Viewed | Unparsed]") -> Iterator[str]:
-    from beamtree.classifier.parsing import Unparsed
-    from beamtree.cli.formats import stack
-    from beamtree.explorer.animation import animate_search
-
+def _only(records: Iterator[AnyRecord], what: str) -> AnyRecord:
     record = next(records)
     if next(records, None) is not None:
-        raise BeamtreeError("an animation shows one text: use --format html for several")
-    if isinstance(record, Unparsed):
-        raise BeamtreeError(f"nothing to draw: {record}")
-    yield stack([animate_search(record.view, sentence) for sentence in record.view["sentences"]])
-
-
-def _put(pieces: Iterator[str], out: Path | None) -> None:
-    from beamtree.files.lines import write_lines
-
-    if out is not None:
-        write_lines(out, pieces)
-        say(f"wrote {out}")
-    else:
-        for piece in pieces:
-            typer.echo(piece)
-
-
-def _pieces(records: Iterator["Record"], format: Format, beams: bool) -> Iterator[str]:
-    import io
-
-    from rich.console import Console
-
-    from beamtree.cli.formats import as_svg, print_text
-
-    if format is Format.text:
-        console = Console(file=io.StringIO(), width=120)
-        for record in records:
-            with console.capture() as drawn:
-                print_text(console, record, beams=beams)
-            yield drawn.get().rstrip("\n") + "\n"
-    elif format is Format.svg:
-        record = next(records)
-        if next(records, None) is not None:
-            raise BeamtreeError("svg shows one text: use --format html for several")
-        yield as_svg(record, beams=beams)
-    else:
-        yield from map(_line_writer(format, beams), records)
+        raise BeamtreeError(f"{what} shows one text: use --format html for several")
+    return record

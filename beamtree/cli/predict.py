@@ -2,15 +2,27 @@
 
 import csv
 import io
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beamtree.cli.conventions import BatchTokens, Beam, Device, Model, say, say_torch_loads
+from beamtree.cli.conventions import (
+    BatchTokens,
+    Beam,
+    Device,
+    MaxLength,
+    Model,
+    Overwrite,
+    Resume,
+    Strict,
+    open_model,
+    say_torch_loads,
+)
 from beamtree.errors import BeamtreeError
 from beamtree.printable import write_json
 
@@ -27,7 +39,6 @@ class Kind(StrEnum):
 
 
 _STANDARD = Path("-")
-_TOLD = 5  # rows that could not be read
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)*%?")
 _ENDS = re.compile(r"[\t\r\n]+")
 
@@ -48,7 +59,7 @@ def predict(
     text: Annotated[
         str,
         typer.Option(
-            help="Column with the text, or both of a pair with a comma between.",
+            help="Column with the text, or both columns of a pair, separated by a comma.",
             show_default="as in training, or text, sentence, review; text1,text2 …",
         ),
     ] = "",
@@ -62,16 +73,10 @@ def predict(
     format: Annotated[
         Kind | None, typer.Option(help="Output format.", show_default="from the name of --out, or csv")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an unfinished --out after its last whole row.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite --out.")] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Stop at the first row that cannot be read.")
-    ] = False,
-    max_length: Annotated[
-        int, typer.Option(min=1, help="Rows with more tokens than this count as unreadable.")
-    ] = 10_000,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    strict: Strict = False,
+    max_length: MaxLength = 10_000,
     batch_tokens: BatchTokens = 16384,
     beam: Beam = None,
     device: Device = "auto",
@@ -81,14 +86,13 @@ def predict(
     A row has its id (or its text), the label, a column p_LABEL for every label and, with --trees, the tree. A
     row that cannot be read keeps its place with empty cells. Cells of a .csv or .tsv that a spreadsheet would
     take for a formula begin with an apostrophe. Files of any size are read row by row; an interrupted run
-    goes on with --resume, and torchrun or accelerate launch divides the rows among processes.
+    continues with --resume, and torchrun or accelerate launch divides the rows among processes.
     """
     say_torch_loads()
 
-    from beamtree.classifier.inference import choose_device, set_beam_size
-    from beamtree.classifier.model_folder import find_model, load_model, model_checksum
+    from beamtree.classifier.model_folder import find_model, model_checksum
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
-    from beamtree.cli.streaming import LineJob, run_and_tell, survey
+    from beamtree.cli.streaming import LineJob, Watch, run_and_tell, standard_input, survey
     from beamtree.data.unlabelled import Unlabelled, find_rows
     from beamtree.processes.launched import Processes
 
@@ -97,28 +101,27 @@ def predict(
     streamed = _STANDARD in (out, file)
     if streamed and (resume or processes.count > 1):
         what = "--resume" if resume else "dividing a file among processes"
-        raise BeamtreeError(f"{what} needs a FILE and --out with the name of another")
+        raise BeamtreeError(f"{what} needs a FILE and --out FILE")
     if streamed and out != _STANDARD:
-        raise BeamtreeError("rows of standard input go to standard output: leave --out away")
-    classifier = load_model(model, device=choose_device(device, processes.local_rank))
-    set_beam_size(classifier, beam)
+        raise BeamtreeError("rows of standard input go to standard output: leave out --out")
+    classifier = open_model(model, device, beam, processes.local_rank)
     if trees and not classifier.builds_trees:
         raise BeamtreeError(
             f"--trees does not apply: the encoder {classifier.settings.title!r} builds no tree"
         )
     if file == _STANDARD:
-        source = Unlabelled(file)
+        source, read, watch = Unlabelled(file), standard_input, Watch("standard input", strict)
     else:
         source = find_rows(file, classifier.task, text=text, id=id)
+        read, watch = source.read, Watch(str(file), strict)
     table = _Table(classifier, source, kind, trees)
-    watch = _Watch(file, strict)
     settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
     if streamed:
-        rows = source.read() if file != _STANDARD else _standard_input()
         heading = table.header  # with the first row: a file that cannot be read leaves nothing
-        kept: list[TextRow] = []  # those whose records are still to come, a chunk at most
-        for record in watch(parse_stream(classifier, _keep(rows, kept), need_trees=trees, **settings)):
-            for line in (*heading, table.write(kept.pop(0), record)):
+        rows, again = itertools.tee(read())  # a chunk of them is in memory at most
+        records = watch(parse_stream(classifier, rows, need_trees=trees, **settings))
+        for row, record in zip(again, records, strict=False):
+            for line in (*heading, table.write(row, record)):
                 typer.echo(line)
             heading = []
     else:
@@ -136,7 +139,7 @@ def predict(
             return [table.write(row, record) for row, record in zip(rows, records, strict=True)]
 
         header = next(iter(table.header), None)
-        job = LineJob(survey(file, source.read), out, made_of, processes, CHUNK_LINES, header=header)
+        job = LineJob(survey(file, read), out, made_of, processes, CHUNK_LINES, header=header)
         run_and_tell(job, transform, "predicting", unit="rows", resume=resume, overwrite=overwrite)
     watch.report()
 
@@ -149,27 +152,8 @@ def _kind_of(out: Path) -> Kind:
     except ValueError:
         known = ", ".join(f".{kind}" for kind in Kind)
         raise BeamtreeError(
-            f"predictions are written to one of {known}, by the name of --out, got {out.name!r}; --format "
-            "chooses for another name"
+            f"cannot tell the format of {out.name!r}: name --out one of {known}, or choose with --format"
         ) from None
-
-
-def _standard_input() -> "Iterator[TextRow]":
-    from beamtree.data.unlabelled import TextRow
-    from beamtree.files.lines import split_lines
-
-    number = 0
-    stream = typer.get_text_stream("stdin", encoding="utf-8", errors="replace")
-    for number, line in split_lines(stream, "standard input"):
-        yield TextRow(number, line)
-    if not number:
-        raise BeamtreeError("standard input is empty: name a FILE, or pipe lines in")
-
-
-def _keep(rows: "Iterable[TextRow]", kept: "list[TextRow]") -> "Iterator[TextRow]":
-    for row in rows:
-        kept.append(row)
-        yield row
 
 
 class _Table:
@@ -228,29 +212,3 @@ def harmless(cell: str) -> str:
     """
     cell = _ENDS.sub(" ", cell).strip()
     return f"'{cell}" if cell[:1] in tuple("=+-@＝＋－＠") and not _NUMBER.fullmatch(cell) else cell
-
-
-class _Watch:
-    """Lets records through and remembers the first that are errors; stops at the first of them if strict."""
-
-    def __init__(self, file: Path, strict: bool) -> None:
-        self.file, self.strict, self.unread = file, strict, 0
-        self.told: list[str] = []
-
-    def __call__(self, records: "Iterable[Record]") -> "Iterator[Record]":
-        from beamtree.classifier.parsing import Unparsed
-
-        for record in records:
-            if isinstance(record, Unparsed):
-                if self.strict:
-                    raise BeamtreeError(f"{self.file}, {record}")
-                self.unread += 1
-                if len(self.told) < _TOLD:
-                    self.told.append(str(record))
-            yield record
-
-    def report(self) -> None:
-        if self.unread:
-            rows = "row has" if self.unread == 1 else "rows have"
-            more = "; …" if self.unread > _TOLD else ""
-            say(f"{self.unread:,} {rows} no prediction ({'; '.join(self.told)}{more})")

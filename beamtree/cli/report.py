@@ -1,12 +1,11 @@
 """`beamtree report RUNS…`: the paper's tables from run folders, as Markdown and HTML."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from beamtree.cli.conventions import say, say_torch_loads
+from beamtree.cli.conventions import say, say_torch_loads, spell
 
 
 def report(
@@ -48,17 +47,15 @@ def report(
     say_torch_loads()
 
     from beamtree.files.atomic import make_folder, replace_file
-    from beamtree.paper.report.pages import build_report, to_html, to_markdown, to_short_markdown
+    from beamtree.paper.report import build_report, to_html, to_markdown, to_short_markdown
 
     built = build_report(runs, table or (), skip=skip)
     for note in built.notes:
         say(f"beamtree: {note}")
-    words = ["beamtree", "report", *map(str, runs)]
-    words += [word for name in table or () for word in ("--table", name)] + (["--skip"] if skip else [])
+    command = spell("report", *runs, table=table, skip=skip, out=out)
     if out is None:
-        typer.echo(to_markdown(built, shlex.join(words)), nl=False)
+        typer.echo(to_markdown(built, command), nl=False)
         return
-    command = shlex.join([*words, "--out", str(out)])
     make_folder(out)
     full = "results-in-full.md"
     for name, text in (

@@ -32,7 +32,7 @@ def serve(
         typer.Option(help="A host name that browsers may use; may be repeated."),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens in a sentence.")] = 1000,
-    max_beam_size: Annotated[int, typer.Option(min=1, help="Largest beam size that may be asked for.")] = 20,
+    max_beam_size: Annotated[int, typer.Option(min=1, help="Largest beam size that may be requested.")] = 20,
     max_request_bytes: Annotated[int, typer.Option(min=1, help="Most bytes in a request.")] = 65536,
     seconds: Annotated[float, typer.Option(min=0.001, help="Time limit of a computation.")] = 20.0,
     workers: Annotated[
@@ -74,7 +74,7 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Taken before anything is loaded, so that a port in use is told at once."""
+    """Done before anything is loaded, so that a port in use is reported at once."""
     if not host:  # the system would take it for every address there is
         raise BeamtreeError("--host is empty: name an address, such as 127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

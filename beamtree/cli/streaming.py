@@ -1,6 +1,6 @@
-"""A long file through a slow function, row by row: constant memory, resumable, shared out over processes.
+"""A long file through a slow function, row by row: constant memory, resumable, divided among processes.
 
-A row is a line, or what a reader of tables makes of some; each gives one line of output.
+A row is a line of text or a row of a table; each gives one line of output.
 
 Line i belongs to chunk ⌊i / chunk_lines⌋ and chunk c to process c mod P. Each process appends its chunks to a
 part file of its own; the first process joins the parts in order, and only a whole output gets its name.
@@ -10,22 +10,27 @@ import glob
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
+from beamtree.classifier.parsing import Unparsed
 from beamtree.cli.conventions import counting, say
+from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import flush_folder, replace_file, replacing
-from beamtree.files.bounded import read_json
-from beamtree.files.lines import in_blocks, read_lines
+from beamtree.files.bounded import read_json, shown
+from beamtree.files.lines import in_blocks, read_lines, split_lines
 from beamtree.printable import write_json
 from beamtree.processes.launched import Processes
+
+AnyRecord = TypeVar("AnyRecord")
+_TOLD = 5  # lines that could not be read
 
 # Number of the first line (from 1), lines or rows -> as many lines.
 Transform = Callable[[int, list[Any]], list[str]]
@@ -33,7 +38,7 @@ Transform = Callable[[int, list[Any]], list[str]]
 
 @dataclass(frozen=True)
 class TextFile:
-    """What a first pass over an input file tells, and how to read its lines, or rows, again."""
+    """What a first pass over an input file finds, and how to read its lines, or rows, again."""
 
     path: Path
     lines: int
@@ -233,17 +238,23 @@ def run_and_tell(
     job: LineJob, transform: Transform, doing: str, *, unit: str = "lines", resume: bool, overwrite: bool
 ) -> None:
     """Run a job of a command: how far it is, that it was stopped and how to go on, what was written."""
-    first = job.processes.first
+    first, total, done = job.processes.first, job.own_lines, 0
     try:
-        with counting(doing, job.own_lines, unit, wanted=first) as advance:
-            done = job.run(transform, resume=resume, overwrite=overwrite, advance=advance)
+        with counting(doing, unit, wanted=first) as show:
+
+            def advance(lines: int) -> None:
+                nonlocal done
+                done += lines
+                show(done, total)
+
+            worked = job.run(transform, resume=resume, overwrite=overwrite, advance=advance)
     except KeyboardInterrupt:
         say(f"stopped; finished {unit} are kept: --resume continues {job.out}")
         raise typer.Exit(130) from None
     finally:
         job.processes.leave()
     if first:
-        said = f"wrote {job.out}" if done else f"{job.out} was already complete"
+        said = f"wrote {job.out}" if worked else f"{job.out} was already complete"
         say(f"{said}: {job.source.lines:,} {unit}")
 
 
@@ -251,14 +262,11 @@ def _keep_whole_lines(path: Path) -> int:
     """Drop a torn last line; the number of lines that stay."""
     if not path.exists():
         return 0
-    lines, end, position = 0, 0, 0
+    lines = end = 0
     with path.open("r+b") as file:
-        while block := file.read(1 << 20):
-            newlines = block.count(b"\n")
-            if newlines:
-                lines += newlines
-                end = position + block.rindex(b"\n") + 1
-            position += len(block)
+        for line in file:
+            if line.endswith(b"\n"):
+                lines, end = lines + 1, end + len(line)
         file.truncate(end)
     return lines
 
@@ -266,3 +274,41 @@ def _keep_whole_lines(path: Path) -> int:
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 16 else text[:12] + "…"
+
+
+class Watch:
+    """Lets records through and counts those that are errors.
+
+    It stops at the first of them if strict, and for texts on the command line, which have no source.
+    """
+
+    def __init__(self, source: str | None, strict: bool) -> None:
+        self.source, self.strict = source, strict
+        self.seen, self.unread = 0, 0
+        self.first: list[str] = []
+
+    def __call__(self, records: Iterable[AnyRecord]) -> Iterator[AnyRecord]:
+        for record in records:
+            self.seen += 1
+            if isinstance(record, Unparsed):
+                if self.source is None:
+                    raise BeamtreeError(f"cannot read {shown(record.text, most=400)}: {record.reason}")
+                if self.strict:
+                    raise BeamtreeError(f"{self.source}, {record}")
+                self.unread += 1
+                self.first += [str(record)] if self.unread <= _TOLD else []
+            yield record
+
+    def report(self) -> None:
+        if self.unread:
+            why = "; ".join([*self.first, *(["…"] if self.unread > _TOLD else [])])
+            say(f"{self.unread:,} of {self.seen:,} lines could not be read ({why})")
+
+
+def standard_input() -> Iterator[TextRow]:
+    number = 0
+    stream = typer.get_text_stream("stdin", encoding="utf-8", errors="replace")
+    for number, line in split_lines(stream, "standard input"):
+        yield TextRow(number, line)
+    if not number:
+        raise BeamtreeError("standard input is empty: name a file, or pipe lines in")

@@ -1,7 +1,6 @@
-"""`beamtree train RECIPE`: a run folder from a recipe, or one that was interrupted continued."""
+"""`beamtree train RECIPE`: a run folder from a recipe, or an interrupted run continued."""
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beamtree.cli.conventions import say_torch_loads
+from beamtree.cli.conventions import say_torch_loads, spell
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import is_file, is_folder
 
@@ -33,8 +32,8 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Train so many models one after another, with this seed and the next ones: an ensemble. "
-            "Every command takes its folder as a model; after an interruption the same command goes on.",
+            help="Train this many models one after another, with consecutive seeds: an ensemble. Every "
+            "command takes its folder as a model. After an interruption, the same command continues.",
             show_default="the recipe's, 1",
         ),
     ] = None,
@@ -48,7 +47,9 @@ def train(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Run folder to create.", show_default="runs/RECIPE-seedN, or -seedsN-M of several"),
+        typer.Option(
+            help="Run folder to create.", show_default="runs/RECIPE-seedN, or -seedsN-M for several"
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -61,7 +62,7 @@ def train(
         str | None,
         typer.Option(
             metavar="FOLDER",
-            help="A Hugging Face encoder that gives tokens their vectors, or its name on the hub; it is not "
+            help="Folder or hub name of a Hugging Face encoder that gives tokens their vectors; it is not "
             "trained.",
         ),
     ] = None,
@@ -133,7 +134,7 @@ def train(
     accelerator = create_accelerator()
     display = Display(Console(quiet=not accelerator.is_main_process))
     continued = resume is not None and (recipe is None or RunFolder(resume).begun)
-    # All have looked at what stands in the folder before the first process changes it.
+    # All processes look at the folder before the first one changes it.
     with failing_together(accelerator.device):
         if resume is not None and continued:
             folder = RunFolder(resume)
@@ -157,7 +158,7 @@ def train(
                 held.enter_context(folder.held())
                 if not continued:
                     folder.begin(settings)
-                # A run that goes on is refused if its data are others, and must not have their facts by then.
+                # A continued run is refused if its data changed, so facts of the old data must stay.
                 if not (folder.has_checkpoint and folder.data_file.is_file()):
                     folder.write_data_facts(found.facts(settings.task))
                 if twin is not None:
@@ -173,11 +174,10 @@ def train(
         outcomes = fit_seeds(settings, folder, found, **shared)
         last = list(outcomes.values())[-1]
         if twin is not None and last.finished:
-            display.say(f"the same without its tree, to compare, in {folder.without_tree.path}")
+            display.say(f"the same without its tree, for comparison, in {folder.without_tree.path}")
             last = list(fit_seeds(twin, folder.without_tree, found, **shared).values())[-1]
     if not last.finished:
-        command = shlex.join(["beamtree", "train", "--resume", str(folder.path)])
-        display.say(f"{last.reason}; continue with: {command}")
+        display.say(f"{last.reason}; continue with: {spell('train', resume=folder.path)}")
     elif accelerator.is_main_process and (found.task.own is not None or len(outcomes) > 1):
         histories = {name: outcome.history for name, outcome in outcomes.items()}
         _show_figures(settings, folder, found, histories, display, compare)
@@ -188,7 +188,7 @@ def train(
 
 
 def _reading_with(place: str) -> list[str]:
-    """The settings that --tokens-from stands for; the encoder may tell capitals, so words keep them."""
+    """The settings that --tokens-from stands for; the encoder may know capitals, so words keep them."""
     folder = Path(place).expanduser()
     named = str(folder.absolute()) if is_folder(folder) else place
     return [f"words.tokens_from={json.dumps(named)}", "task.own.tokenizer=cased"]
@@ -204,10 +204,10 @@ def _say_if_imbalanced(
     label, share = largest_share(found.train)
     chosen = choose_selection(settings, found.train).selection
     if share > IMBALANCED:
+        advice = "; rarer labels count more with --set training.class_weights=balanced"
         say(
             f"{label!r} has {share:.0%} of the training rows: accuracy says little, look at macro-F1"
-            + ("" if settings.class_weights == "balanced" else "; rarer labels count more with ")
-            + ("" if settings.class_weights == "balanced" else "--set training.class_weights=balanced")
+            + ("" if settings.class_weights == "balanced" else advice)
         )
     if settings.selection == "auto" and chosen == "macro_f1":
         say("the best epoch is chosen by macro-F1 on dev (training.selection)")
@@ -221,34 +221,31 @@ def _show_figures(
     display: "Display",
     compare: bool,
 ) -> None:
-    """How the kept model does on dev: seed by seed; of own data label by label, and beside simpler ones."""
+    """How the kept model does on dev: seed by seed; on own data label by label, and beside simpler ones."""
     from beamtree.classifier.inference import choose_device
     from beamtree.classifier.model_folder import load_model
-    from beamtree.cli.class_figures import class_tables, company_parts, draw_run, members_table
-    from beamtree.training.baseline import Company, Competitor, load_twin
+    from beamtree.cli.figures import draw_run, result_parts
+    from beamtree.training.baseline import Company, load_twin
     from beamtree.training.evaluate import evaluate
 
     device = choose_device("auto")
     model = load_model(folder.path, device=device)
     result = evaluate(model, "dev", found.dev)
-    parts: list[Any] = []
-    if result.confusion is not None:
-        parts += class_tables(result.confusion, "dev")
-    if result.confusion is not None and compare:
+    company = None
+    if compare:
         twin, seconds = load_twin(folder, device), folder.without_tree.seconds
         company = Company(found.train, model.task.labels, recipe.training, twin, twin_seconds=seconds)
-        this = Competitor(model.title, result.confusion, folder.seconds)
-        parts += company_parts(this, company.on(found.dev), "dev", company.missing)
-    if result.members:
-        parts.append(members_table(result))
-    for part in parts:
+    others = company.on(found.dev) if company is not None else ()
+    for part in result_parts(result, model.title, folder.seconds, company, others):
         display.console.print()
         display.console.print(part)
     if result.confusion is not None:
         for path in draw_run(folder, histories, result.confusion):
             display.say(f"wrote {path}")
     if result.members:
-        display.say(f"the ensemble of {len(result.members)} is in {folder.path}, a model for every command")
+        display.say(
+            f"the ensemble of {len(result.members)} is in {folder.path}, which every command takes as a model"
+        )
 
 
 def _folder_name(recipe: str, settings: "TrainingSettings") -> str:
@@ -257,12 +254,16 @@ def _folder_name(recipe: str, settings: "TrainingSettings") -> str:
 
 
 def _begun_with(folder: "RunFolder", say: Callable[[str], None]) -> Path | None:
-    """Where a run that goes on had its data; None where it does not say, or they are gone."""
+    """Where a continued run had its data; None if that is not recorded, or if they are gone."""
     place = folder.read_data_place()
     if place is None:
         return None
     there = is_file(place) or is_folder(place)
-    say(f"data: {place}, as before" if there else f"the data of this run were in {place}, which is gone")
+    say(
+        f"data: {place}, as before"
+        if there
+        else f"the data of this run were in {place}, which no longer exists"
+    )
     return place if there else None
 
 

@@ -1,7 +1,7 @@
 """A search as an animated SVG for slides and pages: the best beam's tree grows merge by merge, with the pairs
 it chose from, and below it all beams as they split and are dropped.
 
-Animations are CSS, so that one who wants no motion, and a program that knows none, sees the whole tree.
+Animations are CSS: a reader who prefers no motion, or a program without it, sees the whole tree.
 """
 
 import math
@@ -17,7 +17,7 @@ from beamtree.trees.svg import STYLE as TREE_STYLE
 
 MOST_TOKENS = 100
 SECONDS = 1.4  # of a merge
-REST = 3  # merges long, the whole tree stands at the end
+REST = 3  # so many merges long, the end shows the whole tree
 RANK = 12  # pixels from beam to beam
 SHOWN_PAIRS = 3  # the likeliest of each step
 CAPTION = 34  # letters of a part in a caption
@@ -46,7 +46,7 @@ STYLE = """
 
 
 class Step(NamedTuple):
-    """What the best beam had before it a merge: its parts in a row, the share of every pair, its choice."""
+    """What the best beam chose from at one merge: its parts in a row, the share of every pair, its choice."""
 
     row: list[int]  # ids: leaf i is i, the node of step t is n + t
     shares: list[float]

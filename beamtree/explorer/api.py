@@ -1,13 +1,14 @@
 """What the API takes and says: the shape of every request and answer, and every error with its status."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from beamtree.errors import BeamtreeError
-from beamtree.explorer.sentences import TooLongError, UnreadableInputError, Where
+from beamtree.explorer.sentences import UnreadableInputError, Where
 
 _LATER = {"Retry-After": "2"}  # seconds
 Count = Annotated[int, Field(ge=0)]
@@ -37,7 +38,7 @@ class ModelCard(BaseModel):
     beam_size: int | None
     kind: Literal["search", "tree", "none"]
     follows_gold: bool = Field(description="Whether it can be made to follow gold trees.")
-    untrained_twin_of: str | None = Field(description="The model that this one is before any training.")
+    untrained_twin_of: str | None = Field(description="The trained model, if this one is its untrained twin.")
     parameters: int
     settings: dict[str, Any]
     figures: dict[str, Any]
@@ -77,7 +78,7 @@ class Prediction(BaseModel):
     probabilities: list[LabelProbability]
 
 
-_LABEL = "What the classifier would say of the part: a number among the model's labels, from 0."
+_LABEL = "What the classifier says about the part: an index into the model's labels, from 0."
 
 
 class Structure(BaseModel):
@@ -156,7 +157,7 @@ class View(BaseModel):
     model: ModelCard
     seconds: float
     prediction: Prediction
-    with_gold: Prediction | None = Field(description="Had the model followed the gold trees.")
+    with_gold: Prediction | None = Field(description="When the model follows the gold trees.")
     answer: str | None
     note: str | None
     sentences: list[Sentence]
@@ -178,33 +179,6 @@ class Error(BaseModel):
 
 class ErrorAnswer(BaseModel):
     error: Error
-
-
-class Problem(Exception):  # noqa: N818 (it is what the answer says, not always a mistake)
-    """An answer other than the one asked for: `{"error": {status, code, message, where}}`."""
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        where: Where | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.where = status, code, message, where
-        self.headers = headers or {}
-
-    def answer(self) -> Response:
-        error = {
-            "status": self.status,
-            "code": self.code,
-            "message": self.message,
-            "where": None if self.where is None else self.where._asdict(),
-        }
-        return Response(
-            json.dumps({"error": error}), self.status, self.headers, media_type="application/json"
-        )
 
 
 class Documented(NamedTuple):
@@ -231,26 +205,40 @@ DOCUMENTED = (
         503, "too_slow", "The computation took longer than allowed and was stopped; Retry-After as for 429."
     ),
 )
+_STATUS = {error.code: error.status for error in reversed(DOCUMENTED)}
+
+
+class Problem(Exception):  # noqa: N818 (it is what the answer says, not always a mistake)
+    """An answer other than the one asked for: `{"error": {status, code, message, where}}`."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        where: Where | None = None,
+        *,
+        status: int | None = None,  # that of the code if None
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code, self.message, self.where = code, message, where
+        self.status = status or _STATUS[code]
+        self.headers = dict(headers or {}) | (_LATER if code in ("busy", "too_slow") else {})
+
+    def answer(self) -> Response:
+        error = {
+            "status": self.status,
+            "code": self.code,
+            "message": self.message,
+            "where": None if self.where is None else self.where._asdict(),
+        }
+        return Response(
+            json.dumps({"error": error}), self.status, self.headers, media_type="application/json"
+        )
 
 
 def problem_of(error: BeamtreeError) -> Problem:
     """What to answer to a request that asked for this."""
-    if isinstance(error, TooLongError):
-        return Problem(413, "too_long", str(error), error.where)
     if isinstance(error, UnreadableInputError):
-        return Problem(422, "unreadable", str(error), error.where)
-    return Problem(422, "invalid", str(error))
-
-
-def busy() -> Problem:
-    message = "The explorer is busy with other requests: try again in a moment."
-    return Problem(429, "busy", message, headers=_LATER)
-
-
-def too_slow(seconds: float) -> Problem:
-    message = f"Stopped after {seconds:g} s, the time limit: try a shorter text or fewer beams."
-    return Problem(503, "too_slow", message, headers=_LATER)
-
-
-def internal() -> Problem:
-    return Problem(500, "internal", "The explorer failed on this request. The fault is its own, not yours.")
+        return Problem(error.code, str(error), error.where)
+    return Problem("invalid", str(error))

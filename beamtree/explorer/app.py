@@ -10,7 +10,7 @@ import beamtree
 from beamtree.classifier.classifier import Classifier
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.explorer.models import describe_model, examples_for
-from beamtree.explorer.pages import Asset, read_assets
+from beamtree.explorer.pages import API_STYLE, API_STYLE_ADDRESS, Asset, read_assets, write_api_page
 from beamtree.explorer.view import make_view
 from beamtree.explorer.work import BusyError, ClientLeftError, Limits, TooSlowError, Workshop
 
@@ -20,8 +20,7 @@ try:
     from starlette.exceptions import HTTPException
 
     from beamtree.explorer import api
-    from beamtree.explorer.api_page import STYLE, STYLE_ADDRESS, write_api_page
-    from beamtree.explorer.guard import Guard
+    from beamtree.explorer.server import Guard
 except ImportError as error:
     raise MissingExtraError("the tree explorer", "web") from error
 
@@ -91,16 +90,18 @@ def create_app(
         """Everything there is to see of one text, or of a pair of texts, under one model."""
         name, model = _find(models, wanted.model or default)
         if wanted.beam_size is not None and wanted.beam_size > limits.max_beam_size:
-            raise api.Problem(422, "invalid", f"beam_size must be at most {limits.max_beam_size} here.")
+            raise api.Problem("invalid", f"beam_size must be at most {limits.max_beam_size} here.")
         call = partial(
             _make, model, wanted.texts, name=name, beam_size=wanted.beam_size, max_tokens=limits.max_tokens
         )
         try:
             return Response(await workshop.do(call, request.is_disconnected), media_type="application/json")
         except BusyError:
-            raise api.busy() from None
+            message = "The explorer is busy with other requests: try again in a moment."
+            raise api.Problem("busy", message) from None
         except TooSlowError:
-            raise api.too_slow(limits.seconds) from None
+            message = f"Stopped at the time limit, {limits.seconds:g} s: try a shorter text or fewer beams."
+            raise api.Problem("too_slow", message) from None
         except ClientLeftError:
             return Response(status_code=499)  # nobody reads it
 
@@ -114,7 +115,7 @@ async def _require_json(request: Request) -> None:
     """Browsers do not send this type to another origin without asking first, and are not allowed to here."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
-        raise api.Problem(415, "not_json", "Send JSON, with the header Content-Type: application/json.")
+        raise api.Problem("not_json", "Send JSON, with the header Content-Type: application/json.")
 
 
 def _make(model: Classifier, texts: list[str], **options: Any) -> bytes:
@@ -127,7 +128,7 @@ def _make(model: Classifier, texts: list[str], **options: Any) -> bytes:
 def _find(models: Mapping[str, Classifier], name: str) -> tuple[str, Classifier]:
     if name not in models:
         raise api.Problem(
-            404, "no_such_model", f"There is no model {name!r} here; there is {', '.join(models)}."
+            "no_such_model", f"There is no model {name!r} here; the models are {', '.join(models)}."
         )
     return name, models[name]
 
@@ -136,8 +137,8 @@ def _serve_pages(app: FastAPI) -> None:
     assets = read_assets()
     pages = {f"/static/{name}": asset for name, asset in assets.items() if name != "index.html"}
     pages["/"] = assets["index.html"]
-    pages[STYLE_ADDRESS] = Asset("text/css; charset=utf-8", STYLE.encode())
-    pages["/api"] = Asset("text/html; charset=utf-8", write_api_page(app.openapi()).encode())
+    pages[API_STYLE_ADDRESS] = Asset("text/css; charset=utf-8", API_STYLE.encode())
+    pages["/api"] = Asset("text/html; charset=utf-8", write_api_page(app.openapi(), api.DOCUMENTED).encode())
 
     def give(asset: Asset) -> Callable[[], Any]:
         async def answer() -> Response:
@@ -154,9 +155,9 @@ def _handle_errors(app: FastAPI) -> None:
     async def refuse(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return api.Problem(422, "invalid", "The body is not JSON.").answer()
+            return api.Problem("invalid", "The body is not JSON.").answer()
         place = ".".join(str(part) for part in first["loc"][1:])[:200]
-        return api.Problem(422, "invalid", f"{place or 'The request'}: {first['msg']}").answer()
+        return api.Problem("invalid", f"{place or 'The request'}: {first['msg']}").answer()
 
     @app.exception_handler(HTTPException)
     async def explain(_: Request, error: HTTPException) -> Response:
@@ -165,7 +166,7 @@ def _handle_errors(app: FastAPI) -> None:
             405: ("method_not_allowed", "This address does not support this method."),
         }
         code, message = messages.get(error.status_code, ("bad_request", "The request could not be read."))
-        return api.Problem(error.status_code, code, message, headers=dict(error.headers or {})).answer()
+        return api.Problem(code, message, status=error.status_code, headers=error.headers).answer()
 
     @app.exception_handler(api.Problem)
     async def tell(_: Request, problem: api.Problem) -> Response:

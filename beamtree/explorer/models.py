@@ -1,4 +1,4 @@
-"""The models of one explorer: loaded, described, with texts to try. None tells of the machine's folders."""
+"""The models of one explorer: loaded, described without the machine's folders, with texts to try."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -71,7 +71,7 @@ def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, Classif
 
 
 def add_untrained(models: Mapping[str, Classifier]) -> dict[str, Classifier]:
-    """These models and, to compare, each that searches in a formal language as it was before training."""
+    """These models and, for comparison, an untrained twin of each that searches in a formal language."""
     found = dict(models)
     for name, model in models.items():
         twin = f"{name}-untrained"
@@ -85,7 +85,7 @@ def add_untrained(models: Mapping[str, Classifier]) -> dict[str, Classifier]:
 
 
 def describe_model(name: str, model: Classifier) -> dict[str, Any]:
-    """Plain JSON values; nothing of it tells where on the machine the model lies."""
+    """Plain JSON values, none of which reveals where on the machine the model is."""
     settings = asdict(model.settings)
     del settings["encoder"]
     return {
@@ -105,7 +105,7 @@ def describe_model(name: str, model: Classifier) -> dict[str, Any]:
 
 
 def _is_figure(value: Any) -> bool:
-    """Notes may be a stranger's."""
+    """Notes may come from a stranger."""
     return type(value) in (int, float) and math.isfinite(value)
 
 

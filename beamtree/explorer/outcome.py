@@ -1,8 +1,8 @@
-"""What a model makes of one input: probabilities and trees, and where it can be watched the search with its
-books open: every slot of every step, and every pair's score, once, when it comes up.
+"""What a model makes of one input: probabilities and trees and, where its encoder can be watched, the whole
+search: every slot of every step, and every pair's score once, when it comes up.
 
-A pair's score never changes, so n−1 scores of leaves and two for each merge tell all candidates of all steps:
-2·K·(n−1) numbers for K·n²/2 candidates.
+A pair's score never changes, so n−1 scores of leaves and two for each merge determine all candidates of all
+steps: 2·K·(n−1) numbers for K·n²/2 candidates.
 """
 
 from collections.abc import Sequence

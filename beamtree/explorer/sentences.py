@@ -1,4 +1,4 @@
-"""Texts as sentences whose tokens know where they stand; what cannot be read is explained at its place."""
+"""Texts as tokens with their places; an error names the place that cannot be read."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -8,9 +8,8 @@ from beamtree.data.task import Range, Task, Tokens
 from beamtree.errors import BeamtreeError
 
 _LOOK_AHEAD = 8  # characters that may stand between two tokens of a normalised text
-_MAX_MARKS = (
-    30  # on one character, as in Unicode's stream-safe format: their order takes a time quadratic in them
-)
+# Accents on one character, as in Unicode's stream-safe format: ordering them takes quadratic time.
+_MAX_MARKS = 30
 
 
 class Where(NamedTuple):
@@ -27,6 +26,8 @@ class Reading(NamedTuple):
 
 
 class UnreadableInputError(BeamtreeError):
+    code = "unreadable"  # in the API
+
     def __init__(self, message: str, where: Where | None = None) -> None:
         super().__init__(message)
         self.where = where
@@ -34,6 +35,8 @@ class UnreadableInputError(BeamtreeError):
 
 class TooLongError(UnreadableInputError):
     """More tokens than are allowed; `where` is the first that is too many."""
+
+    code = "too_long"
 
 
 def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) -> list[Reading]:
@@ -84,7 +87,7 @@ def _check_count(number: int, ranges: list[Range], max_tokens: int | None) -> No
 
 
 def _find_tokens(text: str, tokens: Tokens, words: list[Range]) -> list[Range]:
-    """Where each token stands: its word, or what of a word looks like it; [p, p) if nothing does."""
+    """The place of each token: its word, or the part of a word that looks like it; [p, p) if nothing does."""
     if len(words) == len(tokens):
         return words
     lowered = text.lower() if len(text.lower()) == len(text) else text

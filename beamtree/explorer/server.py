@@ -1,24 +1,36 @@
-"""uvicorn around the app: quiet, open whoever else holds connections, and gone soon after Ctrl-C.
+"""What stands between the network and the app: uvicorn with bounds on its connections, and a guard that
+checks each request's host, size and time and puts security headers on every answer.
 
 A client may send nothing, half a request, or a byte now and then; it may keep its connection after an answer,
 or never read the answer. None of that keeps others out: no connection waits for its client for ever, and when
-there are many, the longest waiting go.
+there are too many, those that have waited longest are dropped.
+
+A page from elsewhere must not reach an explorer on this machine: a host name that is not known is refused (a
+foreign name can be made to point here, an address cannot), and no answer allows another origin.
 """
 
 import asyncio
+import ipaddress
 import logging
+import re
 import socket
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
 import torch
 
 from beamtree.errors import MissingExtraError
+from beamtree.explorer.work import Limits
 from beamtree.printable import printable_lines
 
 try:
     import uvicorn
+    from starlette.datastructures import Headers, MutableHeaders
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from beamtree.explorer.api import Problem
 except ImportError as error:
     raise MissingExtraError("the tree explorer", "web") from error
 
@@ -29,6 +41,24 @@ _UNACCEPTED = 2048  # connections that the system holds until they are accepted;
 _SECONDS = 30.0  # to send the head of a request, from the first moment; to take an answer
 _READ_AHEAD = 65536  # bytes that may come while the request before them is being answered
 
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-cache",
+}
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(:[0-9]*)?")  # IPv6 addresses are in brackets
+_MAX_HEAD = 16384  # bytes of address and headers
+_OWN_FAULT = "The explorer failed on this request. The fault is its own, not yours."
+log = logging.getLogger("beamtree.explorer")
+
 
 def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
     """Serve until it is interrupted; `debug` tells the trace of a failed request."""
@@ -37,7 +67,7 @@ def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
     console = logging.StreamHandler()
     console.setFormatter(_Printable("%(name)s: %(message)s"))
     logging.basicConfig(handlers=[console])
-    logging.getLogger("beamtree.explorer").setLevel(logging.DEBUG if debug else logging.ERROR)
+    log.setLevel(logging.DEBUG if debug else logging.ERROR)
     for library in ("uvicorn.error", "asyncio"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
@@ -85,7 +115,7 @@ class Waiting:
 
 
 class Connection(H11Protocol):
-    """uvicorn's, watched: it waits for its client unless a request has come and is being answered."""
+    """uvicorn's, with a time limit while it waits for its client: unless a request is being answered."""
 
     def __init__(self, *arguments: Any, waiting: Waiting, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -94,7 +124,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._begin_to_wait()
+        self._start_waiting()
         if len(self.connections) > self._waiting.at_most:
             self._waiting.drop_the_first()
 
@@ -103,21 +133,21 @@ class Connection(H11Protocol):
         self._look_for_a_request()
 
     def on_response_complete(self) -> None:
-        self._begin_to_wait()
+        self._start_waiting()
         super().on_response_complete()  # goes on with a request that came early
         self._look_for_a_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_to_wait()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def drop(self) -> None:
         """At once, whatever has not been sent or read."""
-        self._end_to_wait()
+        self._stop_waiting()
         self.transport.abort()
 
-    def _begin_to_wait(self) -> None:
-        self._end_to_wait()
+    def _start_waiting(self) -> None:
+        self._stop_waiting()
         self._waiting.connections[self] = None
         self._timer = self.loop.call_later(self._waiting.seconds, self.drop)
 
@@ -126,11 +156,11 @@ class Connection(H11Protocol):
             return
         self._stop_timer()  # the app gives the body its own time
         if not self.cycle.more_body:
-            self._end_to_wait()
+            self._stop_waiting()
             if len(self.conn.trailing_data[0]) > _READ_AHEAD:
                 self.drop()
 
-    def _end_to_wait(self) -> None:
+    def _stop_waiting(self) -> None:
         self._stop_timer()
         self._waiting.connections.pop(self, None)
 
@@ -147,3 +177,98 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_UNACCEPTED)
+
+
+class Guard:
+    """ASGI middleware around the whole app."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, hosts: Collection[str]) -> None:
+        self.app, self.limits = app, limits
+        self.hosts = {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            headers = Headers(scope=scope)
+            _check_head(scope)
+            self._check_host(headers.get("host", ""))
+            body = await self._read_body(headers, receive)
+            if body is not None:
+                await self.app(scope, _replay(body, receive), send_guarded)
+        except Problem as problem:
+            await problem.answer()(scope, receive, send_guarded)
+        except Exception as error:
+            log.error("%s %r failed: %s", scope["method"], scope["path"], type(error).__name__)
+            log.debug("the trace of it", exc_info=True)
+            if not begun:
+                await Problem("internal", _OWN_FAULT).answer()(scope, receive, send_guarded)
+
+    def _check_host(self, host: str) -> None:
+        found = _HOST.fullmatch(host)
+        name = found[1].strip("[]").lower() if found is not None else ""
+        if name not in self.hosts and not _is_address(name):
+            raise Problem("bad_request", "This host name is not served here: see --allow-host.")
+
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
+        """None if the client left before its end."""
+        limit = self.limits.max_request_bytes
+        too_large = Problem("too_large", f"The request has more than {limit:,} bytes, the limit.")
+        declared = headers.get("content-length", "0")
+        if not declared.isdecimal():
+            raise Problem("bad_request", "Content-Length must be a number.")
+        if len(declared) > 15 or int(declared) > limit:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > limit:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise Problem("too_late", "The body of the request did not arrive in time.") from None
+
+
+def _check_head(scope: Scope) -> None:
+    """uvicorn has a limit for heads that come in pieces only."""
+    size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    if size + sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEAD:
+        message = f"Address and headers have more than {_MAX_HEAD:,} bytes, the limit."
+        raise Problem("too_large", message, status=431)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body that was read, then whatever else comes: a client that leaves."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again

@@ -4,7 +4,7 @@ Its size is linear in the tokens: docs/explorer.md says how every candidate of e
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -60,7 +60,7 @@ def make_view(
 
 def _view_prediction(labels: Tokens, probabilities: list[float]) -> dict[str, Any]:
     best = max(range(len(labels)), key=probabilities.__getitem__)
-    rounded = _row(probabilities)
+    rounded = _round(probabilities)
     return {
         "label": labels[best],
         "probability": rounded[best],
@@ -197,16 +197,14 @@ def _view_search(record: SearchRecord, living: int, labels: Readings | None) -> 
     }
 
 
-def _numbers(values: Tensor) -> list[Any]:
-    """Nested lists, rounded; None for what is not finite, as JSON has no infinity."""
-    return [_row(row) if isinstance(row, list) else _round(row) for row in values.tolist()]
+def _numbers(values: Tensor) -> Any:
+    return _round(values.tolist())
 
 
-def _row(row: Iterable[Any]) -> list[Any]:
-    return [_round(value) for value in row]
-
-
-def _round(value: float) -> float | None:
+def _round(value: Any) -> Any:
+    """A number or nested lists of them, rounded; None for what is not finite, as JSON has no infinity."""
+    if isinstance(value, list):
+        return [_round(one) for one in value]
     if isinstance(value, int):
         return value
     return round(value, _DIGITS) if abs(value) < float("inf") else None

@@ -93,7 +93,7 @@ class Computation:
         with self._lock:
             if not self._wanted:
                 return
-            # Not before: an exception raised outside of `_run` would end in nobody's hands.
+            # Not before: an exception raised outside of `_run` would be caught by nobody.
             self._running = True
         try:
             self.result = self._call()

@@ -40,27 +40,76 @@ def require_matplotlib() -> None:
         raise MissingExtraError("drawing plots", "plot")
 
 
+@contextmanager
+def style() -> Iterator[None]:
+    """A fixed salt and no date: equal results give equal files."""
+    require_matplotlib()
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "beamtree", "svg.fonttype": "none", "font.size": 10}):
+        yield
+
+
+@contextmanager
+def _picture(width: float, height: float, *paths: Path) -> Iterator[Any]:
+    """An empty figure, in inches; what is drawn on it is written to these files."""
+    with style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        for path in paths:
+            save_picture(figure, path)
+
+
+def save_picture(figure: Any, path: Path) -> None:
+    kind = path.suffix.lower().removeprefix(".")
+    with replacing(path) as file:
+        figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+
+
+def choose_colours(count: int) -> Any:
+    import matplotlib
+
+    return matplotlib.colormaps["tab20" if count > 10 else "tab10"]
+
+
+def open_grid(axes: Any) -> None:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _tick_plainly(axis: Any) -> None:
+    """1, 2, 5, 10, … on a logarithmic axis."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def _tick_whole_numbers(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
+
+
 def draw_accuracy(
     series: Mapping[str, Sequence[Point]], *, title: str, x_label: str, stem: Path, log_x: bool = False
 ) -> list[Path]:
     """Write `stem`.png and `stem`.svg with one line for every series; the paths written."""
+    make_folder(stem.parent)
     paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
-    with style():
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
+    with _picture(8, 4.5, *paths) as figure:
         axes = figure.add_subplot()
         colours = choose_colours(len(series))
         for index, (name, points) in enumerate(series.items()):
-            shares = [100 * point.share for point in points]
+            below = [100 * (point.share - point.low) for point in points]
+            above = [100 * (point.high - point.share) for point in points]
             axes.errorbar(
                 [point.x for point in points],
-                shares,
-                yerr=(
-                    [share - 100 * point.low for share, point in zip(shares, points, strict=True)],
-                    [100 * point.high - share for share, point in zip(shares, points, strict=True)],
-                ),
+                [100 * point.share for point in points],
+                yerr=(below, above),
                 label=name,
                 color=colours(index % colours.N),
                 marker="o",
@@ -73,51 +122,12 @@ def draw_accuracy(
             axes.set_xscale("log")
             _tick_plainly(axes.xaxis)
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            _tick_whole_numbers(axes.xaxis)
         axes.set(title=title, xlabel=x_label, ylabel="accuracy (%), 95 % interval", ylim=(-2, 102))
         open_grid(axes)
         if len(series) > 1:
             figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-        make_folder(stem.parent)
-        for path in paths:
-            save_picture(figure, path)
     return paths
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    """A fixed salt and no date: equal results give equal files."""
-    require_matplotlib()
-    import matplotlib
-
-    with matplotlib.rc_context({"svg.hashsalt": "beamtree", "svg.fonttype": "none", "font.size": 10}):
-        yield
-
-
-def choose_colours(count: int) -> Any:
-    import matplotlib
-
-    return matplotlib.colormaps["tab20" if count > 10 else "tab10"]
-
-
-def _tick_plainly(axis: Any) -> None:
-    """1, 2, 5, 10, … on a logarithmic axis."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.set_minor_locator(NullLocator())
-
-
-def open_grid(axes: Any) -> None:
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def save_picture(figure: Any, path: Path) -> None:
-    kind = path.suffix.lower().removeprefix(".")
-    with replacing(path) as file:
-        figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
 
 
 class Speed(NamedTuple):
@@ -188,10 +198,7 @@ def draw_speed(curves: Sequence[Curve], path: Path, title: str) -> None:
     quantities = [name for name in _UNITS if any(getattr(point, name) for point in points)]
     labels = list(dict.fromkeys(curve.label for curve in curves))
     colours = choose_colours(len(labels))
-    with style():
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(2 + 4 * len(varied), 3.5 * len(quantities)), layout="constrained")
+    with _picture(2 + 4 * len(varied), 3.5 * len(quantities), path) as figure:
         panels = figure.subplots(len(quantities), len(varied), squeeze=False)
         for column, name in enumerate(varied):
             of_size = [curve for curve in curves if curve.varied == name]
@@ -203,7 +210,6 @@ def draw_speed(curves: Sequence[Curve], path: Path, title: str) -> None:
         handles = {line.get_label(): line for panel in panels.flat for line in panel.lines}
         shown = {label: handles[label] for label in (*labels, _PUBLISHED) if label in handles}
         figure.legend(shown.values(), shown, loc="outside right upper", frameon=False, fontsize=8)
-        save_picture(figure, path)
 
 
 def _draw_curve(panel: Any, curve: Curve, quantity: str, colour: Any) -> None:
@@ -234,46 +240,33 @@ def _label_axes(panel: Any, curves: Sequence[Curve], x_label: str, y_label: str)
 
 def draw_learning_curve(history: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Loss, accuracy and macro-F1 by epoch, in training and on dev; a line marks the epoch that was kept."""
-    with style():
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
+    losses = {"train_loss": "train", "dev_loss": "dev"}
+    shares = {"train_accuracy": "train", "dev_accuracy": "dev", "dev_macro_f1": "dev macro-F1"}
+    epochs = [record["epoch"] for record in history]
+    kept = max(record["epoch"] for record in history if record["best"])
+    with _picture(9, 3.6, path) as figure:
         panels = figure.subplots(1, 2)
-        epochs = [record["epoch"] for record in history]
-        curves = (
-            (panels[0], "loss", 1, {"train_loss": "train", "dev_loss": "dev"}),
-            (
-                panels[1],
-                "%",
-                100,
-                {"train_accuracy": "train", "dev_accuracy": "dev", "dev_macro_f1": "dev macro-F1"},
-            ),
-        )
-        for panel, title, scale, names in curves:
+        for panel, title, scale, names in (
+            (panels[0], "loss", 1, losses),
+            (panels[1], "accuracy (%)", 100, shares),
+        ):
             for key, label in names.items():
                 if all(key in record for record in history):
                     values = [scale * record[key] for record in history]
                     panel.plot(epochs, values, marker="o", markersize=3, label=label)
-            panel.axvline(
-                max(r["epoch"] for r in history if r["best"]), color="grey", linestyle=":", label="kept"
-            )
-            panel.set(xlabel="epoch", ylabel="accuracy (%)" if scale == 100 else title)
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.axvline(kept, color="grey", linestyle=":", label="kept")
+            panel.set(xlabel="epoch", ylabel=title)
+            _tick_whole_numbers(panel.xaxis)
             open_grid(panel)
             panel.legend(frameon=False, fontsize=8)
-        save_picture(figure, path)
     return path
 
 
 def draw_confusion(confusion: Confusion, path: Path) -> Path:
     """The matrix as shares of each true label, with counts where there is room for them."""
-    with style():
-        from matplotlib.figure import Figure
-
-        count = len(confusion.labels)
-        size = min(12.0, 2.2 + 0.55 * count)
-        figure = Figure(figsize=(size + 0.8, size), layout="constrained")
+    count = len(confusion.labels)
+    size = min(12.0, 2.2 + 0.55 * count)
+    with _picture(size + 0.8, size, path) as figure:
         axes = figure.add_subplot()
         shares = [[n / max(1, sum(row)) for n in row] for row in confusion.counts]
         image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
@@ -283,13 +276,11 @@ def draw_confusion(confusion: Confusion, path: Path) -> Path:
                 for j, n in enumerate(row):
                     colour = "white" if shares[i][j] > 0.5 else "black"
                     axes.text(j, i, f"{n:,}", ha="center", va="center", color=colour, fontsize=8)
-        # A dollar sign would begin mathematics.
-        names = [printable(label)[:20].replace("$", r"\$") for label in confusion.labels]
         if count <= _ROOM_FOR_NAMES:
-            axes.set_xticks(
-                range(count), names, rotation=45 if count > 3 else 0, ha="right" if count > 3 else "center"
-            )
+            # A dollar sign would begin mathematics.
+            names = [printable(label)[:20].replace("$", r"\$") for label in confusion.labels]
+            turned = {"rotation": 45, "ha": "right"} if count > 3 else {}
+            axes.set_xticks(range(count), names, **turned)
             axes.set_yticks(range(count), names)
         axes.set(xlabel="predicted", ylabel="true", title=f"macro-F1 {confusion.macro_f1:.1%}")
-        save_picture(figure, path)
     return path

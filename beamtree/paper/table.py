@@ -1,4 +1,4 @@
-"""A table of results, and how it is written: as Markdown, as HTML and to a terminal."""
+"""A table of results, and how it and a page of tables are written: Markdown, HTML, a terminal."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from beamtree.printable import code, without_links
+import beamtree
+from beamtree.printable import code, printable_lines, without_links
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +29,10 @@ class Line:
     cells: Sequence[Cell]
     published: bool = False  # the paper's figures, not ours
     run: int | None = None  # the run that this line describes
+
+
+def line(*cells: Cell | str, published: bool = False, run: int | None = None) -> Line:
+    return Line([Cell(cell) if isinstance(cell, str) else cell for cell in cells], published, run)
 
 
 @dataclass(frozen=True)
@@ -104,3 +109,67 @@ def _markdown(cell: Cell) -> str:
 
 def _with_code(sentence: str) -> str:
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence))
+
+
+_STYLE = """
+:root { color-scheme: light dark; --text: #1c1e21; --muted: #6a7078; --page: #ffffff; --line: #dfe2e6;
+  --band: #f5f6f8; --best: #0b6e4f; --link: #1f5fbf; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e4e6ea; --muted: #9aa1ab; --page: #15171a; --line: #33373d; --band: #1d2024;
+    --best: #5fd3a6; --link: #8ab4f8; }
+}
+body { margin: 0 auto; padding: 2.5rem 1.5rem; max-width: 88rem; background: var(--page); color: var(--text);
+  font: 14px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.7rem; margin: 0 0 .3rem; }
+h2 { font-size: 1.15rem; margin: 2.6rem 0 .2rem; }
+p { margin: .2rem 0 .8rem; color: var(--muted); max-width: 60rem; }
+ul { margin: 0; padding-left: 1.2rem; color: var(--muted); max-width: 60rem; }
+a { color: var(--link); text-decoration: none; }
+a:hover, a:focus { text-decoration: underline; }
+.scroll { margin-bottom: .8rem; overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .38rem .6rem; text-align: right; white-space: nowrap; }
+th { font-weight: 600; background: var(--band); border-bottom: 1px solid var(--line); }
+.word { text-align: left; }
+tr.row td { border-top: 1px solid var(--line); }
+tr.published td { color: var(--muted); padding-top: 0; font-size: .9em; }
+tr:target td { background: var(--band); }
+td.best { font-weight: 700; }
+tr:not(.published) td.best { color: var(--best); }
+td[title]:not([title=""]) { cursor: help; }
+code { font: .88em ui-monospace, monospace; }
+"""
+
+
+def write_markdown_page(title: str, command: str, notes: Sequence[str], tables: Sequence[Table]) -> str:
+    lines = [f"# {title}", "", f"Written by {code(command)} (beamtree {beamtree.__version__})."]
+    if notes:
+        lines += ["", *notes]
+    for table in tables:
+        lines += ["", f"## {without_links(table.title)}", "", without_links(table.caption), ""]
+        lines += table.to_markdown()
+        if table.remarks:
+            lines += ["", *(f"- {without_links(sentence)}" for sentence in table.remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def write_html_page(title: str, command: str, notes: Sequence[str], tables: Sequence[Table]) -> str:
+    """One file that needs nothing else."""
+    sections = "\n".join(table.to_html() for table in tables)
+    said = "".join(f"<p>{escape(note)}</p>\n" for note in notes)
+    page = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>Written by <code>{escape(command)}</code> (beamtree {beamtree.__version__}).</p>
+{said}{sections}
+</body>
+</html>
+"""
+    return printable_lines(page)

@@ -223,10 +223,10 @@ def test_a_pair_is_drawn_one_sentence_after_the_other(pair: Parsed | Unparsed) -
 
 def test_an_encoder_without_trees_still_predicts() -> None:
     (record,) = parse_lines(small_model(encoder="transformer"), [LINES[0]])
-    assert "looks for no tree" in drawn(record)
+    assert "builds no tree" in drawn(record)
     assert len(as_brackets(record).split("\t")) == 2
     assert json.loads(as_json(record))["sentences"] == []
-    with pytest.raises(BeamtreeError, match="nothing to draw: this encoder looks for no tree"):
+    with pytest.raises(BeamtreeError, match="nothing to draw: this encoder builds no tree"):
         as_svg(record)
 
 

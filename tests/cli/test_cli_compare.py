@@ -63,7 +63,7 @@ def test_the_plan_is_listed_as_commands_of_one_run_each(tiny: Path) -> None:
 def test_time_that_is_up_leaves_the_rest_to_the_next_command(tiny: Path) -> None:
     stopped = attempt("compare", "filters", "--quick", "--models", "bilstm", "--max-minutes", 0)
     assert stopped.exit_code == 1
-    assert "the same command goes on from here" in stopped.stderr
+    assert "the same command continues from here" in stopped.stderr
     assert attempt("compare", "filters", "--quick", "--models", "bilstm").exit_code == 0
 
 

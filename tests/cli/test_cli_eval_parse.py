@@ -54,13 +54,13 @@ def lines(tmp_path: Path) -> Path:
 
 def test_a_log_hears_how_far_eval_is(models: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = call("eval", models / "trees", "--data", data, "--batch-tokens", 100)
-    monkeypatch.setattr("beamtree.cli.eval.LINE_EVERY", 0.0)
+    monkeypatch.setattr("beamtree.cli.conventions.LINE_EVERY", 0.0)
     told = call("eval", models / "trees", "--data", data, "--batch-tokens", 100)
     assert quiet.stderr == ""
     lines = told.stderr.splitlines()
     assert len(lines) > 2
     assert lines[-1].startswith("200-300: ")
-    assert lines[-1].endswith(" of 12 examples")
+    assert " of 12 examples" in lines[-1]
     assert told.stdout == quiet.stdout
 
 

@@ -152,7 +152,7 @@ def test_a_row_that_cannot_be_read_keeps_its_place(model: str, tmp_path: Path) -
     for kind in ("csv", "jsonl"):
         out = tmp_path / f"out.{kind}"
         told = call("predict", model, path, "--out", out).stderr
-        assert "2 rows have no prediction (line 3: the byte 0xff is not UTF-8 text; line 4:" in told
+        assert "2 of 4 lines could not be read (line 3: the byte 0xff is not UTF-8 text; line 4:" in told
         rows = rows_of(out)
         assert [row["id"] for row in rows] == list("1234")
         assert [bool(row["label"]) for row in rows] == [True, False, False, True]
@@ -230,7 +230,7 @@ def test_parse_reads_tables_and_writes_no_drawing_into_one(model: str, pairs: st
     assert (json.loads(first)["text"], json.loads(second)["text"]) == ("a film", "late")
     assert json.loads(second)["line"] == 4  # of the file
     out = tmp_path / "out.csv"
-    assert "`beamtree predict` writes one" in call("parse", model, "--file", path, "--out", out, rc=2).stderr
+    assert "use `beamtree predict`" in call("parse", model, "--file", path, "--out", out, rc=2).stderr
     assert not out.exists()
     plain = write(tmp_path / "pairs.tsv", "a man\tit is\n")  # as ever: two sentences with a tab between
     assert json.loads(call("parse", pairs, "--file", plain, "--format=json").stdout)["line"] == 1

@@ -35,7 +35,7 @@ def answer(*words: str) -> str:
         ),
         (
             ["export", "listops-ebt-grc", "--onnx", "x", "--exported-program", "x"],
-            "beamtree: both files are to be x: the second would replace the first",
+            "beamtree: --onnx and --exported-program both name x",
         ),
         (
             ["export", "listops-ebt-grc", "--onnx", "."],

@@ -14,7 +14,7 @@ from beamtree import Ensemble, load_model
 from beamtree.data.listops import sample_expressions
 from beamtree.files.settings import from_table, merge_tables
 from beamtree.files.tensors import load_tensors
-from beamtree.paper.report.runs import find_run_folders
+from beamtree.paper.runs import find_run_folders
 from beamtree.training.recipe import Recipe, load_recipe
 from beamtree.training.run_folder import RunFolder
 

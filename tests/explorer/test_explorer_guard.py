@@ -4,7 +4,7 @@ import pytest
 from asked import refusal
 from fastapi.testclient import TestClient
 
-from beamtree.explorer.guard import SECURITY_HEADERS
+from beamtree.explorer.server import SECURITY_HEADERS
 
 
 def test_every_answer_carries_the_security_headers_and_allows_no_other_origin(client: TestClient) -> None:

@@ -25,7 +25,7 @@ from beamtree.data.task import TASKS, BadRows, find_task
 from beamtree.data.vectors import read_vectors
 from beamtree.errors import BeamtreeError
 from beamtree.files.tensors import save_tensors
-from beamtree.paper.report.pages import build_report
+from beamtree.paper.report import build_report
 from beamtree.training.recipe import load_recipe
 
 MOST = 300 << 20  # bytes that refusing a file may take

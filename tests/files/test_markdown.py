@@ -17,7 +17,7 @@ from beamtree.data.own import restore
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.files.tensors import load_tensors, save_tensors
-from beamtree.paper.report.pages import build_report, to_html, to_markdown
+from beamtree.paper.report import build_report, to_html, to_markdown
 from beamtree.printable import code, plain, printable, without_links
 from beamtree.saving.folder import write_card
 

@@ -22,7 +22,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.explorer.app import create_app
 from beamtree.explorer.view import make_view
 from beamtree.files.tensors import load_tensors, save_tensors
-from beamtree.paper.report.runs import read_run
+from beamtree.paper.runs import read_run
 from beamtree.training.evaluate import evaluate
 from beamtree.training.run_folder import RunFolder
 from beamtree.trees.beam_trees import BeamTrees

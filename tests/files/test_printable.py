@@ -190,10 +190,10 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def test_a_bar_shows_a_name_as_it_is(screen: io.StringIO) -> None:
-    from beamtree.cli.conventions import count_up
+    from beamtree.cli.conventions import counting
 
-    with count_up("examples") as bar:
-        bar.update(bar.add_task("[red]name[/]", total=None))
+    with counting("[red]name[/]", "examples") as show:
+        show(0, 1)
     assert "[red]name[/]" in screen.getvalue()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beamtree.paper.report.pages import build_report
+from beamtree.paper.report import build_report
 from beamtree.paper.table import Line, Table
 from beamtree.training.recipe import load_recipe
 from beamtree.training.run_folder import RunFolder

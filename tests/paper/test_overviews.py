@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from reported import cell_of, make_run, on_device, table_of
 
-from beamtree.paper.report import overviews
-from beamtree.paper.report.pages import build_report
+from beamtree.paper import overviews
+from beamtree.paper.report import build_report
 
 
 def test_a_model_in_the_package_is_found_by_its_weights_with_both_devices_figures(

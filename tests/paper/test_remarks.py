@@ -7,8 +7,8 @@ from command_line import call
 from reported import cell_of, line_of, make_run, seeds, table_of
 
 from beamtree.errors import BeamtreeError
-from beamtree.paper.report.pages import build_report
-from beamtree.paper.report.remarks import read_remarks
+from beamtree.paper.remarks import read_remarks
+from beamtree.paper.report import build_report
 
 REMARKS = """
 targets = [{task = "listops", row = "ebt-grc", accuracy = {near-iid = 95, "200-300" = 95.01, lra-test = 78}}]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.paper.report.pages import build_report, to_html, to_markdown, to_short_markdown
-from beamtree.paper.report.remarks import read_remarks
+from beamtree.paper.remarks import read_remarks
+from beamtree.paper.report import build_report, to_html, to_markdown, to_short_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "beamtree report docs/runs --out docs"

@@ -8,8 +8,8 @@ import pytest
 from reported import cell_of, make_run, on_device, table_of
 
 from beamtree.errors import BeamtreeError
-from beamtree.paper.report.pages import build_report
-from beamtree.paper.report.runs import DIVERGED, EARLY, LIMIT, UNFINISHED, TrainedRun, data_note, read_run
+from beamtree.paper.report import build_report
+from beamtree.paper.runs import DIVERGED, EARLY, LIMIT, UNFINISHED, TrainedRun, data_note, read_run
 from beamtree.training.recipe import load_recipe
 
 
@@ -56,7 +56,7 @@ def damaged(folder: Path, file: str, change: Any) -> Path:
         (
             "metrics.jsonl",
             lambda text: text.partition("\n")[2],
-            "line 1: this is epoch 2; others are missing",
+            "line 1: this is epoch 2, not 1",
         ),
         ("eval.json", lambda text: text[:-1], "eval.json is not JSON"),
         ("eval.json", lambda text: "[]", "eval.json is not what `beamtree eval --json` writes"),
@@ -69,7 +69,7 @@ def damaged(folder: Path, file: str, change: Any) -> Path:
         (
             "eval.json",
             lambda text: text.replace("ebt", "bt"),
-            "listops with bt-grc, but the run of listops with ebt",
+            "listops with bt-grc, the run is of listops with ebt",
         ),
     ],
 )
@@ -94,8 +94,10 @@ def test_whole_numbers_are_numbers_and_facts_on_data_must_say_how_much(tmp_path:
         read_run(run)
 
 
-def test_what_is_no_run_folder_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(BeamtreeError, match=r"no-such is no run folder: it is not there \(--skip leaves"):
+def test_what_is_not_a_run_folder_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(
+        BeamtreeError, match=r"no-such is not a run folder: it does not exist \(--skip leaves"
+    ):
         build_report([tmp_path / "no-such"])
     with pytest.raises(BeamtreeError, match=r"has no recipe\.toml, nor has a folder in it"):
         build_report([tmp_path])

@@ -25,7 +25,7 @@ from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.files.tensors import load_tensors, save_tensors
-from beamtree.paper.report.pages import build_report, to_html, to_markdown
+from beamtree.paper.report import build_report, to_html, to_markdown
 from beamtree.printable import printable
 from beamtree.training.checkpoint import (
     Position,

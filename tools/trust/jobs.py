@@ -14,7 +14,7 @@ import torch
 import torch.utils.tensorboard
 from accelerate import Accelerator
 
-import beamtree.paper.report.pages
+import beamtree.paper.report
 import beamtree.training.evaluate
 import beamtree.training.fit  # noqa: F401
 from beamtree.cli import main

@@ -1,15 +1,98 @@
-"""A task's tables, from its rows: the paper's with ours beside, in full and in short, other splits, trees
-against gold, the sweep of d_s.
+"""A report: the tables asked for from the runs named, as Markdown in short and in full and as one HTML page.
+
+A task's tables are made here: the paper's with ours beside, in full and in short, other splits, trees against
+gold, the sweep of d_s.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from beamtree.paper.published import COPIED, LABELS, PaperTable, group
-from beamtree.paper.report.remarks import COSTS, Remarks
-from beamtree.paper.report.rows import ABOUT, Row, RowKey, Rows, Summary, in_task_order, runs_of
-from beamtree.paper.report.runs import TrainedRun, data_marks, data_note
-from beamtree.paper.table import NOTHING, Cell, Line, Table
+from beamtree.errors import BeamtreeError, nearest
+from beamtree.paper import overviews
+from beamtree.paper.published import COPIED, LABELS, TABLES, PaperTable, group
+from beamtree.paper.remarks import COSTS, Remarks, read_remarks
+from beamtree.paper.rows import ABOUT, Row, RowKey, Rows, Summary, group_runs, in_task_order, of_task, runs_of
+from beamtree.paper.runs import data_note, marked_title, read_runs
+from beamtree.paper.table import NOTHING, Cell, Table, line, write_html_page, write_markdown_page
+from beamtree.printable import without_links
+
+KINDS = ("targets", "summary", "costs", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
+TABLE_NAMES = (*TABLES, *KINDS)
+
+
+@dataclass(frozen=True)
+class Report:
+    tables: Sequence[Table]
+    short: Sequence[Table]  # what most readers look for
+    notes: Sequence[str]
+
+
+def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: bool = False) -> Report:
+    """The tables named, or all that the runs have figures for; the table of runs is always included."""
+    for name in wanted:
+        if name not in TABLE_NAMES:
+            raise BeamtreeError(f"there is no table {name!r}{nearest(name, TABLE_NAMES)}")
+    runs, notes = read_runs(paths, skip=skip)
+    remarks = read_remarks(paths)
+    rows, twins = group_runs(runs, skip=skip)
+    with_runs = {key.task for key in rows}
+    tasks = [task for task in TABLES if task in with_runs or any(task == cost.task for cost in remarks.costs)]
+    rows_of = {task: of_task(task, rows) for task in TABLES}
+    found = [("targets", overviews.targets_table(remarks.targets, rows))]
+    found.append(("summary", overviews.coverage_table(tasks, rows, remarks)))
+    found += [(task, paper_table(published, rows_of[task], remarks)) for task, published in TABLES.items()]
+    found.append(("costs", overviews.costs_table(remarks.costs, rows)))
+    found.append(("shipped", overviews.shipped_table(runs)))
+    for task in (task for task in TABLES if task in with_runs):
+        published, ours = TABLES[task], rows_of[task]
+        found.append(("others", other_splits_table(published, ours)))
+        found.append(("trees", trees_table(published, ours, remarks)))
+        found += [("slices", table) for table in slice_tables(published, ours)]
+        found.append(("splits", overviews.splits_table(task, rows)))
+    others = [overviews.splits_table(task, rows) for task in sorted(with_runs.difference(TABLES))]
+    found += [("splits", table) for table in others]
+    found.append(("runs", overviews.runs_table(runs)))
+    found.append(("cut-off", overviews.cut_off_table(remarks.cut_off)))
+    shown = [
+        (kind, table)
+        for kind, table in found
+        if kind == "runs" or (table.lines and kind in (wanted or {*tasks, *KINDS}))
+    ]
+    for kind in wanted:
+        if kind not in dict(shown):
+            notes.append(f"No run has figures for the table {kind!r}.")
+    short = [overviews.glance_table(tasks, rows, remarks)]
+    short += [short_table(TABLES[task], rows_of[task]) for task in tasks if task in (wanted or tasks)]
+    short += others if not wanted or "splits" in wanted else []
+    tables = [table for _, table in shown]
+    return Report(tables, [table for table in short if table.lines], [*notes, *twins])
+
+
+BESIDE_THE_PAPER = (
+    "Rows with the paper's settings. In the tables by task a cell is the median (ListOps) or mean of our "
+    "seeds, after a slash the worst of several, in brackets the paper's figure. "
+)
+IN_FULL = (
+    "[In full]({full}): deviations, other settings and splits, trees against gold, every run with its "
+    "commands, what missing rows would take."
+)
+
+
+def to_short_markdown(report: Report, command: str, full: str) -> str:
+    """What most readers look for; `full` is where the rest is."""
+    from_paper = any(table.name.endswith("-short") for table in report.short)
+    said = (BESIDE_THE_PAPER if from_paper else "") + IN_FULL.format(full=full)
+    return write_markdown_page("Results", command, [said], report.short)
+
+
+def to_markdown(report: Report, command: str, title: str = "Results") -> str:
+    notes = [f"- {without_links(note)}" for note in report.notes]
+    return write_markdown_page(title, command, notes, report.tables)
+
+
+def to_html(report: Report, command: str) -> str:
+    return write_html_page("Results", command, report.notes, report.tables)
 
 
 def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
@@ -25,11 +108,11 @@ def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
         cells = [_ours(key, column) for column in columns]
         row = ours.get(key, Row(key))
         marks = ["ours", *(["option"] if key.optional else []), *(["unfinished"] if row.unfinished else [])]
-        lines.append(Line([Cell(key.label), Cell(", ".join(marks)), *cells, *row.about]))
+        lines.append(line(key.label, ", ".join(marks), *cells, *row.about))
         if key.plain and key.name in table.rows:
             cells = [_published(table, key.name, split) for split in table.columns]
             source, seeds = ("paper, copied", NOTHING) if key.name in COPIED else ("paper", "3")
-            lines.append(Line([Cell(""), Cell(source), *cells, Cell(seeds), *[Cell()] * 3], published=True))
+            lines.append(line("", source, *cells, seeds, *[NOTHING] * 3, published=True))
     caption = (
         f"Trained on {table.training}. Accuracy in %: {table.statistic} of the seeds ± population standard "
         f"deviation, beside the paper's Table {table.number}. Bold: best of ours, best of theirs; options "
@@ -44,57 +127,31 @@ def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
     return Table(table.task, title, caption, headers, lines, words=range(2), remarks=said)
 
 
-def marked_title(table: PaperTable, runs: Sequence[TrainedRun]) -> str:
-    """The task, and in what its data differ from the paper's."""
-    marks = data_marks(table.task, runs)
-    return f"{table.title} ({', '.join(marks)})" if marks else table.title
-
-
 def _footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
     """`filled` are the rows of ours that have a figure in this table."""
-    return [
-        *(note.said for note in remarks.notes if note.task == table.task),
-        *_on_rounding(ours),
-        *_on_options(ours, remarks),
-        *_on_empty_rows(table, filled, remarks),
-        *_on_other_splits(ours, filled),
-    ]
-
-
-def _on_rounding(ours: Rows) -> list[str]:
-    members = [
-        one for row in ours.values() for one in row.members if one.run.recipe.training.precision == "tf32"
-    ]
-    numbers = ", ".join(map(str, sorted({one.number for one in members})))
-    return [f"Trained with products in tf32 instead of float32: runs {numbers}."] if numbers else []
-
-
-def _on_options(ours: Rows, remarks: Remarks) -> list[str]:
-    """How the options in these rows were found, where that is known."""
-    used = {setting for key in ours for setting, _ in key.changes}
-    used |= {"beam" for key in ours if key.beam is not None}
-    used |= {"merge_equal_trees" for key in ours if key.merged}
-    return [
-        f"Option {one.name.rpartition('.')[2]}: {one.found}." for one in remarks.options if one.name in used
-    ]
-
-
-def _on_empty_rows(table: PaperTable, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
-    """Which published rows have no figures of ours, and where it is told what a run would cost."""
+    said = remarks.on(table.task)
+    members = {one.number: one.run for row in ours.values() for one in row.members}
+    rounded = [number for number, run in sorted(members.items()) if run.recipe.training.precision == "tf32"]
+    if rounded:
+        numbers = ", ".join(map(str, rounded))
+        said.append(f"Trained with products in tf32 instead of float32: runs {numbers}.")
+    options = {setting for key in ours for setting, _ in key.changes}
+    options |= {"beam" for key in ours if key.beam is not None}
+    options |= {"merge_equal_trees" for key in ours if key.merged}
+    for option in remarks.options:
+        if option.name in options:
+            said.append(f"Option {option.name.rpartition('.')[2]}: {option.found}.")
     empty = [name for name in table.rows if RowKey(table.task, name) not in filled]
     priced = [cost.row for cost in remarks.costs if cost.task == table.task and cost.row in empty]
+    elsewhere = [key.label for key in ours if not key.plain and key not in filled]
     sentences = {
-        f"Not run because of the time it would take (see '{COSTS}')": priced,
-        "Not evaluated": [name for name in empty if name not in priced],
+        f"Not run because of the time it would take (see '{COSTS}')": ", ".join(
+            LABELS[name] for name in priced
+        ),
+        "Not evaluated": ", ".join(LABELS[name] for name in empty if name not in priced),
+        "Not evaluated on these splits": "; ".join(elsewhere),
     }
-    return [
-        f"{why}: {', '.join(LABELS[name] for name in names)}." for why, names in sentences.items() if names
-    ]
-
-
-def _on_other_splits(ours: Rows, filled: Collection[RowKey]) -> list[str]:
-    labels = [key.label for key in ours if not key.plain and key not in filled]
-    return [f"Not evaluated on these splits: {'; '.join(labels)}."] if labels else []
+    return said + [f"{why}: {which}." for why, which in sentences.items() if which]
 
 
 def short_table(table: PaperTable, ours: Rows) -> Table:
@@ -104,7 +161,7 @@ def short_table(table: PaperTable, ours: Rows) -> Table:
     for row in usual.values():
         cells = [_in_short(row, split, table) for split in table.columns]
         if any(cell.text != NOTHING for cell in cells):
-            lines.append(Line([row.label, *cells, Cell(str(len(row.members)))]))
+            lines.append(line(row.label, *cells, str(len(row.members))))
     note = data_note(table.task, runs_of(usual))
     caption = " ".join(filter(None, (f"Trained on {table.training}.", note)))
     headers = ["model", *table.columns.values(), "seeds"]
@@ -150,7 +207,7 @@ def other_splits_table(table: PaperTable, ours: Rows) -> Table:
     measured = {split for row in ours.values() for split in row.splits}
     splits = in_task_order(table.task, measured.difference(table.columns))
     lines = [
-        Line([Cell(key.label), *row.cells(splits), *row.about])
+        line(key.label, *row.cells(splits), *row.about)
         for key, row in ours.items()
         if row.splits.intersection(splits)
     ]
@@ -165,16 +222,16 @@ def trees_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
     for row in ours.values():
         cells = [_trees(row, split) for split in table.columns]
         if any(cell.text != NOTHING for cell in cells):
-            lines.append(Line([row.label, *cells, row.run_numbers]))
+            lines.append(line(row.label, *cells, row.run_numbers))
     for unlearnt in remarks.trees if lines else ():
         if unlearnt.task == table.task:
             f1 = [unlearnt.f1.get(split) for split in table.columns]
-            cells = [Cell() if one is None else Cell(f"{one:.2f}") for one in f1]
-            lines.append(Line([Cell(f"{unlearnt.shape}, no model"), *cells, Cell()]))
+            shown = [NOTHING if one is None else f"{one:.2f}" for one in f1]
+            lines.append(line(f"{unlearnt.shape}, no model", *shown, NOTHING))
     caption = (
         "Unlabelled bracketing F1 of the best trees against the gold trees in %, over the whole split: spans "
-        "of two tokens or more, but for that of the whole sentence. In brackets the share of sentences whose "
-        "tree is the gold tree. Sentences of one or two tokens, which have one tree, are left out. "
+        "of two tokens or more, except the whole sentence. In brackets the share of sentences whose tree is "
+        "the gold tree. Sentences of one or two tokens have only one tree and are left out. "
         f"{table.statistic.capitalize()} of the seeds."
     )
     headers = ["model", *table.columns.values(), "runs"]
@@ -213,7 +270,7 @@ def slice_tables(table: PaperTable, ours: Rows) -> list[Table]:
         if len({width for width, _, _ in entries}) < 2:
             continue
         lines = [
-            Line([Cell(str(width)), Cell(str(hidden)), *row.cells(table.columns), *row.about])
+            line(str(width), str(hidden), *row.cells(table.columns), *row.about)
             for width, hidden, row in sorted(entries, key=lambda entry: entry[:2])
         ]
         caption = (

@@ -6,8 +6,8 @@ from statistics import median, pstdev
 from reported import cell_of, line_of, make_run, seeds, table_of
 
 from beamtree.paper.published import LABELS, TABLES, group
-from beamtree.paper.report.pages import build_report
-from beamtree.paper.report.runs import EARLY, UNFINISHED
+from beamtree.paper.report import build_report
+from beamtree.paper.runs import EARLY, UNFINISHED
 
 
 def test_listops_is_the_median_and_logic_the_mean_with_population_deviation(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Rows: which one a run belongs to, that of the nearest shipped recipe, named with what was changed; and what
-the seeds of a row say together.
+"""Rows of the tables: a run belongs to the row of the nearest shipped recipe, which names changed settings;
+a row sums up its seeds.
 """
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from statistics import mean, median, pstdev
@@ -12,7 +12,7 @@ from typing import Any
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.paper.published import LABELS, OPTIONAL, TABLES
-from beamtree.paper.report.runs import EARLY, UNFINISHED, Evaluation, SplitFigures, TrainedRun
+from beamtree.paper.runs import EARLY, UNFINISHED, Evaluation, SplitFigures, TrainedRun
 from beamtree.paper.table import Cell
 from beamtree.printable import write_json
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
@@ -55,7 +55,7 @@ class RowKey:
 
     @property
     def plain(self) -> bool:
-        """Whether it stands beside the paper's row of that name."""
+        """Whether it is compared with the paper's row of that name."""
         return not self.changes and self.beam is None and not self.merged
 
     @property
@@ -94,7 +94,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Row:
-    """The runs that count in a row, in the seeds' order, and what they say together."""
+    """The runs that count in a row, in the order of their seeds, and their summary."""
 
     key: RowKey
     members: Sequence[Member] = ()
@@ -131,7 +131,7 @@ class Row:
 
     @property
     def unfinished(self) -> bool:
-        """Whether none of these trainings came to its end."""
+        """Whether none of these trainings was finished."""
         return bool(self.members) and all(one.run.end == UNFINISHED for one in self.members)
 
     @property
@@ -185,8 +185,8 @@ def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[Rows,
         if twin is not None:
             if not skip:
                 raise BeamtreeError(
-                    f"{twin.path} and {run.path} are runs of the same recipe and seed: name one of them, or "
-                    "let --skip count the first alone"
+                    f"{twin.path} and {run.path} are runs of the same recipe and seed: name only one, or "
+                    "use --skip to count the first"
                 )
             notes.append(f"Not counted: {run.path}, of the same recipe and seed as {twin.path}.")
             continue
@@ -213,7 +213,7 @@ def in_task_order(task: str, splits: Iterable[str]) -> list[str]:
 
 
 def training_command(recipe: Recipe) -> str | None:
-    """The command that trains by exactly this recipe, or None if it cannot be had from a shipped one."""
+    """The command that trains by exactly this recipe, or None if no shipped one leads to it."""
     name, changes = _nearest(recipe)
     settings = [
         f"{key}={write_json(value, ensure_ascii=False)}" for key, value in changes if value is not None
@@ -236,12 +236,13 @@ def _nearest(recipe: Recipe) -> tuple[str, Changes]:
         return tuple((key, mine.get(key)) for key in keys)
 
     def distance(name: str) -> Any:
-        theirs = _shipped(name)
+        theirs, changes = _shipped(name), differences(name)
+        alike = all(change[0] in _WITHOUT_EFFECT or change == TF32 for change in changes)
         return (
             theirs["task.name"] != mine["task.name"],
             theirs["model.encoder"] != mine["model.encoder"],
-            _row_name(name, theirs["task.name"]) in OPTIONAL and not _alike(differences(name)),
-            len(differences(name)),
+            _row_name(name, theirs["task.name"]) in OPTIONAL and not alike,
+            len(changes),
             len(name),
         )
 
@@ -253,27 +254,22 @@ def _row_name(recipe: str, task: str) -> str:
     return "ebt-grc" if recipe == task else recipe.removeprefix(f"{task}-")
 
 
-def _alike(changes: Changes) -> bool:
-    return all(change[0] in _WITHOUT_EFFECT or change == TF32 for change in changes)
-
-
 @cache
 def _shipped(name: str) -> dict[str, Any]:
     return _flat(load_recipe(name))
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+    """Settings by their dotted names."""
 
-    def walk(table: dict[str, Any], prefix: str) -> None:
+    def walk(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for key, value in table.items():
             if isinstance(value, dict):
-                walk(value, f"{prefix}{key}.")
+                yield from walk(value, f"{prefix}{key}.")
             else:
-                flat[prefix + key] = value
+                yield prefix + key, value
 
-    walk(asdict(recipe), "")
-    return flat
+    return dict(walk(asdict(recipe), ""))
 
 
 def _show(value: Any) -> str:

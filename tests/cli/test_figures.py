@@ -7,7 +7,7 @@ import pytest
 from command_line import call
 from rich.console import Console
 
-from beamtree.cli.class_figures import class_tables, headline, warning
+from beamtree.cli.figures import class_tables, headline, warning
 from beamtree.training.classes import Confusion
 
 SMALL = [

@@ -14,7 +14,7 @@ from small_runs import run_in, small_recipe
 from beamtree.data.listops import sample_expressions
 from beamtree.errors import BeamtreeError
 from beamtree.paper.published import TABLES
-from beamtree.paper.report.runs import read_run
+from beamtree.paper.runs import read_run
 
 
 class Page(HTMLParser):
@@ -72,7 +72,7 @@ def test_without_a_folder_the_markdown_goes_to_stdout(tmp_path: Path) -> None:
 def test_a_table_that_no_run_fills_is_said_to_be_empty(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     result = call("report", run, "--table", "slices")
-    assert "beamtree: No run has anything for the table 'slices'." in result.stderr
+    assert "beamtree: No run has figures for the table 'slices'." in result.stderr
     assert (
         "no table 'listop'; did you mean 'listops'?" in call("report", run, "--table", "listop", rc=2).stderr
     )
@@ -106,7 +106,7 @@ def test_a_real_run_goes_from_training_by_eval_to_the_report(tmp_path: Path) -> 
     (run / "best" / "model.safetensors").write_bytes(b"others")
     (run / "eval-beam3.json").unlink()
     again = f"beamtree eval {run} --data {tmp_path} --merge-equal-trees --save'"
-    with pytest.raises(BeamtreeError, match=f"other weights than the run's best/ has.*{re.escape(again)}"):
+    with pytest.raises(BeamtreeError, match=f"other weights than those now in best/.*{re.escape(again)}"):
         read_run(run)
 
 

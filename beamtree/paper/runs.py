@@ -6,16 +6,17 @@ tells how much of a corpus was learnt from, and with which word vectors.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from beamtree.data.folders import is_part
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import is_file, read_json, shown
+from beamtree.paper.published import PaperTable
 from beamtree.saving.folder import WEIGHTS, hash_weights
 from beamtree.training.recipe import Recipe, load_recipe
 from beamtree.training.run_folder import RunFolder
@@ -95,15 +96,12 @@ class TrainedRun:
 def find_run_folders(paths: Sequence[Path]) -> list[Path]:
     """The paths that are run folders, and the run folders inside those that are not.
 
-    A run with several seeds stands for the runs of each.
+    A folder of several seeds counts as one run for each.
     """
     found: list[Path] = []
     for path in paths:
-        if not (path / "recipe.toml").exists():
-            inside = sorted(recipe.parent for recipe in path.glob("*/recipe.toml"))
-            found += inside or [path]
-        else:
-            found.append(path)
+        inside = sorted(recipe.parent for recipe in path.glob("*/recipe.toml"))
+        found += [path] if (path / "recipe.toml").exists() else inside or [path]
     each = [[run.path for run in RunFolder(path).seeds] or [path] for path in found]
     return list(dict.fromkeys(run for runs in each for run in runs))
 
@@ -116,7 +114,7 @@ def read_runs(paths: Sequence[Path], *, skip: bool = False) -> tuple[list[Traine
             runs.append(read_run(path))
         except BeamtreeError as error:
             if not skip:
-                raise BeamtreeError(f"{error} (--skip leaves such runs out with a note)") from error
+                raise BeamtreeError(f"{error} (--skip leaves out such runs, with a note)") from error
             notes.append(f"Left out: {error}")
     return runs, notes
 
@@ -124,8 +122,8 @@ def read_runs(paths: Sequence[Path], *, skip: bool = False) -> tuple[list[Traine
 def read_run(path: Path) -> TrainedRun:
     folder = RunFolder(path)
     if not folder.begun:
-        problem = "has no recipe.toml, nor has a folder in it" if path.is_dir() else "is not there"
-        raise BeamtreeError(f"{path} is no run folder: it {problem}")
+        problem = "it has no recipe.toml, nor has a folder in it" if path.is_dir() else "it does not exist"
+        raise BeamtreeError(f"{path} is not a run folder: {problem}")
     recipe = load_recipe(folder.recipe_file.absolute())
     history = folder.read_metrics()
     for number, record in enumerate(history, start=1):
@@ -148,7 +146,7 @@ def _check_record(file: Path, number: int, record: Any) -> None:
         if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
             raise BeamtreeError(f"{file}, line {number}: {key} must be {kind.__name__}, got {shown(value)}")
     if record["epoch"] != number:
-        raise BeamtreeError(f"{file}, line {number}: this is epoch {record['epoch']}; others are missing")
+        raise BeamtreeError(f"{file}, line {number}: this is epoch {record['epoch']}, not {number}")
 
 
 def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluation:
@@ -157,12 +155,12 @@ def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluat
         of = content["task"], content["encoder"]
         wanted = recipe.task.name, recipe.model.encoder
         if of != wanted:
-            raise BeamtreeError(f"{file} is of {' with '.join(of)}, but the run of {' with '.join(wanted)}")
+            raise BeamtreeError(f"{file} is of {' with '.join(of)}, the run is of {' with '.join(wanted)}")
         if weights is not None and content.get("weights") not in (None, weights):
             commands = str(content.get("command") or f"beamtree eval {file.parent}").split("; ")
             again = shown("; ".join(f"{command} --save" for command in commands), most=500)
             raise BeamtreeError(
-                f"{file} measured other weights than the run's best/ has now: evaluate again with {again}"
+                f"{file} measured other weights than those now in best/: evaluate again with {again}"
             )
         splits = {entry["split"]: _figures(entry) for entry in content["splits"]}
         names = ("beam", "merge_equal_trees", "command", "weights", "device")
@@ -175,7 +173,7 @@ def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluat
                 None | str() as device,
             ):
                 return Evaluation(file, beam, bool(merged), command, splits, measured, device)
-        raise ValueError(f"one of {', '.join(names)} is of another type")
+        raise ValueError(f"one of {', '.join(names)} has the wrong type")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, BeamtreeError):
             raise
@@ -208,49 +206,65 @@ def _refuse_contradictions(evaluations: Iterable[Evaluation]) -> None:
                 raise BeamtreeError(f"{other} and {evaluation.file} both measured {split}: keep one of them")
 
 
+class Learnt(NamedTuple):
+    """What a run of a language task learnt from, beside what the paper's did."""
+
+    examples: int
+    published: int | None  # examples in the paper's corpus
+    vectors: str | None
+    width: int | None
+
+    @property
+    def is_subset(self) -> bool:
+        return self.published is not None and is_part(self.examples, self.published)
+
+    @property
+    def has_paper_vectors(self) -> bool:
+        return bool(self.vectors) and "840b" in str(self.vectors).lower() and self.width == 300
+
+    @property
+    def marks(self) -> list[str]:
+        """What differs, in a word each."""
+        marks = ["subset"] if self.is_subset else []
+        if not self.has_paper_vectors:
+            marks.append("other vectors" if self.vectors else "no vectors")
+        return marks
+
+    @property
+    def sentence(self) -> str:
+        count = f"{self.examples:,}"
+        if self.is_subset:
+            count = f"a subset: {count} of {self.published:,}"
+        vectors = f"{self.vectors}, {self.width} wide"
+        if self.has_paper_vectors:
+            return f"Ours learn from {count} training examples, with the paper's vectors: {vectors}."
+        given = f"with other vectors: {vectors}" if self.vectors else "without word vectors"
+        return f"Ours learn from {count} training examples, {given} (the paper: {PAPER_VECTORS})."
+
+
 def data_note(task_name: str, runs: Sequence[TrainedRun]) -> str:
     """One or more sentences, none for a formal task or runs that left no `data.json`."""
-    sentences = dict.fromkeys(_sentence(facts, published) for facts, published in _facts(task_name, runs))
+    sentences = dict.fromkeys(learnt.sentence for learnt in _learnt(task_name, runs))
     if sentences and task_name == "mnli":
         sentences["The stress tests are rebuilt from the dev sets where the release is not at hand."] = None
     return " ".join(sentences)
 
 
 def data_marks(task_name: str, runs: Sequence[TrainedRun]) -> list[str]:
-    """What differs from the paper's data, in a word each, for the title of a table."""
-    marks: dict[str, None] = {}
-    for facts, published in _facts(task_name, runs):
-        marks |= {"subset": None} if _is_subset(facts, published) else {}
-        if not _has_paper_vectors(facts):
-            marks |= {"other vectors" if facts["words"] and facts["words"]["vectors"] else "no vectors": None}
-    return list(marks)
+    """What differs from the paper's data, for the title of a table."""
+    return list(dict.fromkeys(mark for learnt in _learnt(task_name, runs) for mark in learnt.marks))
 
 
-def _facts(task_name: str, runs: Sequence[TrainedRun]) -> list[tuple[dict[str, Any], int | None]]:
-    """What each run of a language task learnt from, beside the number of examples in the paper's corpus."""
+def marked_title(table: PaperTable, runs: Sequence[TrainedRun]) -> str:
+    """The task, and in what its data differ from the paper's."""
+    marks = data_marks(table.task, runs)
+    return f"{table.title} ({', '.join(marks)})" if marks else table.title
+
+
+def _learnt(task_name: str, runs: Sequence[TrainedRun]) -> Iterator[Learnt]:
     task = find_task(task_name)
-    if task.words is None:
-        return []
-    return [(run.data, task.published.get(run.recipe.task.train)) for run in runs if run.data is not None]
-
-
-def _is_subset(facts: dict[str, Any], published: int | None) -> bool:
-    return published is not None and is_part(facts["train"]["examples"], published)
-
-
-def _has_paper_vectors(facts: dict[str, Any]) -> bool:
-    words = facts["words"]
-    return bool(words and words["vectors"] and "840b" in words["vectors"].lower() and words["width"] == 300)
-
-
-def _sentence(facts: dict[str, Any], published: int | None) -> str:
-    count, words = facts["train"]["examples"], facts["words"]
-    learnt = f"{count:,} training examples"
-    if _is_subset(facts, published):
-        learnt = f"a subset: {count:,} of {published:,} training examples"
-    if words is None or words["vectors"] is None:
-        return f"Ours learn from {learnt}, without word vectors (the paper: {PAPER_VECTORS})."
-    vectors = f"{words['vectors']}, {words['width']} wide"
-    if _has_paper_vectors(facts):
-        return f"Ours learn from {learnt}, with the paper's vectors: {vectors}."
-    return f"Ours learn from {learnt}, with other vectors: {vectors} (the paper: {PAPER_VECTORS})."
+    for run in runs:
+        if task.words is not None and run.data is not None:
+            words = run.data["words"] or {"vectors": None, "width": None}
+            published = task.published.get(run.recipe.task.train)
+            yield Learnt(run.data["train"]["examples"], published, words["vectors"], words["width"])

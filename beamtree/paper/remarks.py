@@ -1,18 +1,18 @@
 """What run folders cannot say themselves: `remarks.toml`, beside them in a folder of runs.
 
 It names the accuracies that were aimed at, what a row without a run would cost, runs that were cut off, how
-options were found, what trees of no model are worth, and whatever else is to be said below a task's table.
+options were found, how good trees made without a model are, and notes to print below a task's table.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import is_file, shown
-from beamtree.files.settings import from_table, read_toml, setting
+from beamtree.files.settings import from_table, read_toml
 from beamtree.paper.published import LABELS, TABLES
 
 FILE = "remarks.toml"
@@ -38,10 +38,10 @@ class Target(RowRemark):
 class Cost(RowRemark):
     """What one run would take: measured on some steps, with the number of epochs that others took."""
 
-    milliseconds: float = setting(0.0, "of a training step", least=1e-6)
-    steps: int = setting(0, "in an epoch", least=1)
-    epochs: int = setting(0, "to train", least=1)
-    measured: str = ""  # where and how
+    milliseconds: float = field(metadata={"least": 1e-6})  # of a training step
+    steps: int = field(metadata={"least": 1})  # in an epoch
+    epochs: int = field(metadata={"least": 1})
+    measured: str  # where and how
 
     @property
     def minutes(self) -> float:
@@ -91,15 +91,12 @@ class Remarks:
     options: Sequence[Option] = ()
     notes: Sequence[Note] = ()
 
+    def on(self, task: str) -> list[str]:
+        """What is said of a task, or of all of them."""
+        return [note.said for note in self.notes if note.task == task]
 
-_KINDS: dict[str, type] = {
-    "targets": Target,
-    "costs": Cost,
-    "cut_off": CutOff,
-    "trees": Unlearnt,
-    "options": Option,
-    "notes": Note,
-}
+
+_KINDS: dict[str, type] = {name: get_args(hint)[0] for name, hint in get_type_hints(Remarks).items()}
 
 
 def read_remarks(paths: Sequence[Path]) -> Remarks:
@@ -107,9 +104,7 @@ def read_remarks(paths: Sequence[Path]) -> Remarks:
     found: dict[str, list[Any]] = {name: [] for name in _KINDS}
     for path in dict.fromkeys(paths):
         file = path / FILE
-        if not is_file(file):
-            continue
-        for name, entries in read_toml(file).items():
+        for name, entries in read_toml(file).items() if is_file(file) else ():
             if name not in _KINDS:
                 raise BeamtreeError(f"{file}: there is no list {shown(name)}{nearest(name, _KINDS)}")
             if not isinstance(entries, list):
@@ -125,28 +120,22 @@ def _remark(kind: type, entry: Any, source: str) -> Any:
     if not isinstance(entry, Mapping):
         raise BeamtreeError(f"{source} must be a table, got {shown(entry)}")
     for wanted in fields(kind):
-        if wanted.name not in entry and (kind, wanted.name) != (Note, "task"):
+        if wanted.default is MISSING and wanted.name not in entry:
             raise BeamtreeError(f"{source}: {wanted.name} is missing")
     remark: Any = from_table(kind, entry, source=source)
-    if isinstance(remark, RowRemark | Unlearnt):
-        _check_task(remark.task, source)
-    if isinstance(remark, RowRemark) and remark.row not in LABELS:
-        raise BeamtreeError(f"{source}: there is no row {shown(remark.row)}{nearest(remark.row, LABELS)}")
-    if isinstance(remark, Target):
-        _check_percentages(remark.task, remark.accuracy, source)
-    if isinstance(remark, Unlearnt):
-        _check_percentages(remark.task, remark.f1, source)
+    task, row = (str(entry.get(key)) for key in ("task", "row"))
+    if "task" in entry and task not in TABLES:
+        raise BeamtreeError(f"{source}: there is no table {shown(task)}{nearest(task, TABLES)}")
+    if "row" in entry and row not in LABELS:
+        raise BeamtreeError(f"{source}: there is no row {shown(row)}{nearest(row, LABELS)}")
+    for percentages in (entry.get("accuracy", {}), entry.get("f1", {})):
+        _check_percentages(task, percentages, source)
     return remark
 
 
-def _check_task(name: str, source: str) -> None:
-    if name not in TABLES:
-        raise BeamtreeError(f"{source}: there is no table {shown(name)}{nearest(name, TABLES)}")
-
-
 def _check_percentages(task: str, by_split: Mapping[str, Any], source: str) -> None:
-    splits = tuple(find_task(task).splits)
     for split, percent in by_split.items():
+        splits = find_task(task).splits
         if split not in splits:
             raise BeamtreeError(f"{source}: there is no split {shown(split)}{nearest(split, splits)}")
         if type(percent) not in (int, float) or not 0 <= percent <= 100:

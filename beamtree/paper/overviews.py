@@ -10,8 +10,8 @@ from statistics import mean
 from beamtree.classifier.model_folder import PRETRAINED
 from beamtree.data.task import find_task
 from beamtree.paper.published import LABELS, OPTIONAL, TABLES, Figure
-from beamtree.paper.report.remarks import COSTS, Cost, CutOff, Remarks, Target
-from beamtree.paper.report.rows import (
+from beamtree.paper.remarks import COSTS, Cost, CutOff, Remarks, Target
+from beamtree.paper.rows import (
     Row,
     RowKey,
     Rows,
@@ -22,9 +22,8 @@ from beamtree.paper.report.rows import (
     runs_of,
     training_command,
 )
-from beamtree.paper.report.runs import EARLY, Evaluation, SplitFigures, TrainedRun, data_marks
-from beamtree.paper.report.tables import marked_title
-from beamtree.paper.table import NOTHING, Cell, Line, Table
+from beamtree.paper.runs import EARLY, SplitFigures, TrainedRun, data_marks, marked_title
+from beamtree.paper.table import NOTHING, Cell, Table, line
 from beamtree.saving.folder import WEIGHTS, hash_weights
 
 
@@ -35,17 +34,22 @@ def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
     for target in sorted(targets, key=lambda target: target.row in OPTIONAL):
         table, key = TABLES[target.task], RowKey(target.task, target.row)
         row = rows.get(key, Row(key))
+        published = table.rows.get(OPTIONAL.get(target.row, target.row), {})
         for split, least in target.accuracy.items():
             ours = row.summary(split)
-            published = table.rows.get(OPTIONAL.get(target.row, target.row), {}).get(split)
-            verdict = "not measured"
-            if ours is not None:
-                verdict = "met" if ours.rounded >= least else f"short by {least - ours.rounded:.2f}"
-            met[target.row in OPTIONAL].append(verdict == "met")
-            words = [Cell(f"{table.title}: {LABELS[target.row]}"), Cell(table.columns.get(split, split))]
-            words.append(Cell(verdict, best=verdict == "met"))
-            figures = [Cell(f"{least:g}"), *row.cells([split])]
-            lines.append(Line([*words, *figures, Cell(str(published) if published else NOTHING)]))
+            reached = ours is not None and ours.rounded >= least
+            met[target.row in OPTIONAL].append(reached)
+            verdict = "not measured" if ours is None else f"short by {least - ours.rounded:.2f}"
+            lines.append(
+                line(
+                    f"{table.title}: {LABELS[target.row]}",
+                    table.columns.get(split, split),
+                    Cell("met", best=True) if reached else verdict,
+                    f"{least:g}",
+                    *row.cells([split]),
+                    str(published.get(split, NOTHING)),
+                )
+            )
     caption = f"{sum(met[False])} of {len(met[False])} met with the paper's settings"
     if met[True]:
         caption += f"; {sum(met[True])} of {len(met[True])} with options, chosen by looking at these splits"
@@ -59,34 +63,34 @@ def glance_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
     lines = []
     for task in tasks:
         ours = _published_rows(task, rows)
-        title = Cell(marked_title(TABLES[task], runs_of(ours)))
-        measured = [Line([title, *cells]) for row in ours.values() if (cells := _at_a_glance(row))]
-        lines += measured or [Line([title, Cell("no run yet"), *[Cell()] * 5])]
+        title = marked_title(TABLES[task], runs_of(ours))
+        measured = [line(title, *cells) for row in ours.values() if (cells := _at_a_glance(row))]
+        lines += measured or [line(title, "no run yet", *[NOTHING] * 5)]
     caption = (
         "Accuracy in %, the mean over the test splits that the paper has: its own, ours (median or mean of "
         "the seeds) and our worst seed's. A split is within the spread if ours is at least the paper's "
-        "figure less one of its standard deviations."
+        "figure minus one of its standard deviations."
     )
     headers = ["task", "model", "paper", "ours", "worst seed", "seeds", "splits within the spread"]
-    said = [note.said for note in remarks.notes if not note.task]
+    said = remarks.on("")
     return Table("glance", "At a glance", caption, headers, lines, words=range(2), remarks=said)
 
 
-def _at_a_glance(row: Row) -> list[Cell]:
+def _at_a_glance(row: Row) -> list[Cell | str]:
     """Nothing for a row without a figure beside one of the paper's."""
     measured = _beside_paper(row)
     if not measured:
         return []
     seeds = [[one.figures(split) for split, _, _ in measured] for one in row.members]
     whole = [mean(figures.accuracy for figures in seed if figures) for seed in seeds if all(seed)]
-    texts = [
+    return [
+        row.label,
         f"{mean(paper.value for _, _, paper in measured):.1f}",
         f"{mean(ours.rounded for _, ours, _ in measured):.1f}",
         f"{100 * min(whole):.1f}" if len(whole) > 1 else NOTHING,
         str(len(row.members)),
-        f"{sum(_reached(ours, paper) for _, ours, paper in measured)} of {len(measured)}",
+        f"{_reached(measured)} of {len(measured)}",
     ]
-    return [row.label, *map(Cell, texts)]
 
 
 def _published_rows(task: str, rows: Rows) -> Rows:
@@ -105,8 +109,8 @@ def _beside_paper(row: Row) -> list[tuple[str, Summary, Figure]]:
     ]
 
 
-def _reached(ours: Summary, paper: Figure) -> bool:
-    return ours.rounded >= paper.value - paper.deviation
+def _reached(measured: Sequence[tuple[str, Summary, Figure]]) -> int:
+    return sum(ours.rounded >= paper.value - paper.deviation for _, ours, paper in measured)
 
 
 def coverage_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
@@ -117,25 +121,25 @@ def coverage_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
         ours = _published_rows(task, rows)
         by_row = [found for row in ours.values() if (found := _beside_paper(row))]
         measured = [figures for found in by_row for figures in found]
-        reached = sum(_reached(found, figure) for _, found, figure in measured)
         runs = runs_of(ours)
-        early = sum(run.end == EARLY for run in runs)
-        cells = [
-            f"{len(by_row)} of {len(table.rows)}",
-            f"{len(measured)} of {sum(map(len, table.rows.values()))}",
-            f"{reached} of {len(measured)}" if measured else NOTHING,
-            str(len(runs)),
-            f"{early} of {len(runs)}" if runs else NOTHING,
-        ]
         alike = "as in the paper" if find_task(task).words else "by the paper's rules"
-        data = ", ".join(data_marks(task, runs)) or (alike if runs else NOTHING)
-        lines.append(Line([Cell(table.title), Cell(data), *map(Cell, cells)]))
+        lines.append(
+            line(
+                table.title,
+                ", ".join(data_marks(task, runs)) or (alike if runs else NOTHING),
+                f"{len(by_row)} of {len(table.rows)}",
+                f"{len(measured)} of {sum(map(len, table.rows.values()))}",
+                f"{_reached(measured)} of {len(measured)}" if measured else NOTHING,
+                str(len(runs)),
+                f"{sum(run.end == EARLY for run in runs)} of {len(runs)}" if runs else NOTHING,
+            )
+        )
     caption = (
-        "Reached: at least the paper's figure less one of its standard deviations; rows with the settings of "
-        "the shipped recipes only."
+        "Reached: at least the paper's figure minus one of its standard deviations; rows with the settings "
+        "of the shipped recipes only."
     )
     headers = ["task", "data", "rows measured", "figures measured", "reached", "runs", "early stop"]
-    said = [note.said for note in remarks.notes if not note.task]
+    said = remarks.on("")
     return Table("summary", "In short", caption, headers, lines, words=range(2), remarks=said)
 
 
@@ -145,49 +149,35 @@ def shipped_table(runs: Sequence[TrainedRun]) -> Table:
     for file in sorted(PRETRAINED.glob(f"*/{WEIGHTS}")):
         digest = hash_weights(file.parent)
         for number, run in enumerate(runs, start=1):
-            found = [one for one in run.evaluations if one.weights == digest and one.search == (None, False)]
-            splits = {split for one in found for split in one.splits}
-            for split in in_task_order(run.recipe.task.name, splits):
-                lines.append(Line([Cell(file.parent.name), Cell(split), *_cells(found, split), _run(number)]))
+            same = [one for one in run.evaluations if one.weights == digest and one.search == (None, False)]
+            for split in in_task_order(run.recipe.task.name, {split for one in same for split in one.splits}):
+                found = {one.device == "cpu": one.splits[split] for one in same[::-1] if split in one.splits}
+                here, on_cpu = found.get(False), found.get(True)
+                lines.append(
+                    line(
+                        file.parent.name,
+                        split,
+                        _percent(here, "accuracy"),
+                        _percent(on_cpu, "accuracy"),
+                        _percent(here, "f1"),
+                        _percent(on_cpu, "f1"),
+                        _percent(here or on_cpu, "exact"),
+                        Cell(str(number), runs=(number,)),
+                    )
+                )
     caption = (
-        "The figures of the run whose weights each of them is, and of the same weights on a CPU: accuracy, "
-        "unlabelled bracketing F1 of its trees against the gold trees, and the share of gold trees, in %."
+        "The figures of the run that a model's weights come from, and of the same weights on a CPU: "
+        "accuracy, unlabelled bracketing F1 of the trees against the gold trees, and the share of gold "
+        "trees, in %."
     )
-    headers = [
-        "model",
-        "split",
-        "accuracy",
-        "on a CPU",
-        "bracketing F1",
-        "bracketing F1 on a CPU",
-        "gold trees",
-        "run",
-    ]
+    measures = ["accuracy", "on a CPU", "bracketing F1", "bracketing F1 on a CPU", "gold trees"]
+    headers = ["model", "split", *measures, "run"]
     return Table("shipped", "Models in the package", caption, headers, lines, words=range(2))
-
-
-def _cells(evaluations: Sequence[Evaluation], split: str) -> list[Cell]:
-    first, on_cpu = (
-        next((one.splits[split] for one in evaluations if split in one.splits and wanted(one)), None)
-        for wanted in (lambda one: one.device != "cpu", lambda one: one.device == "cpu")
-    )
-    some = first or on_cpu
-    return [
-        Cell(_percent(first, "accuracy")),
-        Cell(_percent(on_cpu, "accuracy")),
-        Cell(_percent(first, "f1")),
-        Cell(_percent(on_cpu, "f1")),
-        Cell(_percent(some, "exact")),
-    ]
 
 
 def _percent(figures: SplitFigures | None, name: str) -> str:
     share = None if figures is None else getattr(figures, name)
     return NOTHING if share is None else f"{100 * share:.2f}"
-
-
-def _run(number: int) -> Cell:
-    return Cell(str(number), runs=(number,))
 
 
 def splits_table(task: str, rows: Rows) -> Table:
@@ -200,10 +190,10 @@ def splits_table(task: str, rows: Rows) -> Table:
             if member.evaluations:
                 cells = [_with_interval(member.figures(split)) for split in splits]
                 alone = Row(key, [member])
-                lines.append(Line([alone.label, Cell(str(member.run.seed)), *cells, alone.run_numbers]))
+                lines.append(line(alone.label, str(member.run.seed), *cells, alone.run_numbers))
     title = f"{TABLES[task].title if task in TABLES else task}: run by run"
     caption = (
-        "Accuracy in % with Wilson's 95 % interval, which covers the draw of the test split alone. Examples: "
+        "Accuracy in % with Wilson's 95 % interval, which covers only the draw of the test split. Examples: "
         + "; ".join(f"{split} {_sizes(ours, split)}" for split in splits)
         + "."
     )
@@ -224,23 +214,26 @@ def _sizes(ours: Rows, split: str) -> str:
 
 
 def runs_table(runs: Sequence[TrainedRun]) -> Table:
-    """Every run that was named, whether it counts or not, and the commands that make it anew."""
+    """Every run that was named, whether it counts or not, and the commands that repeat it."""
     lines = []
     for number, run in enumerate(runs, start=1):
         best = run.best
-        commands = _commands(run)
-        figures = [
-            Cell(str(run.seed)),
-            Cell(f"{run.epochs} of {run.recipe.training.max_epochs}"),
-            Cell(run.end),
-            Cell(str(best["epoch"])) if best else Cell(),
-            Cell(f"{best['dev_loss']:.4f}") if best else Cell(),
-            Cell(f"{100 * best['dev_accuracy']:.2f}") if best else Cell(),
-            Cell(f"{run.minutes:.1f}"),
-        ]
-        row = Cell(f"{run.recipe.task.name}: {row_of(run).label}")
-        words = [row, Cell(str(run.path), code=True), Cell("; ".join(commands), code=True)]
-        lines.append(Line([Cell(str(number)), *words, *figures], run=number))
+        lines.append(
+            line(
+                str(number),
+                f"{run.recipe.task.name}: {row_of(run).label}",
+                Cell(str(run.path), code=True),
+                Cell("; ".join(_commands(run)), code=True),
+                str(run.seed),
+                f"{run.epochs} of {run.recipe.training.max_epochs}",
+                run.end,
+                str(best["epoch"]) if best else NOTHING,
+                f"{best['dev_loss']:.4f}" if best else NOTHING,
+                f"{100 * best['dev_accuracy']:.2f}" if best else NOTHING,
+                f"{run.minutes:.1f}",
+                run=number,
+            )
+        )
     headers = ["run", "row", "folder", "commands", "seed", "epochs", "end"]
     headers += ["best epoch", "dev loss", "dev accuracy", "minutes"]
     caption = "Every run given to the report. Dev figures are those of the best epoch, whose weights count."
@@ -248,7 +241,7 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
 
 
 def _commands(run: TrainedRun) -> list[str]:
-    """What makes the run and its figures anew, in the folder in which it was evaluated."""
+    """What repeats the run and its figures, in the folder in which it was evaluated."""
     train = training_command(run.recipe) or f"beamtree train {run.path / 'recipe.toml'}"
     if run.own_data is not None:
         train += f" --data {shlex.quote(run.own_data)}"
@@ -265,23 +258,20 @@ def costs_table(costs: Sequence[Cost], rows: Rows) -> Table:
     """What a run would take, of the published rows that have no figure yet."""
     lines = []
     for cost in costs:
-        key = RowKey(cost.task, cost.row)
-        if key in rows and rows[key].splits.intersection(TABLES[cost.task].columns):
-            continue
-        figures = [f"{cost.milliseconds:g}", f"{cost.steps:,}", str(cost.epochs), f"{cost.minutes:,.0f}"]
-        words = [f"{TABLES[cost.task].title}: {LABELS[cost.row]}", cost.measured]
-        lines.append(Line([*map(Cell, words), *map(Cell, figures)]))
-    caption = "Published rows that we have no figure for: what one seed would take, from the time of a step."
+        table, key = TABLES[cost.task], RowKey(cost.task, cost.row)
+        if key not in rows or not rows[key].splits.intersection(table.columns):
+            figures = [f"{cost.milliseconds:g}", f"{cost.steps:,}", str(cost.epochs), f"{cost.minutes:,.0f}"]
+            lines.append(line(f"{table.title}: {LABELS[cost.row]}", cost.measured, *figures))
+    caption = (
+        "Published rows without a figure of ours: the estimated time for one seed, from the time of a step."
+    )
     headers = ["row", "how it is known", "ms a step", "steps an epoch", "epochs", "minutes"]
     return Table("costs", COSTS, caption, headers, lines, words=range(2))
 
 
 def cut_off_table(runs: Sequence[CutOff]) -> Table:
     """Runs that were started and ended from outside; those that took their place are among the runs."""
-    lines = []
-    for run in runs:
-        words = [Cell(f"{run.task}: {LABELS[run.row]}"), Cell(run.why)]
-        lines.append(Line([*words, Cell(run.seeds), Cell(run.epochs)]))
-    caption = "Also started, but stopped from outside before their end; none of them counts in a table above."
+    lines = [line(f"{run.task}: {LABELS[run.row]}", run.why, run.seeds, run.epochs) for run in runs]
+    caption = "Started, but stopped from outside before they finished; none of them counts in a table above."
     headers = ["row", "why", "seeds", "epochs"]
     return Table("cut-off", "Runs that were cut off", caption, headers, lines, words=range(2))
