@@ -27,8 +27,7 @@ MOVED = {
     "rivals": "zoo",  # and so with what was in it, but for these
     **{f"rivals.{name}": "zoo.beam_tree_grc" for name in ("entangled", "one_soft")},
     "rivals.given_tree": "zoo.fixed_trees",
-    **{f"rivals.{name}": "zoo.straight_through_growth" for name in ("gumbel_static", "judges")},
-    "rivals.gumbel_sweep": "zoo.straight_through",
+    **{f"rivals.{name}": "zoo.straight_through" for name in ("gumbel_static", "gumbel_sweep", "judges")},
     "rivals.gumbel_tree_plain": "zoo.gumbel_tree",
     "rivals.running_sum": "zoo.tree_encoder",
     "rivals.transformers": "zoo.sequence_models",
