@@ -31,7 +31,6 @@ MOVED = {
     **{f"rivals.{name}": "zoo.straight_through" for name in ("gumbel_static", "gumbel_sweep", "judges")},
     "rivals.gumbel_tree_plain": "zoo.gumbel_tree",
     "rivals.running_sum": "zoo.tree_encoder",
-    "rivals.transformers": "zoo.sequence_models",
     "rivals.naive": "engine.naive",
     **{f"rivals.{name}": f"graphs.{name}" for name in ("step_graphs", "whole_graphs")},
     "demo": "cli.demo",
