@@ -5,7 +5,7 @@ Every layer of a stack is a pre-norm residual block, (B, n, d) → (B, n, d), so
 carries the padding mask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from beamtree.nn.state_space import StateSpaceLayer
 from beamtree.pytorch.checks import lengths_from, looks_at_values, require_tokens, zero_at_padding
 from beamtree.pytorch.precision import layer_norm_wide
 
-KINDS = ("tree", "attention", "ssm")
 OUTSIDE = -1  # the word of a special token, or of padding
 
 
@@ -50,41 +49,34 @@ class HybridStack(nn.Module):
         if "attention" in layers and d_model % heads:
             raise ValueError(f"heads must divide d_model = {d_model}, got {heads}")
 
-        def build(layer: str | nn.Module) -> nn.Module:
-            if isinstance(layer, nn.Module):
-                return layer
-            if layer == "tree":
-                return BeamTreeContextualizer(
-                    d_model, beam_size=beam_size, residual=True, dropout=dropout, device=device, dtype=dtype
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        kinds: dict[str, Callable[[], nn.Module]] = {
+            "tree": lambda: BeamTreeContextualizer(
+                d_model, beam_size=beam_size, residual=True, dropout=dropout, **factory
+            ),
+            "attention": lambda: nn.TransformerEncoderLayer(
+                d_model,
+                heads,
+                feedforward_size or 4 * d_model,
+                dropout,
+                nn.functional.gelu,
+                batch_first=True,
+                norm_first=True,
+                **factory,
+            ),
+            "ssm": lambda: StateSpaceLayer(
+                d_model, state_size=state_size, bidirectional=bidirectional, dropout=dropout, **factory
+            ),
+        }
+        self.layers = nn.ModuleList()
+        for layer in layers:
+            if not isinstance(layer, nn.Module) and layer not in kinds:
+                raise BeamtreeError(
+                    f"there is no layer {layer!r}; there are {', '.join(kinds)}, or your own module"
                 )
-            if layer == "ssm":
-                return StateSpaceLayer(
-                    d_model,
-                    state_size=state_size,
-                    bidirectional=bidirectional,
-                    dropout=dropout,
-                    device=device,
-                    dtype=dtype,
-                )
-            if layer == "attention":
-                return nn.TransformerEncoderLayer(
-                    d_model,
-                    heads,
-                    feedforward_size or 4 * d_model,
-                    dropout,
-                    nn.functional.gelu,
-                    batch_first=True,
-                    norm_first=True,
-                    device=device,
-                    dtype=dtype,
-                )
-            raise BeamtreeError(
-                f"there is no layer {layer!r}; there are {', '.join(KINDS)}, or your own module"
-            )
-
+            self.layers.append(layer if isinstance(layer, nn.Module) else kinds[layer]())
         self.d_model = d_model
-        self.layers = nn.ModuleList(build(layer) for layer in layers)
-        self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
+        self.norm = nn.LayerNorm(d_model, **factory)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
