@@ -1,4 +1,4 @@
-"""Modules of 0.1.0 by their old names: what was pickled or imported by these still loads."""
+"""Modules by the names they had before they moved: what was pickled or imported by these still loads."""
 
 import importlib
 import sys
@@ -21,9 +21,15 @@ MOVED = {
     "brackets": "trees.brackets",
     "forest": "trees.forest",
     "tree": "trees.beam_trees",
-    "training.agreement": "trees.agreement",
+    **dict.fromkeys(("training.agreement", "trees.agreement"), "trees.brackets"),
     "checks": "pytorch.checks",
     "interaction": "zoo.pair_encoders",
+    "nn.contextual_embedding": "nn.embedding",
+    "nn.selective_state_space": "nn.state_space",
+    "nn.subwords": "nn.stacks",
+    "zoo.equal_sizes": "zoo.by_name",
+    "zoo.rotary_transformer": "zoo.transformers",
+    "zoo.state_space_models": "zoo.sequence_models",
     "rivals": "zoo",  # and so with what was in it, but for these
     **{f"rivals.{name}": "zoo.beam_tree_grc" for name in ("beam_step", "entangled", "one_soft")},
     "rivals.crvnn_step": "zoo.crvnn",

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from beamtree.data.task import BadRows, Example, Task, find_task
-from beamtree.trees.agreement import Agreement
+from beamtree.trees.brackets import Agreement
 
 
 def balanced(n: int) -> list[int]:

@@ -7,7 +7,7 @@ import pytest
 
 from beamtree.data.listops import TASK, sample_expressions
 from beamtree.data.task import Example
-from beamtree.trees.agreement import spans_of
+from beamtree.trees.brackets import spans_of
 from tools.tree_baselines import f1_by_shape, main, shapes
 
 
