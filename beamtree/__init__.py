@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from beamtree.nn.contextualizer import BeamTreeContextualizer, Contextualized
     from beamtree.nn.encoder import BeamTreeEncoder
     from beamtree.nn.heads import TaggerHead
-    from beamtree.nn.stacks import HybridStack, TreeTransformerLayer
+    from beamtree.nn.stacks import HybridStack, SubwordsToWords, TreeTransformerLayer
     from beamtree.nn.state_space import StateSpaceLayer
-    from beamtree.nn.subwords import SubwordsToWords
     from beamtree.parts.cell import GatedRecursiveCell
     from beamtree.parts.contract import Cell, CellWithDropout, Scorer
     from beamtree.parts.scorer import EntangledScorer, SlicedScorer
@@ -86,9 +85,8 @@ _PLACES = {  # where each public name is
     "beamtree.nn.contextualizer": ("BeamTreeContextualizer", "Contextualized"),
     "beamtree.nn.encoder": ("BeamTreeEncoder",),
     "beamtree.nn.heads": ("TaggerHead",),
-    "beamtree.nn.stacks": ("HybridStack", "TreeTransformerLayer"),
+    "beamtree.nn.stacks": ("HybridStack", "SubwordsToWords", "TreeTransformerLayer"),
     "beamtree.nn.state_space": ("StateSpaceLayer",),
-    "beamtree.nn.subwords": ("SubwordsToWords",),
     "beamtree.parts.cell": ("GatedRecursiveCell",),
     "beamtree.parts.contract": ("Cell", "CellWithDropout", "Scorer"),
     "beamtree.parts.scorer": ("EntangledScorer", "SlicedScorer"),

@@ -1,4 +1,4 @@
-"""Modules of 0.1.0 by their old names: what was pickled or imported by these still loads."""
+"""Modules by the names they had before they moved: what was pickled or imported by these still loads."""
 
 import importlib
 import sys
@@ -21,17 +21,22 @@ MOVED = {
     "brackets": "trees.brackets",
     "forest": "trees.forest",
     "tree": "trees.beam_trees",
-    "training.agreement": "trees.agreement",
+    **dict.fromkeys(("training.agreement", "trees.agreement"), "trees.brackets"),
     "checks": "pytorch.checks",
     "interaction": "zoo.pair_encoders",
+    "nn.contextual_embedding": "nn.embedding",
+    "nn.selective_state_space": "nn.state_space",
+    "nn.subwords": "nn.stacks",
+    "zoo.equal_sizes": "zoo.by_name",
+    "zoo.rotary_transformer": "zoo.transformers",
+    "zoo.state_space_models": "zoo.sequence_models",
     "rivals": "zoo",  # and so with what was in it, but for these
-    **{f"rivals.{name}": "zoo.beam_tree_grc" for name in ("entangled", "one_soft")},
+    **{f"rivals.{name}": "zoo.beam_tree_grc" for name in ("beam_step", "entangled", "one_soft")},
+    "rivals.crvnn_step": "zoo.crvnn",
     "rivals.given_tree": "zoo.fixed_trees",
-    **{f"rivals.{name}": "zoo.straight_through_growth" for name in ("gumbel_static", "judges")},
-    "rivals.gumbel_sweep": "zoo.straight_through",
+    **{f"rivals.{name}": "zoo.straight_through" for name in ("gumbel_static", "gumbel_sweep", "judges")},
     "rivals.gumbel_tree_plain": "zoo.gumbel_tree",
     "rivals.running_sum": "zoo.tree_encoder",
-    "rivals.transformers": "zoo.sequence_models",
     "rivals.naive": "engine.naive",
     **{f"rivals.{name}": f"graphs.{name}" for name in ("step_graphs", "whole_graphs")},
     "demo": "cli.demo",

@@ -19,7 +19,7 @@ from statistics import mean, stdev
 from beamtree.data.listops import read_file, sample_expressions
 from beamtree.data.listops.language import VALUE_OF
 from beamtree.data.task import Example, Task, find_task
-from beamtree.trees.agreement import Agreement
+from beamtree.trees.brackets import Agreement
 
 SIZE = 2000  # expressions in a split
 LAWS = {

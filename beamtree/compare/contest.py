@@ -14,8 +14,7 @@ from typing import Any
 from beamtree.data.task import Task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.training.recipe import Recipe, load_recipe
-from beamtree.zoo.by_name import compared_encoder_names, encoder_names
-from beamtree.zoo.equal_sizes import count_parameters, equal_sized_options
+from beamtree.zoo.by_name import compared_encoder_names, count_parameters, encoder_names, equal_sized_options
 
 TREE_MODEL = "ebt-grc"  # whose size the others have
 MODELS = (

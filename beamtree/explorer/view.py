@@ -15,9 +15,8 @@ from beamtree.data.task import Tokens
 from beamtree.explorer.models import describe_model, explain_kind
 from beamtree.explorer.outcome import Readings, SearchRecord, run_model
 from beamtree.explorer.sentences import Reading, read_texts
-from beamtree.trees.agreement import Agreement
 from beamtree.trees.beam_trees import BeamTrees
-from beamtree.trees.brackets import write_brackets
+from beamtree.trees.brackets import Agreement, write_brackets
 
 FORMAT = 1
 _DIGITS = 6  # of scores and probabilities, after the point

@@ -4,9 +4,8 @@ from beamtree.nn.attention import GatedAttentionUnit, ParentAttention
 from beamtree.nn.contextualizer import BeamTreeContextualizer, Contextualized
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.heads import TaggerHead
-from beamtree.nn.stacks import HybridStack, TreeTransformerLayer
+from beamtree.nn.stacks import HybridStack, SubwordsToWords, TreeTransformerLayer
 from beamtree.nn.state_space import StateSpaceLayer
-from beamtree.nn.subwords import SubwordsToWords
 
 __all__ = [
     "BeamTreeContextualizer",

@@ -7,6 +7,7 @@ nodes of a tree above them.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,20 +47,19 @@ class GatedAttention(nn.Module):
         if d_model < 1:
             raise ValueError(f"d_model must be at least 1, got {d_model}")
         h = min(HEAD_SIZE, d_model) if head_size is None else head_size
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.d_model, self.head_size, self.scalar_bias = d_model, h, scalar_bias
-        self.init = LeafTransform(d_model, d_model, device=device, dtype=dtype)
-        self.u = nn.Linear(d_model, 2 * d_model, device=device, dtype=dtype)
-        self.v = nn.Linear(d_model, 2 * d_model, device=device, dtype=dtype)
-        self.z = nn.Linear(d_model, h, device=device, dtype=dtype)
+        self.init = LeafTransform(d_model, d_model, **factory)
+        self.u = nn.Linear(d_model, 2 * d_model, **factory)
+        self.v = nn.Linear(d_model, 2 * d_model, **factory)
+        self.z = nn.Linear(d_model, h, **factory)
         roles = 2 if scalar_bias else 3  # query, the query used against distances, key
-        self.z_scale = nn.Parameter(torch.empty(roles, h, device=device, dtype=dtype))
-        self.z_offset = nn.Parameter(torch.empty(roles, h, device=device, dtype=dtype))
-        self.relative = nn.Parameter(
-            torch.empty(distances, 1 if scalar_bias else h, device=device, dtype=dtype)
-        )
+        self.z_scale = nn.Parameter(torch.empty(roles, h, **factory))
+        self.z_offset = nn.Parameter(torch.empty(roles, h, **factory))
+        self.relative = nn.Parameter(torch.empty(distances, 1 if scalar_bias else h, **factory))
         self.reset_parameters()
-        self.out = nn.Linear(2 * d_model, d_model, device=device, dtype=dtype)
-        self.gate = nn.Linear(2 * d_model, d_model, device=device, dtype=dtype)
+        self.out = nn.Linear(2 * d_model, d_model, **factory)
+        self.gate = nn.Linear(2 * d_model, d_model, **factory)
         self.dropout = nn.Dropout(dropout)
         self.scale = 1.0 / math.sqrt(2 * (d_model if scalar_bias else h))
 
@@ -114,15 +114,8 @@ class GatedAttentionUnit(GatedAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            d_model,
-            2 * max_distance + 1,
-            head_size=head_size,
-            scalar_bias=scalar_bias,
-            dropout=dropout,
-            device=device,
-            dtype=dtype,
-        )
+        shared: dict[str, Any] = {"head_size": head_size, "scalar_bias": scalar_bias, "dropout": dropout}
+        super().__init__(d_model, 2 * max_distance + 1, **shared, device=device, dtype=dtype)
         self.max_distance = max_distance
 
     def forward(
@@ -165,15 +158,8 @@ class ParentAttention(GatedAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            d_model,
-            MAX_HEIGHT + attend_self,
-            head_size=head_size,
-            scalar_bias=scalar_bias,
-            dropout=dropout,
-            device=device,
-            dtype=dtype,
-        )
+        shared: dict[str, Any] = {"head_size": head_size, "scalar_bias": scalar_bias, "dropout": dropout}
+        super().__init__(d_model, MAX_HEIGHT + attend_self, **shared, device=device, dtype=dtype)
         self.attend_self = attend_self
 
     def forward(

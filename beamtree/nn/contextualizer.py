@@ -71,6 +71,7 @@ class BeamTreeContextualizer(SavedBlock):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if source is None:
             source = BeamTreeEncoder(
                 d_model,
@@ -79,8 +80,7 @@ class BeamTreeContextualizer(SavedBlock):
                 slice_size=slice_size,
                 dropout=dropout,
                 stochastic=stochastic,
-                device=device,
-                dtype=dtype,
+                **factory,
             )
         elif (input_size, beam_size, slice_size, stochastic) != (None, 5, 64, True):
             raise ValueError(
@@ -102,10 +102,9 @@ class BeamTreeContextualizer(SavedBlock):
             attend_self=attend_self,
             scalar_bias=scalar_bias,
             dropout=dropout if attention_dropout is None else attention_dropout,
-            device=device,
-            dtype=dtype,
+            **factory,
         )
-        self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype) if residual else None
+        self.norm = nn.LayerNorm(d_model, **factory) if residual else None
         self.graphs = WholeGraphs()
 
     def forward(

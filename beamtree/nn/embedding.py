@@ -1,19 +1,28 @@
-"""Token ids → vectors, padding zero, then dropout of features: learnt rows ~ N(0, 1), or ready-made vectors.
+"""Token ids (B, n) → vectors (B, n, output_size), zero at padding, then dropout of features.
 
-In training whole words may be dropped too: they are read as the unknown word, which so learns its vector.
-
-An embedding is a module from ids (B, n) to vectors (B, n, output_size), zero where the id is `padding_id`:
-`dropout(look_up(ids))`, so that the classifier can pool vectors before features are dropped. `padding(ids)`
-tells where there is no token; `ContextualEmbedding` (`contextual_embedding.py`) reads several ids a token.
+Vectors are learnt rows ~ N(0, 1), ready-made word vectors, or those of a frozen Hugging Face encoder, for
+which a token has several ids. In training whole words may be dropped too: they are read as the unknown word,
+which so learns its vector.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
+from beamtree.data.batching import EncodedExamples
+from beamtree.data.hugging_face import HuggingFaceEncoder
 from beamtree.data.vocabulary import FIRST_WORD, PAD, UNK
 from beamtree.data.words import ShippedRows, Words
-from beamtree.nn.contextual_embedding import ContextualEmbedding
+from beamtree.nn.stacks import OUTSIDE, SubwordsToWords
+
+Row = NDArray[np.int64]  # the subwords of a text
+
+_SUBWORDS_AT_ONCE = 4096  # with padding, in one pass of the encoder
 
 
 def create_embedding(
@@ -23,71 +32,63 @@ def create_embedding(
     projected_to: int | None = None,
     dropout: float = 0.0,
     word_dropout: float = 0.0,
-) -> "Unprojected | ProjectedEmbedding":
+) -> "Embedding":
     """Of ready-made vectors where the words have them, else `size` learnt features; projected if wished."""
-    inner_dropout = dropout if projected_to is None else 0.0
-    embedding: Unprojected
+    rates = {"dropout": dropout if projected_to is None else 0.0, "word_dropout": word_dropout}
+    embedding: Embedding
     if words.encoder is not None:
-        embedding = ContextualEmbedding(words.encoder, dropout=inner_dropout, word_dropout=word_dropout)
+        embedding = ContextualEmbedding(words.encoder, **rates)
     elif words.vectors is None:
-        embedding = TrainableEmbedding(
-            len(words.vocabulary), size, padding_id=PAD, dropout=inner_dropout, word_dropout=word_dropout
-        )
+        embedding = TrainableEmbedding(len(words.vocabulary), size, **rates)
     else:
-        embedding = WordEmbedding(
-            words.vectors,
-            words.learnt,
-            starts=words.starts,
-            shipped=words.shipped,
-            dropout=inner_dropout,
-            word_dropout=word_dropout,
-        )
+        rows = words.vectors, words.learnt
+        embedding = WordEmbedding(*rows, starts=words.starts, shipped=words.shipped, **rates)
     return embedding if projected_to is None else ProjectedEmbedding(embedding, projected_to, dropout=dropout)
 
 
-def drop_words(ids: Tensor, share: float, training: bool) -> Tensor:
-    """In training a share of the words, drawn at random, is read as the unknown word."""
-    if not training or not share:
-        return ids
-    dropped = (torch.rand(ids.shape, device=ids.device) < share) & (ids >= FIRST_WORD)
-    return ids.masked_fill(dropped, UNK)
+class Embedding(nn.Module):
+    """`dropout(look_up(ids))`, so that the classifier can pool vectors before features are dropped."""
 
-
-class TrainableEmbedding(nn.Module):
-    """Every row is learnt, but for that of the padding, which stays zero."""
-
-    def __init__(
-        self,
-        vocabulary_size: int,
-        output_size: int,
-        *,
-        padding_id: int = 0,
-        dropout: float = 0.0,
-        word_dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, output_size: int, dropout: float, word_dropout: float = 0.0) -> None:
         super().__init__()
         self.output_size, self.word_dropout = output_size, word_dropout
-        self.table = nn.Embedding(
-            vocabulary_size, output_size, padding_idx=padding_id, device=device, dtype=dtype
-        )
-        self.padding_id = padding_id
         self.dropout = nn.Dropout(dropout)
 
     def padding(self, ids: Tensor) -> Tensor:
-        return ids == self.padding_id
+        """(B, n), True where there is no token."""
+        return ids == PAD
 
-    def look_up(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
-        vectors: Tensor = self.table(drop_words(ids, self.word_dropout, self.training))
-        return vectors
+    def look_up(self, ids: Tensor) -> Tensor:
+        """(B, n, output_size), zero at padding."""
+        raise NotImplementedError
+
+    def drop_words(self, ids: Tensor) -> Tensor:
+        """In training a share of the words, drawn at random, is read as the unknown word."""
+        if not self.training or not self.word_dropout:
+            return ids
+        dropped = (torch.rand(ids.shape, device=ids.device) < self.word_dropout) & (ids >= FIRST_WORD)
+        return ids.masked_fill(dropped, UNK)
 
     def forward(self, ids: Tensor) -> Tensor:
         vectors: Tensor = self.dropout(self.look_up(ids))
         return vectors
 
 
-class WordEmbedding(nn.Module):
+class TrainableEmbedding(Embedding):
+    """Every row is learnt, but for that of the padding, which stays zero."""
+
+    def __init__(
+        self, vocabulary_size: int, output_size: int, *, dropout: float = 0.0, word_dropout: float = 0.0
+    ) -> None:
+        super().__init__(output_size, dropout, word_dropout)
+        self.table = nn.Embedding(vocabulary_size, output_size, padding_idx=PAD)
+
+    def look_up(self, ids: Tensor) -> Tensor:
+        vectors: Tensor = self.table(self.drop_words(ids))
+        return vectors
+
+
+class WordEmbedding(Embedding):
     """Ready-made vectors; one for unknown words and those of words that learn theirs are parameters.
 
     Ids: the padding, the unknown word, the separator, words with `vectors` that stay as they are (rows in
@@ -105,27 +106,22 @@ class WordEmbedding(nn.Module):
         shipped: ShippedRows | None = None,
         dropout: float = 0.0,
         word_dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        count, self.output_size = vectors.shape
-        self.word_dropout = word_dropout
-        self.first_learnt = FIRST_WORD + count
+        super().__init__(vectors.shape[1], dropout, word_dropout)
+        self.first_learnt = FIRST_WORD + len(vectors)
         self.first_shipped = self.first_learnt + learnt_words
         specials = vectors.new_zeros(FIRST_WORD, self.output_size)
-        self.register_buffer("table", torch.cat((specials, vectors)).to(device))
+        self.register_buffer("table", torch.cat((specials, vectors)))
         self.table: Tensor
         self.has_shipped = shipped is not None
         if shipped is not None:
-            self.register_buffer("shipped_numbers", shipped.numbers.to(device), persistent=False)
-            self.register_buffer("shipped_scales", shipped.scales.to(device), persistent=False)
+            self.register_buffer("shipped_numbers", shipped.numbers, persistent=False)
+            self.register_buffer("shipped_scales", shipped.scales, persistent=False)
         self.shipped_numbers: Tensor
         self.shipped_scales: Tensor
-        self.learnt = nn.Embedding(1 + learnt_words, self.output_size, device=device, dtype=dtype)
+        self.learnt = nn.Embedding(1 + learnt_words, self.output_size)
         if not (vectors.is_meta or self.learnt.weight.is_meta):
             self._begin(vectors, starts, shipped)
-        self.dropout = nn.Dropout(dropout)
 
     @torch.no_grad()
     def _begin(self, vectors: Tensor, starts: Tensor | None, shipped: ShippedRows | None) -> None:
@@ -138,11 +134,8 @@ class WordEmbedding(nn.Module):
         if starts is not None:
             self.learnt.weight[1 : 1 + len(starts)] = starts
 
-    def padding(self, ids: Tensor) -> Tensor:
-        return ids == PAD
-
-    def look_up(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
-        ids = drop_words(ids, self.word_dropout, self.training)
+    def look_up(self, ids: Tensor) -> Tensor:
+        ids = self.drop_words(ids)
         row = torch.where(ids == UNK, 0, ids - self.first_learnt + 1)
         is_learnt = (ids == UNK) | (ids >= self.first_learnt)
         learnt = self.learnt(row.clamp(0, self.learnt.num_embeddings - 1))
@@ -155,38 +148,115 @@ class WordEmbedding(nn.Module):
             vectors = torch.where((ids >= self.first_shipped).unsqueeze(-1), ready.to(vectors.dtype), vectors)
         return vectors
 
-    def forward(self, ids: Tensor) -> Tensor:
-        vectors: Tensor = self.dropout(self.look_up(ids))
-        return vectors
 
+class ProjectedEmbedding(Embedding):
+    """A learnt linear map after another embedding, which itself drops no features; padding stays zero."""
 
-class ProjectedEmbedding(nn.Module):
-    """A learnt linear map after another embedding, which itself drops nothing; padding stays zero."""
-
-    def __init__(
-        self,
-        embedding: "Unprojected",
-        output_size: int,
-        *,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        self.output_size = output_size
+    def __init__(self, embedding: Embedding, output_size: int, *, dropout: float = 0.0) -> None:
+        super().__init__(output_size, dropout)
         self.inner = embedding
-        self.projection = nn.Linear(embedding.output_size, output_size, device=device, dtype=dtype)
-        self.dropout = nn.Dropout(dropout)
+        self.projection = nn.Linear(embedding.output_size, output_size)
 
     def padding(self, ids: Tensor) -> Tensor:
         return self.inner.padding(ids)
 
-    def look_up(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, n, output_size)
+    def look_up(self, ids: Tensor) -> Tensor:
         return self.projection(self.inner(ids)).masked_fill(self.padding(ids).unsqueeze(-1), 0.0)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        vectors: Tensor = self.dropout(self.look_up(ids))
-        return vectors
+
+class ContextualEmbedding(Embedding):
+    """Subwords (B, s), numbered as by `HuggingFaceEncoder.encode`, to vectors of words (B, n, output_size).
+
+    The encoder stays as it is: it is not among the weights, and never drops anything. A vector has mean 0 and
+    deviation 1, whatever the encoder's scale. In training a share of the words is dropped.
+    """
+
+    def __init__(
+        self, encoder: HuggingFaceEncoder, *, dropout: float = 0.0, word_dropout: float = 0.0
+    ) -> None:
+        super().__init__(encoder.width, dropout, word_dropout)
+        self.encoder = encoder
+        self.pool = SubwordsToWords()
+
+    def padding(self, ids: Tensor) -> Tensor:
+        counts = begins_word(ids).sum(1, keepdim=True)
+        return torch.arange(int(counts.max()), device=ids.device) >= counts
+
+    def look_up(self, ids: Tensor) -> Tensor:
+        known = self.encoder.remembered
+        rows = [row[row != PAD] for row in ids.cpu().numpy()]
+        found = [known.get(row.tobytes()) for row in rows]
+        missing = [place for place, vectors in enumerate(found) if vectors is None]
+        for some in self._read([rows[place] for place in missing], ids.device):
+            for place, vectors in some:
+                found[missing[place]] = vectors
+        where = ids.device if missing else "cpu"  # what is remembered goes to a GPU in one piece
+        x = pad_sequence([one.to(where) for one in found if one is not None], batch_first=True)
+        x = x.to(ids.device)
+        if self.training and self.word_dropout:
+            dropped = torch.rand(x.shape[:2], device=ids.device) < self.word_dropout
+            x = x.masked_fill(dropped.unsqueeze(-1), 0.0)
+        return x
+
+    def unread(self, splits: Sequence[EncodedExamples]) -> list[Row]:
+        """The different texts of the splits whose vectors are not remembered yet."""
+        rows = {row.tobytes(): row for split in splits for row in _rows_of(split)}
+        return [row for key, row in rows.items() if key not in self.encoder.remembered]
+
+    def bytes_of(self, rows: Sequence[Row]) -> int:
+        """What their vectors take in memory."""
+        return 4 * self.output_size * sum(int(begins_word(torch.from_numpy(row)).sum()) for row in rows)
+
+    def remember(
+        self, rows: Sequence[Row], device: torch.device, advance: Callable[[int], None] = lambda done: None
+    ) -> None:
+        """Read texts once and keep their vectors; `advance` hears how many are done."""
+        done = 0
+        for some in self._read(rows, device):
+            self.encoder.remembered |= {rows[place].tobytes(): vectors.cpu() for place, vectors in some}
+            done += len(some)
+            advance(done)
+
+    @torch.no_grad()
+    def _read(self, rows: Sequence[Row], device: torch.device) -> Iterator[list[tuple[int, Tensor]]]:
+        """(place, vectors (n, d)) of every row, the shortest first, so many at a time as are read at once."""
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        while order:
+            longest = [len(rows[place]) + 2 for place in order[:_SUBWORDS_AT_ONCE]]
+            fit = sum(size * count <= _SUBWORDS_AT_ONCE for count, size in enumerate(longest, start=1))
+            some, order = order[: max(fit, 1)], order[max(fit, 1) :]
+            ids = pad_sequence([torch.from_numpy(rows[place]) for place in some], batch_first=True)
+            ids = ids.to(device)
+            with torch.autocast(device.type, enabled=False):
+                subwords = self._encode([rows[place] for place in some], device)
+                word_ids = begins_word(ids).cumsum(1).sub(1).masked_fill(ids == PAD, OUTSIDE)
+                words, padding = self.pool(subwords, word_ids)
+                words = F.layer_norm(words, words.shape[-1:])
+            yield [(place, x[~empty]) for place, x, empty in zip(some, words, padding, strict=True)]
+
+    def _encode(self, rows: Sequence[Row], device: torch.device) -> Tensor:
+        """Vectors of all subwords (B, s, d); a row that the encoder cannot read at once is read in parts."""
+        encoder = self.encoder
+        network = encoder.network.to(device)
+        subwords = [(torch.from_numpy(row) - FIRST_WORD) // 2 for row in rows]
+        parts = [part for row in subwords for part in row.split(encoder.room)]
+        before, after = torch.tensor(encoder.before).long(), torch.tensor(encoder.after).long()
+        framed = [torch.cat((before, part, after)) for part in parts]
+        ids = pad_sequence(framed, batch_first=True, padding_value=encoder.pad)
+        mask = pad_sequence([torch.ones_like(one) for one in framed], batch_first=True)
+        found = network(input_ids=ids.to(device), attention_mask=mask.to(device)).last_hidden_state
+        inside = [one[len(before) : len(before) + len(part)] for one, part in zip(found, parts, strict=True)]
+        sizes = [-(-len(row) // encoder.room) for row in rows]
+        pieces = iter(inside)
+        whole = [torch.cat([next(pieces) for _ in range(size)]) for size in sizes]
+        return pad_sequence(whole, batch_first=True).float()
 
 
-Unprojected = TrainableEmbedding | WordEmbedding | ContextualEmbedding
+def begins_word(ids: Tensor) -> Tensor:
+    """Which subwords are the first of their word."""
+    return (ids >= FIRST_WORD) & ((ids - FIRST_WORD) % 2 == 1)
+
+
+def _rows_of(split: EncodedExamples) -> Iterator[Row]:
+    for start, length in zip(split.starts.reshape(-1), split.lengths.reshape(-1), strict=True):
+        yield split.tokens[start : start + length].astype(np.int64)

@@ -1,10 +1,12 @@
-"""Trees among other layers: stacks of unlike layers, and a tree block in place of a Transformer layer.
+"""Trees among other layers: stacks of unlike layers, a tree block in place of a Transformer layer, and the
+words of an encoder that reads subwords.
 
 Every layer of a stack is a pre-norm residual block, (B, n, d) → (B, n, d), so they go in any order; the stack
 carries the padding mask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from beamtree.nn.state_space import StateSpaceLayer
 from beamtree.pytorch.checks import lengths_from, looks_at_values, require_tokens, zero_at_padding
 from beamtree.pytorch.precision import layer_norm_wide
 
-KINDS = ("tree", "attention", "ssm")
+OUTSIDE = -1  # the word of a special token, or of padding
 
 
 class HybridStack(nn.Module):
@@ -47,41 +49,34 @@ class HybridStack(nn.Module):
         if "attention" in layers and d_model % heads:
             raise ValueError(f"heads must divide d_model = {d_model}, got {heads}")
 
-        def build(layer: str | nn.Module) -> nn.Module:
-            if isinstance(layer, nn.Module):
-                return layer
-            if layer == "tree":
-                return BeamTreeContextualizer(
-                    d_model, beam_size=beam_size, residual=True, dropout=dropout, device=device, dtype=dtype
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        kinds: dict[str, Callable[[], nn.Module]] = {
+            "tree": lambda: BeamTreeContextualizer(
+                d_model, beam_size=beam_size, residual=True, dropout=dropout, **factory
+            ),
+            "attention": lambda: nn.TransformerEncoderLayer(
+                d_model,
+                heads,
+                feedforward_size or 4 * d_model,
+                dropout,
+                nn.functional.gelu,
+                batch_first=True,
+                norm_first=True,
+                **factory,
+            ),
+            "ssm": lambda: StateSpaceLayer(
+                d_model, state_size=state_size, bidirectional=bidirectional, dropout=dropout, **factory
+            ),
+        }
+        self.layers = nn.ModuleList()
+        for layer in layers:
+            if not isinstance(layer, nn.Module) and layer not in kinds:
+                raise BeamtreeError(
+                    f"there is no layer {layer!r}; there are {', '.join(kinds)}, or your own module"
                 )
-            if layer == "ssm":
-                return StateSpaceLayer(
-                    d_model,
-                    state_size=state_size,
-                    bidirectional=bidirectional,
-                    dropout=dropout,
-                    device=device,
-                    dtype=dtype,
-                )
-            if layer == "attention":
-                return nn.TransformerEncoderLayer(
-                    d_model,
-                    heads,
-                    feedforward_size or 4 * d_model,
-                    dropout,
-                    nn.functional.gelu,
-                    batch_first=True,
-                    norm_first=True,
-                    device=device,
-                    dtype=dtype,
-                )
-            raise BeamtreeError(
-                f"there is no layer {layer!r}; there are {', '.join(KINDS)}, or your own module"
-            )
-
+            self.layers.append(layer if isinstance(layer, nn.Module) else kinds[layer]())
         self.d_model = d_model
-        self.layers = nn.ModuleList(build(layer) for layer in layers)
-        self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
+        self.norm = nn.LayerNorm(d_model, **factory)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
@@ -142,3 +137,32 @@ class TreeTransformerLayer(nn.Module):
         if src.dim() == 2:
             return y.squeeze(0)
         return y if self.batch_first else y.transpose(0, 1)
+
+
+class SubwordsToWords(nn.Module):
+    """The mean of each word's subwords: vectors (B, s, d) and word ids (B, s) -> (B, n, d), padding (B, n).
+
+    Word ids count from 0 in every row and are −1 at special tokens and padding. A word that has no subword
+    gets a vector of zeros. The layer has no weights.
+    """
+
+    def forward(self, x: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
+        if x.dim() != 3 or word_ids.shape != x.shape[:2]:
+            raise ValueError(
+                f"word_ids must have a number for each of x's subwords, got shapes {tuple(word_ids.shape)} "
+                f"and {tuple(x.shape)}"
+            )
+        counts = word_ids.amax(1, keepdim=True) + 1  # (B, 1)
+        places = torch.arange(int(counts.max()), device=x.device)  # (n,)
+        belongs = (word_ids.unsqueeze(1) == places.unsqueeze(1)).to(x.dtype)  # (B, n, s)
+        shares = belongs / belongs.sum(-1, keepdim=True).clamp(min=1)
+        return shares @ x, places >= counts
+
+    @staticmethod
+    def word_ids(encoding: Any) -> Tensor:
+        """(B, s) of what a fast tokenizer of transformers returns for a list of texts."""
+        if not getattr(encoding, "is_fast", False):
+            raise ValueError("only fast tokenizers, those with a tokenizer.json, tell words apart")
+        rows = range(len(encoding["input_ids"]))
+        words = [[OUTSIDE if word is None else word for word in encoding.word_ids(row)] for row in rows]
+        return torch.tensor(words)

@@ -23,8 +23,8 @@ from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.lines import MissingFileError
 from beamtree.nn.heads import class_losses, predicted_classes
 from beamtree.training.classes import Confusion
-from beamtree.trees.agreement import Agreement
 from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.brackets import Agreement
 
 Range = tuple[int, int]  # both ends included
 

@@ -16,8 +16,7 @@ from beamtree.classifier.model_folder import save_model
 from beamtree.data.batching import Batch, BucketedBatches, EncodedExamples
 from beamtree.data.task import Example
 from beamtree.files.bounded import machine_memory
-from beamtree.nn.contextual_embedding import ContextualEmbedding
-from beamtree.nn.embedding import WordEmbedding
+from beamtree.nn.embedding import ContextualEmbedding, WordEmbedding
 from beamtree.nn.heads import class_losses, predicted_classes
 from beamtree.processes.launched import failing_together
 from beamtree.training.checkpoint import (

@@ -108,13 +108,9 @@ def _check_range(pins: Tensor, lengths: Tensor) -> None:
 
 def _check_no_crossing(pins: Tensor) -> None:
     start, end = pins.unbind(-1)  # (B, P)
-    one_start, one_end, other_start, other_end = (
-        start[:, :, None],
-        end[:, :, None],
-        start[:, None],
-        end[:, None],
-    )
-    crossing = (one_start < other_start) & (other_start < one_end) & (one_end < other_end)  # (B, P, P)
+    others, other_ends = start[:, None], end[:, None]
+    start, end = start[:, :, None], end[:, :, None]
+    crossing = (start < others) & (others < end) & (end < other_ends)  # (B, P, P)
     if crossing.any():
         b, p, q = crossing.nonzero()[0].tolist()
         raise ValueError(

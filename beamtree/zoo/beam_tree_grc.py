@@ -7,11 +7,14 @@ gives gradient to those that the beam drops too.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from beamtree import recursion
+from beamtree.engine.choosing import stable_topk
 from beamtree.engine.export import exported_forest, exported_root
 from beamtree.engine.operators import weights_of
 from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
@@ -24,7 +27,6 @@ from beamtree.pytorch.registry import has_kernels
 from beamtree.pytorch.tracing import is_exporting, untraced
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
-from beamtree.zoo.beam_step import Candidates, LiveBeams, MadeParents, Step, splice, take
 from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, merge_by_choice, with_zero_gradients
 
 
@@ -35,6 +37,8 @@ class BeamTreeGRC(TreeEncoder):
     linear memory. `"faithful"` makes the parents of all pairs afresh at every step, as published. Without
     dropout the two are the same; they differ in training only.
     """
+
+    _no_nodes = "mode must be 'cached' where the inner nodes are wanted in training"
 
     def __init__(
         self,
@@ -67,16 +71,19 @@ class BeamTreeGRC(TreeEncoder):
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=self.beam_size)
         leaves, lengths = self.read(x, key_padding_mask)
         warn_if_greedy(self, stacklevel=5)
-        if self.plain and not need_trees and x.shape[1] > 1:
+        if not self.plain:
+            found = self._recurse(leaves, lengths)
+            return (found.root(), found.trees()) if need_trees else found.root()
+        if not need_trees and x.shape[1] > 1:
             options = (self.beam_size, self.mode, self.stochastic, self.cell.training, self.cell.dropout)
             leaves = lengthen(leaves, self.graphs.padding(leaves))
             (root,) = self.graphs.run(
                 lambda *of: (self.search(*of).root(),), (leaves, lengths), (self.cell, self.scorer), options
             )
             return root
-        beams = self.search(leaves, lengths) if self.plain else self._recurse(leaves, lengths)
+        beams = self.search(leaves, lengths)
         root = beams.root()
-        if self.plain and x.shape[1] == 1:
+        if x.shape[1] == 1:
             root = with_zero_gradients(root, [*self.cell.parameters(), *self.scorer.parameters()])
         return (root, beams.trees()) if need_trees else root
 
@@ -88,15 +95,10 @@ class BeamTreeGRC(TreeEncoder):
             return exported_forest(self, x, key_padding_mask, beam_size=self.beam_size)
         leaves, lengths = self.read(x, key_padding_mask)
         warn_if_greedy(self, stacklevel=5)
-        if not self.plain:
-            grown = self._recurse(leaves, lengths, need_nodes=True)
-            return Forest(leaves, grown.nodes, grown.vectors, grown.trees())
-        made: list[MadeParents] = []
-        beams = self.search(leaves, lengths, made)
-        nodes, roots = beams.nodes(made), beams.roots()
-        if x.shape[1] == 1:
-            roots = with_zero_gradients(roots, [*self.cell.parameters(), *self.scorer.parameters()])
-        return Forest(leaves, nodes, roots, beams.trees())
+        if self.plain:
+            raise ValueError(self._no_nodes)
+        grown = self._recurse(leaves, lengths, need_nodes=True)
+        return Forest(leaves, grown.nodes, grown.vectors, grown.trees())
 
     @property
     def plain(self) -> bool:
@@ -104,23 +106,19 @@ class BeamTreeGRC(TreeEncoder):
         return self.mode == "faithful" and self.training
 
     def _recurse(self, leaves: Tensor, lengths: Tensor, need_nodes: bool = False) -> recursion.Beams:
-        noisy = self.training and self.stochastic
         return recursion.beam_tree_recursion(
             leaves,
             lengths,
             self.cell,
             self.scorer,
             beam_size=self.beam_size,
-            noisy=noisy,
+            noisy=self.training and self.stochastic,
             need_nodes=need_nodes,
         )
 
     @untraced
-    def search(self, leaves: Tensor, lengths: Tensor, made: list[MadeParents] | None = None) -> LiveBeams:
-        """From the leaves (B, n, d) to the beams that are left, every pair's parent made at every step.
-
-        `made`, where given, takes what each step makes.
-        """
+    def search(self, leaves: Tensor, lengths: Tensor) -> "LiveBeams":
+        """From the leaves (B, n, d) to the beams that are left, every pair's parent made at every step."""
         n, K = leaves.shape[1], self.beam_size
         beams, propose = LiveBeams(leaves, lengths), self.proposer(leaves)
         for t in range(n - 1):
@@ -131,8 +129,6 @@ class BeamTreeGRC(TreeEncoder):
             noise = gumbel_noise(*candidates.score.shape, like=logits) if self.stochastic else None
             chosen = candidates.best(K, noise)
             parent = take(parents, chosen.beam, chosen.position)
-            if made is not None:
-                made.append(MadeParents(parent, chosen.beam))
             beams.follow(chosen, splice(beams.states, chosen, parent, step), step)
         return beams
 
@@ -182,14 +178,14 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
     the two are the same.
     """
 
+    _no_nodes = "in training the soft beam of BT-GRC OS is no tree and has no inner nodes"
+
     @property
     def plain(self) -> bool:
         return self.training
 
     @untraced
-    def search(self, leaves: Tensor, lengths: Tensor, made: list[MadeParents] | None = None) -> LiveBeams:
-        if made is not None:
-            raise ValueError("in training the soft beam of BT-GRC OS is no tree and has no inner nodes")
+    def search(self, leaves: Tensor, lengths: Tensor) -> "LiveBeams":
         n, K = leaves.shape[1], self.beam_size
         beams, propose = LiveBeams(leaves, lengths), self.proposer(leaves)
         parents, logits = propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
@@ -199,14 +195,13 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
             candidates = beams.candidates(logits, step, K, noise)
             total = candidates.score.shape[1]
             ranked = candidates.best(total)
-            hard = ranked.head(K if total <= K else K - 1)
+            hard = ranked.some(slice(K if total <= K else K - 1))
             states = splice(beams.states, hard, take(parents, hard.beam, hard.position), step)
             chosen, soft = hard, states[:, :0]
             if total > K:
-                rest = ranked.tail(total - K + 1)
-                score, soft = blend(rest, beams.states, parents, step)
+                score, soft = blend(ranked.some(slice(K - 1, None)), beams.states, parents, step)
                 # In a drawing the soft beam is its heaviest part.
-                chosen = ranked.head(K)._replace(score=torch.cat((hard.score, score), 1))
+                chosen = ranked.some(slice(K))._replace(score=torch.cat((hard.score, score), 1))
             if self.mode == "cached" and t < n - 2:
                 parents, logits = _update(propose, parents, logits, hard, states, soft, step)
             states = torch.cat((states, soft), 1)
@@ -214,6 +209,101 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
                 parents, logits = propose(states[:, :, :-1], states[:, :, 1:])
             beams.follow(chosen, states, step)
         return beams
+
+
+class Candidates(NamedTuple):
+    """Merges that may survive, beam by beam: (B, candidates) each, or (B, K) once chosen."""
+
+    score: Tensor  # −inf for those that do not exist
+    beam: Tensor
+    position: Tensor
+
+    def best(self, k: int, noise: Tensor | None = None) -> "Candidates":
+        """The k best, best first; equal ones in their order."""
+        perturbed = self.score.detach() if noise is None else self.score.detach() + noise
+        index = stable_topk(perturbed, min(k, perturbed.shape[1]))[1]
+        return Candidates(*(part.gather(1, index) for part in self))
+
+    def some(self, which: slice) -> "Candidates":
+        return Candidates(*(part[:, which] for part in self))
+
+
+class Step:
+    """What is the same for all beams at step t: which pairs there are, and which sequences still merge."""
+
+    def __init__(self, t: int, lengths: Tensor, n: int) -> None:
+        pair = torch.arange(n - 1 - t, device=lengths.device)
+        self.is_pair = pair < (lengths - 1 - t)[:, None]  # (B, pairs)
+        self.running = self.is_pair[:, 0]  # (B,)
+
+
+class LiveBeams:
+    """The trees being built: all their live nodes, their scores and their merges so far."""
+
+    def __init__(self, leaves: Tensor, lengths: Tensor) -> None:
+        B = leaves.shape[0]
+        wide = torch.promote_types(leaves.dtype, torch.float32)
+        self.states = leaves.unsqueeze(1)  # (B, beams, width, d)
+        # Scores fall with every step, so they are kept less the best one's, whose gradient cancels.
+        self.scores = leaves.new_zeros(B, 1, dtype=wide)  # (B, beams), −inf for dead beams
+        self.offset = leaves.new_zeros(B, dtype=torch.float64)
+        self.merges = lengths.new_empty(B, 1, 0)  # (B, beams, t)
+        self.lengths = lengths
+
+    def candidates(self, logits: Tensor, step: Step, k: int, noise: Tensor | None = None) -> Candidates:
+        """The best k pairs of every beam by logits (B, beams, pairs), with what its score would become."""
+        B, beams, pairs = logits.shape
+        k = min(k, pairs)
+        logits = logits.masked_fill(~step.is_pair[:, None], -torch.inf)
+        # A finished sequence has no pair; zeros keep its softmax, which nothing reads, free of NaN.
+        logits = torch.where(step.running[:, None, None], logits, torch.zeros_like(logits))
+        perturbed = logits.detach() if noise is None else logits.detach() + noise
+        position = stable_topk(perturbed, k)[1]  # (B, beams, k)
+        score = self.scores.unsqueeze(-1) + F.log_softmax(logits, -1).gather(-1, position)
+        # A finished sequence keeps its beams: the first candidate of each stands for it.
+        frozen = F.pad(self.scores.unsqueeze(-1), (0, k - 1), value=-torch.inf)
+        score = torch.where(step.running[:, None, None], score, frozen)
+        beam = torch.arange(beams, device=logits.device).repeat_interleave(k).expand(B, -1)
+        return Candidates(score.flatten(1), beam, position.flatten(1))
+
+    def follow(self, chosen: Candidates, states: Tensor, step: Step) -> None:
+        """Go on with the chosen, whose live nodes are now `states` (B, K, width−1, d)."""
+        best = chosen.score.detach().amax(1, keepdim=True)
+        self.scores = chosen.score - best
+        self.offset = self.offset + best.squeeze(1)
+        merge = torch.where(step.running[:, None], chosen.position, -1)
+        history = self.merges.gather(1, chosen.beam.unsqueeze(-1).expand(-1, -1, self.merges.shape[2]))
+        self.merges = torch.cat((history, merge.unsqueeze(-1)), -1)
+        self.states = states
+
+    def root(self) -> Tensor:  # (B, d)
+        weights = self.scores.softmax(1).to(self.states.dtype)
+        return (weights.unsqueeze(-1) * self.states[:, :, 0]).sum(1)
+
+    def trees(self) -> BeamTrees:
+        scores, order = self.scores.sort(dim=1, descending=True, stable=True)
+        merges = self.merges.gather(1, order.unsqueeze(-1).expand_as(self.merges))
+        return BeamTrees(
+            merges.masked_fill((scores == -torch.inf).unsqueeze(-1), -1), scores, self.offset, self.lengths
+        )
+
+
+def splice(rows: Tensor, chosen: Candidates, parents: Tensor, step: Step) -> Tensor:
+    """The rows of every survivor's beam, the two at its position replaced by one: width → width − 1."""
+    width = rows.shape[2]  # (B, beams, width, d)
+    place = torch.arange(width - 1, device=rows.device)
+    at = torch.where(step.running[:, None], chosen.position, width).unsqueeze(-1)  # nowhere, once finished
+    moved = take(rows, chosen.beam.unsqueeze(-1), place + (place > at))
+    return torch.where((place == at).unsqueeze(-1), parents.unsqueeze(2), moved)
+
+
+def take(rows: Tensor, beam: Tensor, place: Tensor) -> Tensor:
+    """rows[b, beam, place] for (B, beams, width, d) and indices (B, …) -> (B, …, d)."""
+    B, beams, width, d = rows.shape
+    first = torch.arange(0, B * beams, beams, device=rows.device).view(B, *[1] * (place.dim() - 1))
+    index = torch.add(place, first + beam, alpha=width)
+    # Of gather and index_select, only the latter keeps nothing but the indices for the backward pass.
+    return rows.reshape(-1, d).index_select(0, index.view(-1)).view(*index.shape, d)
 
 
 def _update(

@@ -1,4 +1,6 @@
-"""Every row of the tables by name: `create_encoder("ebt-grc", 128)`; and encoders of your own."""
+"""Every row of the tables by name, `create_encoder("ebt-grc", 128)`; encoders of your own; models of equal
+size, each by one option that is solved for.
+"""
 
 import importlib
 import inspect
@@ -31,15 +33,15 @@ _ENCODERS = {
     "balanced-grc": _Entry("beamtree.zoo.fixed_trees", "BalancedTreeGRC", {}),
     "gold-grc": _Entry("beamtree.zoo.fixed_trees", "GoldTreeGRC", {}),
     "bilstm": _Entry("beamtree.zoo.sequence_models", "BiLSTM", {}),
-    "transformer": _Entry("beamtree.zoo.sequence_models", "TransformerSentenceEncoder", {}),
-    "universal-transformer": _Entry("beamtree.zoo.sequence_models", "UniversalTransformer", {}),
+    "transformer": _Entry("beamtree.zoo.transformers", "TransformerSentenceEncoder", {}),
+    "universal-transformer": _Entry("beamtree.zoo.transformers", "UniversalTransformer", {}),
 }
 
 _BESIDE = {  # not in the paper, for `beamtree compare`; they are not exported
-    "rotary-transformer": _Entry("beamtree.zoo.rotary_transformer", "RotaryTransformer", {}),
-    "s4d": _Entry("beamtree.zoo.state_space_models", "S4DEncoder", {}),
-    "mamba": _Entry("beamtree.zoo.state_space_models", "MambaEncoder", {}),
-    "ssm-ebt-grc": _Entry("beamtree.zoo.state_space_models", "StateSpaceTree", {}),
+    "rotary-transformer": _Entry("beamtree.zoo.transformers", "RotaryTransformer", {}),
+    "s4d": _Entry("beamtree.zoo.sequence_models", "S4DEncoder", {}),
+    "mamba": _Entry("beamtree.zoo.sequence_models", "MambaEncoder", {}),
+    "ssm-ebt-grc": _Entry("beamtree.zoo.sequence_models", "StateSpaceTree", {}),
 }
 
 _PAIR_ENCODERS = {
@@ -47,6 +49,8 @@ _PAIR_ENCODERS = {
     "egt-gau": _Entry("beamtree.zoo.pair_encoders", "TreePairEncoder", {"source": "egt-grc"}),
     "ebt-gau": _Entry("beamtree.zoo.pair_encoders", "TreePairEncoder", {"source": "ebt-grc"}),
 }
+
+LARGEST_DIFFERENCE = 0.05  # between models of equal size, of the parameters
 
 _BUILT_IN = _ENCODERS | _BESIDE | _PAIR_ENCODERS
 _REGISTERED: dict[str, Callable[..., nn.Module]] = {}
@@ -106,3 +110,54 @@ def _find(name: str) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
         raise BeamtreeError(f"there is no encoder {shown(name)}{nearest(str(name), _BUILT_IN | _REGISTERED)}")
     entry = _BUILT_IN[name]
     return getattr(importlib.import_module(entry.module), entry.constructor), entry.preset
+
+
+class Shape(NamedTuple):
+    """What of a model is fixed, and the option that gives it its size."""
+
+    fixed: dict[str, Any]
+    solved: str
+
+
+SHAPES = {
+    "bilstm": Shape({"layers": 2}, "hidden_size"),
+    "rotary-transformer": Shape({"layers": 4}, "hidden_size"),
+    "universal-transformer": Shape({}, "hidden_size"),
+    "s4d": Shape({"layers": 6}, "state_size"),
+    "mamba": Shape({"layers": 4}, "inner_size"),
+    "ssm-ebt-grc": Shape({"layers": 2}, "tree_size"),
+}
+
+
+def count_parameters(name: str, d_model: int, **options: Any) -> int:
+    """Of an encoder, which is not made for it."""
+    encoder = create_encoder(name, d_model, device="meta", **options)
+    return sum(weight.numel() for weight in encoder.parameters())
+
+
+def equal_sized_options(name: str, d_model: int, wanted: int, **given: Any) -> dict[str, Any]:
+    """The options, beside those given, with which an encoder comes nearest to `wanted` parameters.
+
+    One that has no option to solve for is left as it is; one that does not come near enough is refused.
+    """
+    if name not in SHAPES:
+        return given
+    fixed, solved = {**given, **SHAPES[name].fixed}, SHAPES[name].solved
+    step = 1 if solved == "state_size" else max(1, d_model // 32)  # a GPU likes round widths
+
+    def count(steps: int) -> int:
+        return count_parameters(name, d_model, **fixed, **{solved: steps * step})
+
+    below, above = 1, 2
+    while count(above) < wanted:
+        below, above = above, 2 * above
+    while above - below > 1:  # it grows with its option
+        middle = (below + above) // 2
+        below, above = (middle, above) if count(middle) < wanted else (below, middle)
+    steps = min((below, above), key=lambda steps: abs(count(steps) - wanted))
+    if abs(count(steps) - wanted) > LARGEST_DIFFERENCE * wanted:
+        raise BeamtreeError(
+            f"{name} of width {d_model} cannot have {wanted:,} parameters: the nearest is {count(steps):,} "
+            f"({solved} = {steps * step})"
+        )
+    return {**fixed, solved: steps * step}

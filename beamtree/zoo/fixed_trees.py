@@ -16,15 +16,7 @@ from beamtree.kernels.weights import CellWeights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.precision import product_dtype, without_autocast
-from beamtree.pytorch.tracing import (
-    State,
-    at,
-    check_exported,
-    follow_merges,
-    is_exporting,
-    traced_loop,
-    untraced,
-)
+from beamtree.pytorch.tracing import check_exported, follow_merges, is_exporting, untraced
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.constraints import check_merges
 from beamtree.trees.forest import Forest, refuse_merges
@@ -69,9 +61,9 @@ class BalancedTreeGRC(TreeEncoder):
         check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
         if is_exporting():
-            return self._meet_in_a_loop(leaves, lengths)
-        if has_levels(leaves, self.cell):
-            root = follow(leaves, _balanced_merges(lengths, x.shape[1]), self.cell).root_vectors()
+            leaves = nn.functional.pad(leaves, (0, 0, 0, 1))  # n − 1 merges would be specialised to n > 2
+        if is_exporting() or has_levels(leaves, self.cell):
+            root = follow(leaves, _balanced_merges(lengths, leaves.shape[1]), self.cell).root_vectors()
         else:
             root = self._meet(leaves, lengths)
         if not need_trees:
@@ -92,16 +84,6 @@ class BalancedTreeGRC(TreeEncoder):
             width = (width + 1) // 2
         root = nodes[:, 0]
         return with_zero_gradients(root, self.cell.parameters()) if n == 1 else root
-
-    def _meet_in_a_loop(self, nodes: Tensor, width: Tensor) -> Tensor:
-        first = 2 * torch.arange(nodes.shape[1], device=nodes.device)
-        left, right = (place.clamp(max=nodes.shape[1] - 1) for place in (first, first + 1))
-
-        def meet(_: Tensor, nodes: Tensor, width: Tensor) -> State:
-            parents, is_pair = self.cell(nodes[:, left], nodes[:, right]), first + 1 < width[:, None]
-            return torch.where(is_pair.unsqueeze(-1), parents, nodes[:, left]), (width + 1) // 2
-
-        return traced_loop(lambda _, nodes, width: width.max() > 1, meet, (nodes, width))[0][:, 0]
 
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
@@ -169,9 +151,7 @@ def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiv
 
 def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
     B, n, d = leaves.shape
-    if is_exporting():
-        return _read_in_a_loop(cell, initial.repeat(B, 1), leaves, lengths)
-    if has_levels(leaves, cell):
+    if is_exporting() or has_levels(leaves, cell):
         merges = torch.where(torch.arange(n, device=leaves.device) < lengths[:, None], 0, -1)
         leaves = torch.cat((initial.expand(B, 1, d), leaves), 1)
         return follow(leaves, merges, cell).root_vectors()
@@ -188,20 +168,13 @@ def _read_in_turn(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengt
     return row(torch.stack(states, 1), lengths - 1)
 
 
-def _read_in_a_loop(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
-    def read(t: Tensor, state: Tensor) -> State:
-        return (torch.where((t < lengths).unsqueeze(1), cell(state, at(leaves, t, 1)), state),)
-
-    return traced_loop(lambda t, state: t < lengths.max(), read, (state,))[0]
-
-
 def _balanced_merges(lengths: Tensor, n: int) -> Tensor:
     """Level by level, left to right: a level of w nodes merges at 0, 1, …, w//2 − 1."""
-    step = torch.arange(n - 1, device=lengths.device).repeat(lengths.shape[0], 1)
+    step = torch.arange(n - 1, device=lengths.device)
     halved = 2 ** torch.arange(LEVELS, device=lengths.device)
     L = lengths[:, None]
     before = L - (L + halved - 1) // halved  # (B, levels) merges below each level
-    level = torch.searchsorted(before, step, right=True) - 1
+    level = (step.unsqueeze(-1) >= before.unsqueeze(1)).sum(-1) - 1  # (B, n−1)
     return torch.where(step < L - 1, step - before.gather(1, level), -1)
 
 

@@ -2,7 +2,7 @@
 
 At each step one pair is chosen, the best by e + Gumbel noise in training and by e otherwise, and its parent
 takes its place. GT-GRC reads e off the parents of all pairs; EGT-GRC reads it off slices of the children and
-makes one parent only. On a GPU the commonest case has kernels of its own, the others are CUDA graphs.
+makes one parent only. On a GPU the commonest case has kernels of its own.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from beamtree.engine.choosing import up_to_rounding
 from beamtree.engine.export import exported_forest, exported_root
 from beamtree.engine.operators import weights_of
-from beamtree.graphs.whole_graphs import Outputs, WholeGraphs, lengthen
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.kernels.straight import straight_through, supports
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
@@ -22,13 +21,13 @@ from beamtree.pytorch.precision import product_dtype
 from beamtree.pytorch.tracing import is_exporting, untraced
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
-from beamtree.zoo.straight_through import straight_through_tree
-from beamtree.zoo.straight_through_growth import Noise, Timetable
+from beamtree.zoo.straight_through import Noise, Timetable, straight_through_tree
 from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, merge_by_choice, with_zero_gradients
 
 DRAWS_AT_ONCE = 1 << 16
 
 Draw = Callable[[int, int], Tensor | None]  # step, pairs -> (B, pairs, …)
+Grown = tuple[Tensor, Tensor, Tensor]  # roots (B, d), merges (B, n−1), nodes (B, n−1 or 0, d)
 
 
 class _StraightThroughEncoder(TreeEncoder):
@@ -36,7 +35,6 @@ class _StraightThroughEncoder(TreeEncoder):
 
     scorer: SlicedScorer | EntangledScorer
     stochastic: bool
-    graphs: WholeGraphs
 
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
@@ -59,42 +57,19 @@ class _StraightThroughEncoder(TreeEncoder):
         return Forest(leaves, nodes[:, None], root.unsqueeze(1), BeamTrees.from_merges(merges, lengths))
 
     @untraced
-    def _grow(self, leaves: Tensor, lengths: Tensor, *, need_nodes: bool = False) -> Outputs:
-        """Roots, merges and nodes: by kernels where they cover the case; in training else by CUDA graphs
-        where they can hold it, the leaves padded for them."""
+    def _grow(self, leaves: Tensor, lengths: Tensor, *, need_nodes: bool = False) -> Grown:
+        """Roots, merges and nodes: by kernels where they cover the case."""
         parameters: list[Tensor] = [*self.cell.parameters(), *self.scorer.parameters()]
         refuse_forward_mode(leaves, *parameters)
+        noisy = self.training and self.stochastic
         if supports(leaves, parameters):
-            weights = weights_of(self.cell, self.scorer)
-            noisy = self.training and self.stochastic
             dropout = self.cell.dropout if self.cell.training else 0.0
             seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
-            product = product_dtype(leaves)
+            weights, product = weights_of(self.cell, self.scorer), product_dtype(leaves)
             return straight_through(leaves, lengths, weights, seed, noisy, dropout, product, need_nodes)
-
-        def grow(leaves: Tensor, lengths: Tensor) -> Outputs:
-            n = leaves.shape[1] if leaves.is_meta else None  # which has no lengths to look at
-            return self._tree(leaves, Timetable(lengths, n), need_nodes)
-
-        def grow_unseen(leaves: Tensor, lengths: Tensor) -> Outputs:
-            return self._tree(leaves, Timetable(lengths, leaves.shape[1]), need_nodes)
-
-        if not self.training:
-            return grow(leaves, lengths)
-        steps = leaves.shape[1] - 1
-        root, merges, nodes = self.graphs.run(
-            grow,
-            (lengthen(leaves, self.graphs.padding(leaves)), lengths),
-            (self.cell, self.scorer),
-            (self.stochastic, self.cell.training, self.cell.dropout, need_nodes),
-            static=grow_unseen,
-        )
-        return root, merges[:, :steps], nodes[:, :steps]
-
-    def _tree(self, leaves: Tensor, timetable: Timetable, need_nodes: bool) -> Outputs:
-        entangled = isinstance(self.scorer, EntangledScorer)
-        keep = self.cell.draw_keep(timetable.pairs if entangled else timetable.made)
-        noise = _noise_for(leaves) if self.training and self.stochastic else None
+        timetable = Timetable(lengths, leaves.shape[1])
+        masks = timetable.pairs if isinstance(self.scorer, EntangledScorer) else timetable.made
+        keep, noise = self.cell.draw_keep(masks), _noise_for(leaves) if noisy else None
         return straight_through_tree(leaves, timetable, self.cell, self.scorer, keep, noise, need_nodes)
 
 
@@ -118,7 +93,6 @@ class EfficientGumbelTreeGRC(_StraightThroughEncoder):
         self.scorer = SlicedScorer(
             d_model, slice_size=slice_size, hidden_size=scorer_hidden, device=device, dtype=dtype
         )
-        self.graphs = WholeGraphs()
 
 
 class GumbelTreeGRC(_StraightThroughEncoder):
@@ -146,9 +120,8 @@ class GumbelTreeGRC(_StraightThroughEncoder):
         self.mode = mode
         self.stochastic = stochastic
         self.scorer = EntangledScorer(d_model, device=device, dtype=dtype)
-        self.graphs = WholeGraphs()
 
-    def _grow(self, leaves: Tensor, lengths: Tensor, *, need_nodes: bool = False) -> Outputs:
+    def _grow(self, leaves: Tensor, lengths: Tensor, *, need_nodes: bool = False) -> Grown:
         if self.mode == "cached" or not self.training:
             return super()._grow(leaves, lengths, need_nodes=need_nodes)
         if need_nodes:

@@ -18,10 +18,10 @@ from beamtree.pytorch.checks import lengths_from
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
-from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, traced_loop, untraced
+from beamtree.pytorch.tracing import untraced
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.ordered_memory_step import COUNT, MemoryWeights, advance, retreat
-from beamtree.zoo.tree_encoder import row
+from beamtree.zoo.tree_encoder import refuse_export, row
 
 # Beyond this many numbers in the memory, a step's kernels are long enough to hide their launches.
 REPLAYED_MEMORY = 2**21
@@ -80,20 +80,17 @@ class OrderedMemory(nn.Module):
         self._graphs = StepGraphs()
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
-        check_exported(self, need_trees)
+        refuse_export(self)
         lengths = lengths_from(
             x, key_padding_mask, input_size=self.input_size, weight=self.memory_norm.weight
         )
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
         leaves = layer_norm_wide(self.leaf["linear"](x.transpose(0, 1)), self.memory_norm)  # (n, B, d)
-        if is_exporting():
-            return self._read_in_a_loop(leaves, lengths).to(self.memory_norm.weight.dtype)
         outputs, p = self._read(leaves)
         sentence = row(outputs.transpose(0, 1), lengths - 1).to(self.memory_norm.weight.dtype)
         return (sentence, _parse(p, lengths)) if need_trees else sentence
 
-    # Traced, the loop over tokens and slots would be unrolled.
     @untraced
     def _read(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
         """The last slot (n, B, d) and the attention (n, S, B) after every token."""
@@ -102,42 +99,14 @@ class OrderedMemory(nn.Module):
             queries = self.query(F.dropout(leaves, self.memory_dropout, self.training))
             weights = self._weights(wide)
             refuse_forward_mode(leaves, queries, *weights)
-            rates = {
-                "dropout": self.dropout if self.training else 0.0,
-                "memory_dropout": self.memory_dropout if self.training else 0.0,
-            }
-            outputs, p = _Reading.apply(
-                leaves.to(wide),
-                queries.to(wide),
-                self._slots,
-                rates,
-                self._graphs,
-                torch.is_grad_enabled(),
-                *weights,
-            )
-        return outputs, p
-
-    @property
-    def _slots(self) -> int:
-        return self.memory_slots if self.training or self.test_slots is None else self.test_slots
-
-    def _read_in_a_loop(self, leaves: Tensor, lengths: Tensor) -> Tensor:
-        """The last slot after the last token, (B, d), for `torch.export`."""
-        wide = torch.promote_types(self.memory_norm.weight.dtype, torch.float32)
-        leaves, queries, weights = leaves.to(wide), self.query(leaves).to(wide), self._weights(wide)
-        (_, B, d), slots = leaves.shape, self._slots
-        undrawn, first = lengths.new_zeros(()), leaves[0]
-
-        def is_running(t: Tensor, *_: Tensor) -> Tensor:
-            return t + 1 < lengths.max()
-
-        def read(t: Tensor, memory: Tensor, candidates: Tensor, p: Tensor, sentence: Tensor) -> State:
-            x, query, rates = at(leaves, t + 1), at(queries, t + 1), {"dropout": 0.0, "memory_dropout": 0.0}
-            after = advance(weights, x, query, memory, candidates, p, undrawn, undrawn, **rates)
-            return *after, torch.where((t + 1 < lengths).unsqueeze(1), after[1][-1], sentence)
-
-        memory, p = leaves.new_zeros(slots, B, d), leaves.new_zeros(slots, B)
-        return traced_loop(is_running, read, (memory, first.repeat(slots, 1, 1), p, first.clone()))[-1]
+            rates = {"dropout": self.dropout, "memory_dropout": self.memory_dropout}
+            slots = self.memory_slots
+            if not self.training:
+                rates = dict.fromkeys(rates, 0.0)
+                slots = self.test_slots or slots
+            given = (leaves.to(wide), queries.to(wide), slots, rates, self._graphs, torch.is_grad_enabled())
+            read: tuple[Tensor, Tensor] = _Reading.apply(*given, *weights)
+        return read
 
     def _weights(self, wide: torch.dtype) -> MemoryWeights:
         w1, w2 = cast(nn.Linear, self.cell["w1"]), cast(nn.Linear, self.cell["w2"])

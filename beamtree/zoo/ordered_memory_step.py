@@ -204,8 +204,8 @@ def retreat(
 
 
 def _has_kernels(x: Tensor) -> bool:
-    traced = is_compiling()
-    return not traced and x.dtype == torch.float32 and x.shape[-1] <= WIDEST and has_kernels(x.device)
+    fits = x.dtype == torch.float32 and x.shape[-1] <= WIDEST
+    return fits and not is_compiling() and has_kernels(x.device)
 
 
 def _by_kernels(
@@ -264,7 +264,7 @@ def _differentiate_slots(
 
 def _first_open_slot(cp: Tensor) -> int:
     """Slots before it are closed in the whole batch and hold x, exactly; a GPU need not wait to know."""
-    if type(cp) is not Tensor or cp.device.type != "cpu" or is_compiling():
+    if type(cp) is not Tensor or cp.device.type != "cpu":
         return 0
     return min(int((cp == 0).all(1).sum()), len(cp) - 1)
 

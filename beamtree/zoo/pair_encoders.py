@@ -16,7 +16,7 @@ from beamtree.nn.attention import GatedAttentionUnit, masked_softmax
 from beamtree.nn.contextualizer import BeamTreeContextualizer
 from beamtree.nn.heads import Perceptron
 from beamtree.parts.leaf import LeafTransform
-from beamtree.pytorch.checks import lengths_from
+from beamtree.pytorch.checks import lengths_from, zero_at_padding
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.tracing import check_exported
 from beamtree.trees.beam_trees import BeamTrees
@@ -42,12 +42,13 @@ class PairEncoder(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.d_model = d_model
         draw = torch.randn if random_segments else torch.zeros
-        self.sep = nn.Parameter(torch.randn(d_model, device=device, dtype=dtype))
-        self.seg1 = nn.Parameter(draw(d_model, device=device, dtype=dtype))
-        self.seg2 = nn.Parameter(draw(d_model, device=device, dtype=dtype))
-        self.pool = Perceptron(d_model, d_model, 1, device=device, dtype=dtype)
+        self.sep = nn.Parameter(torch.randn(d_model, **factory))
+        self.seg1 = nn.Parameter(draw(d_model, **factory))
+        self.seg2 = nn.Parameter(draw(d_model, **factory))
+        self.pool = Perceptron(d_model, d_model, 1, **factory)
         self.graphs = WholeGraphs()
 
     def interact(
@@ -77,32 +78,22 @@ class PairEncoder(nn.Module):
 
     def _checked(
         self, x1: Tensor, x2: Tensor, mask1: Tensor | None, mask2: Tensor | None
-    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    ) -> list[tuple[Tensor, Tensor]]:
         """Both sentences with their masks."""
-        for name, x in (("x1", x1), ("x2", x2)):
-            if not isinstance(x, Tensor) or x.dim() != 3:
-                kind = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-                raise ValueError(f"{name} must be a tensor of shape (B, n, d), got {kind}")
-        if x1.shape[0] != x2.shape[0] or x1.shape[2] != x2.shape[2]:
-            raise ValueError(
-                f"x1 and x2 must hold as many sentences of the same width, got {tuple(x1.shape)} and "
-                f"{tuple(x2.shape)}"
-            )
-        masks = []
+        checked = []
         for number, (x, mask) in enumerate(((x1, mask1), (x2, mask2)), 1):
-            if mask is None:
-                mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-            is_tensor = isinstance(mask, Tensor)
-            if not is_tensor or mask.shape != x.shape[:2] or mask.dtype != torch.bool:
-                came = f"{mask.dtype} of shape {tuple(mask.shape)}" if is_tensor else type(mask).__name__
-                wanted = f"bool of shape {tuple(x.shape[:2])}, True at padding"
-                raise ValueError(f"key_padding_mask{number} must be {wanted}, got {came}")
             try:
                 lengths_from(x, mask, input_size=self.input_size, weight=self.sep)
             except ValueError as error:
-                raise ValueError(f"of x{number} and its key_padding_mask{number}: {error}") from error
-            masks.append(mask)
-        return (x1, masks[0]), (x2, masks[1])
+                raise ValueError(f"in x{number} or key_padding_mask{number}: {error}") from error
+            if mask is None:
+                mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+            checked.append((x, mask))
+        if x1.shape[0] != x2.shape[0]:
+            raise ValueError(
+                f"x1 and x2 must hold the same number of sentences, got {x1.shape[0]} and {x2.shape[0]}"
+            )
+        return checked
 
     def _meet(
         self,
@@ -168,12 +159,10 @@ class GatedAttentionPairEncoder(PairEncoder):
         key_padding_mask1: Tensor | None = None,
         key_padding_mask2: Tensor | None = None,
     ) -> Tensor:
-        tokens, masks = [], []
-        for x, mask in self._checked(x1, x2, key_padding_mask1, key_padding_mask2):
-            masks.append(mask)
-            tokens.append(self.leaf(x.masked_fill(mask.unsqueeze(-1), 0.0)))
+        (x1, mask1), (x2, mask2) = self._checked(x1, x2, key_padding_mask1, key_padding_mask2)
+        tokens = self.leaf(zero_at_padding(x1, mask1)), self.leaf(zero_at_padding(x2, mask2))
         cls = self.cls.expand(x1.shape[0], -1)
-        return self.interact((tokens[0], tokens[1]), (cls, cls), (masks[0], masks[1]), list(self.gau))
+        return self.interact(tokens, (cls, cls), (mask1, mask2), list(self.gau))
 
 
 class TreePairEncoder(PairEncoder):
@@ -202,20 +191,16 @@ class TreePairEncoder(PairEncoder):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(d_model, random_segments=random_segments, device=device, dtype=dtype)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if isinstance(source, str):
-            beams: dict[str, Any] = {} if beam_size is None else {"beam_size": beam_size}
-            source = create_encoder(
-                source,
-                d_model,
-                input_size=input_size,
-                dropout=dropout,
-                stochastic=stochastic,
-                device=device,
-                dtype=dtype,
-                **beams,
-            )
+            options: dict[str, Any] = {"dropout": dropout, "stochastic": stochastic, **factory}
+            if beam_size is not None:
+                options["beam_size"] = beam_size
+            source = create_encoder(source, d_model, input_size=input_size, **options)
         elif (input_size, beam_size, stochastic) != (None, None, True):
-            raise ValueError("input_size, beam_size and stochastic are of a named source: set them on yours")
+            raise ValueError(
+                "input_size, beam_size and stochastic belong to a named source: set them on yours"
+            )
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         self.repeats = repeats
         self.contextualizer = BeamTreeContextualizer(
@@ -225,14 +210,11 @@ class TreePairEncoder(PairEncoder):
             attention_dropout=attention_dropout,
             attend_self=attend_self,
             scalar_bias=scalar_bias,
-            device=device,
-            dtype=dtype,
+            **factory,
         )
         self.input_size = self.contextualizer.source.input_size
-        self.cls_mlp = Perceptron(d_model, d_model, d_model, device=device, dtype=dtype)
-        self.gau = GatedAttentionUnit(
-            d_model, dropout=attention_dropout, scalar_bias=scalar_bias, device=device, dtype=dtype
-        )
+        self.cls_mlp = Perceptron(d_model, d_model, d_model, **factory)
+        self.gau = GatedAttentionUnit(d_model, dropout=attention_dropout, scalar_bias=scalar_bias, **factory)
         self.register_load_state_dict_pre_hook(_accept_flat_names)
 
     def forward(
@@ -246,15 +228,15 @@ class TreePairEncoder(PairEncoder):
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         """The pairs' vectors; with `need_trees` the trees too, of all first sentences, then of all second."""
         check_exported(self, need_trees)
-        first, second = self._checked(x1, x2, key_padding_mask1, key_padding_mask2)
+        (x1, mask1), (x2, mask2) = self._checked(x1, x2, key_padding_mask1, key_padding_mask2)
         B, n = x1.shape[0], torch.sym_max(x1.shape[1], x2.shape[1])
         # Both sentences in one batch: the search is one.
-        x = torch.cat([F.pad(x, (0, 0, 0, n - x.shape[1])) for x, _ in (first, second)])
-        is_padding = torch.cat([F.pad(m, (0, n - m.shape[1]), value=True) for _, m in (first, second)])
+        x = torch.cat([F.pad(x, (0, 0, 0, n - x.shape[1])) for x in (x1, x2)])
+        is_padding = torch.cat([F.pad(mask, (0, n - mask.shape[1]), value=True) for mask in (mask1, mask2)])
         found = self.contextualizer.contextualize(x, is_padding)
         tokens = found.tokens[:B, : x1.shape[1]], found.tokens[B:, : x2.shape[1]]
         cls = self.cls_mlp(found.root)
-        pair = self.interact(tokens, (cls[:B], cls[B:]), (first[1], second[1]), [self.gau] * self.repeats)
+        pair = self.interact(tokens, (cls[:B], cls[B:]), (mask1, mask2), [self.gau] * self.repeats)
         return (pair, found.trees) if need_trees else pair
 
 

@@ -1,28 +1,25 @@
-"""Sequence models that build no tree: BiLSTM (Hochreiter and Schmidhuber 1997), Transformer (Vaswani et al.
-2017) and Universal Transformer (Dehghani et al. 2019) as sentence encoders.
+"""Sequence models as sentence encoders: BiLSTM (Hochreiter and Schmidhuber 1997), stacks of S4D layers (Gu et
+al. 2022) and of Mamba layers (Gu and Dao 2023), and a tree over S4D layers.
 
-For comparison: the paper copies its figures for the Transformers without a configuration, and has no LSTM;
-the settings are ours.
+For comparison: the paper has none of them; the settings are ours.
 """
 
-import math
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from beamtree.nn.encoder import BeamTreeEncoder
+from beamtree.nn.state_space import SelectiveStateSpaceLayer, StateSpaceLayer
 from beamtree.parts.leaf import LeafTransform
-from beamtree.pytorch.checks import looks_at_values
-from beamtree.pytorch.derivatives import refuse_forward_mode
 from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, traced_loop, untraced
 from beamtree.zoo.tree_encoder import row
 
 
 class SequenceModel(nn.Module):
-    """What they share: the leaf transform, a last norm, and the refusal of trees."""
+    """What encoders without trees share: the leaf transform, a last norm, and the refusal of trees."""
 
     builds_trees = False
 
@@ -75,9 +72,7 @@ class BiLSTM(SequenceModel):
     ) -> None:
         if hidden_size is None and d_model % 2:
             raise ValueError(f"d_model must be even, half of it for each direction, got {d_model}")
-        for name, size in {"layers": layers, "hidden_size": hidden_size}.items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        at_least_one(layers=layers, hidden_size=hidden_size)
         super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
         self.hidden_size = d_model // 2 if hidden_size is None else hidden_size
         both = 2 * self.hidden_size
@@ -158,185 +153,115 @@ def _read(layer: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
     return traced_loop(lambda t, *_: t < lengths.max(), step, start)[0]
 
 
-class ClsEncoder(SequenceModel):
-    """What the Transformers share: a trained CLS vector before the leaves, and what becomes of it is the
-    sentence; sinusoidal positions."""
+class _MeanOfLayers(SequenceModel):
+    """The sentence is the mean of its tokens after the last layer, normalised."""
 
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        input_size: int | None,
-        dropout: float,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
-        self.cls = nn.Parameter(torch.randn(d_model, device=device, dtype=dtype))
+    layers: nn.ModuleList
 
     def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-        B, n, _ = leaves.shape
-        if key_padding_mask is None:
-            is_padding = torch.zeros(B, n + 1, dtype=torch.bool, device=leaves.device)
-        else:
-            is_padding = F.pad(key_padding_mask, (1, 0), value=False)
-        tokens = torch.cat((self.cls.expand(B, 1, -1), leaves), 1)  # (B, n + 1, d)
-        return self.contextualize(tokens, is_padding)
-
-    def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
-        raise NotImplementedError
+        for layer in self.layers:
+            leaves = layer(leaves, key_padding_mask)  # zero at padding
+        return layer_norm_wide(leaves.sum(1) / lengths.clamp(min=1).unsqueeze(1), self.norm)
 
 
-class TransformerSentenceEncoder(ClsEncoder):
-    """(B, n, input_size) -> (B, d): `layers` unshared pre-norm layers with GELU and a final norm.
-
-    The row of the tables: d = 128, 8 heads, feed-forward width 4d = 512, 6 layers, dropout 0.1. `heads` left
-    open is 8, or the next smaller number that divides d.
-    """
+class S4DEncoder(_MeanOfLayers):
+    """(B, n, input_size) -> (B, d): `layers` bidirectional S4D layers (Gu et al. 2022), then a mean."""
 
     def __init__(
         self,
         d_model: int,
         *,
         input_size: int | None = None,
-        heads: int | None = None,
         layers: int = 6,
-        hidden_size: int | None = None,
+        state_size: int = 32,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        at_least_one(layers=layers)
         self.layers = nn.ModuleList(
-            _layer(d_model, heads, hidden_size, dropout, device, dtype) for _ in range(layers)
+            StateSpaceLayer(d_model, state_size=state_size, dropout=dropout, device=device, dtype=dtype)
+            for _ in range(layers)
         )
 
-    def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
-        tokens = self.dropout(tokens + sinusoids(torch.arange(tokens.shape[1], device=tokens.device), tokens))
-        for layer in self.layers:
-            tokens = _attend(layer, tokens, is_padding)
-        return layer_norm_wide(tokens[:, 0], self.norm)
 
-
-class UniversalTransformer(ClsEncoder):
-    """(B, n, input_size) -> (B, d): one layer applied again and again, each position for as long as it asks.
-
-    Before each step the signals of position and step are added. Adaptive computation time (Graves 2016): a
-    position halts once its halting probabilities sum to more than `threshold`, after `steps` steps at the
-    latest; its result is the average of its states by these probabilities, the last by the remainder to one.
-    Halted positions can still be attended to. In training the ponder cost, `ponder_weight` times the mean of
-    steps + remainder over CLS and real tokens, enters through its gradient: a backward pass through the
-    sentence adds it, with weight one whatever the loss.
-
-    The row of the tables: d = 128, 8 heads, feed-forward width 4d = 512, threshold 0.99, at most 12 steps,
-    ponder weight 1e-3, dropout 0.1; the layer is that of `TransformerSentenceEncoder`.
-    """
+class MambaEncoder(_MeanOfLayers):
+    """(B, n, input_size) -> (B, d): `layers` of Mamba (Gu and Dao 2023), every second one reading from the
+    right, then a mean."""
 
     def __init__(
         self,
         d_model: int,
         *,
         input_size: int | None = None,
-        heads: int | None = None,
-        steps: int = 12,
-        hidden_size: int | None = None,
-        threshold: float = 0.99,
-        ponder_weight: float = 1e-3,
+        layers: int = 4,
+        inner_size: int | None = None,
+        state_size: int = 16,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
-        if not 0.0 < threshold < 1.0:
-            raise ValueError(f"threshold must lie in (0, 1), got {threshold}")
-        self.steps, self.threshold, self.ponder_weight = steps, threshold, ponder_weight
-        self.layer = _layer(d_model, heads, hidden_size, dropout, device, dtype)
-        self.halting = nn.Linear(d_model, 1, device=device, dtype=dtype)
-
-    def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
-        may_look, real = looks_at_values(tokens), ~is_padding
-        positions = sinusoids(torch.arange(tokens.shape[1], device=tokens.device), tokens)
-        # Padding has halted before it starts: it neither runs on nor counts.
-        spent = is_padding.to(tokens.dtype)  # (B, n), the sum of each position's halting probabilities
-        result, remainder = torch.zeros_like(tokens), torch.zeros_like(spent)
-        for step in range(self.steps):
-            running = spent < self.threshold
-            # An empty batch takes a step too: every parameter gets a gradient.
-            if may_look and step > 0 and not running.any():
-                break
-            signal = positions + sinusoids(torch.full((1,), step, device=tokens.device), tokens)
-            tokens = _attend(self.layer, self.dropout(tokens + signal), is_padding)
-            halts = self.halting(tokens).squeeze(-1).sigmoid()  # (B, n)
-            is_last = running & (spent + halts > self.threshold) if step < self.steps - 1 else running
-            remainder = torch.where(is_last, 1 - spent, remainder)
-            weight = torch.where(is_last, 1 - spent, halts).masked_fill(~running, 0.0)
-            spent = torch.where(is_last, torch.ones_like(spent), spent + weight)
-            result = result + weight.unsqueeze(-1) * tokens
-        sentence = layer_norm_wide(result[:, 0], self.norm)
-        if self.training:
-            refuse_forward_mode(sentence)
-            ponder = (remainder * real).sum() / real.sum().clamp(min=1)
-            sentence = _AddToLoss.apply(sentence, self.ponder_weight * ponder)
-        return sentence
+        at_least_one(layers=layers)
+        self.layers = nn.ModuleList(
+            SelectiveStateSpaceLayer(
+                d_model,
+                inner_size=inner_size,
+                state_size=state_size,
+                backwards=layer % 2 == 1,
+                dropout=dropout,
+                device=device,
+                dtype=dtype,
+            )
+            for layer in range(layers)
+        )
 
 
-def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:
-    if not is_exporting():
-        # PyTorch's attention takes no mask for an empty batch.
-        found: Tensor = layer(tokens, src_key_padding_mask=is_padding if tokens.shape[0] else None)
-        return found
-    # Spread over the heads by attention itself, a mask of n + 1 columns is one that no dynamic n satisfies.
-    heads = cast(nn.TransformerEncoderLayer, layer).self_attn.num_heads
-    by_head = is_padding[torch.arange(tokens.shape[0] * heads, device=tokens.device) // heads].unsqueeze(1)
-    exported: Tensor = layer(tokens, by_head.expand(-1, tokens.shape[1], -1))
-    return exported
+class StateSpaceTree(nn.Module):
+    """(B, n, input_size) -> (B, d): `layers` bidirectional S4D layers, and EBT-GRC of width `tree_size` (d if
+    not given) over what they make of the tokens; its root is mapped to d."""
+
+    builds_trees = True
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        layers: int = 2,
+        state_size: int = 16,
+        tree_size: int | None = None,
+        beam_size: int = 5,
+        slice_size: int | None = 64,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        at_least_one(layers=layers)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.d_model = d_model
+        tree_size = d_model if tree_size is None else tree_size
+        self.leaf = LeafTransform(d_model if input_size is None else input_size, d_model, **factory)
+        self.layers = nn.ModuleList(
+            StateSpaceLayer(d_model, state_size=state_size, dropout=dropout, **factory) for _ in range(layers)
+        )
+        search: dict[str, Any] = {"beam_size": beam_size, "slice_size": slice_size, "dropout": dropout}
+        self.tree = BeamTreeEncoder(tree_size, input_size=d_model, **search, **factory)
+        self.out = nn.Linear(tree_size, d_model, **factory)
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
+        tokens, _ = self.leaf.read(x, key_padding_mask)
+        for layer in self.layers:
+            tokens = layer(tokens, key_padding_mask)
+        found = self.tree(tokens, key_padding_mask, need_trees=need_trees)
+        root, trees = found if need_trees else (found, None)
+        vector = self.out(root).to(root.dtype)
+        return (vector, trees) if need_trees else vector
 
 
-class _AddToLoss(torch.autograd.Function):
-    """Returns the sentence as it is; a backward pass through it also differentiates the penalty."""
-
-    @staticmethod
-    def forward(ctx: Any, sentence: Tensor, penalty: Tensor) -> Tensor:
-        ctx.save_for_backward(torch.ones_like(penalty))
-        return sentence.view_as(sentence)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_sentence: Tensor) -> tuple[Tensor, Tensor]:
-        return d_sentence, ctx.saved_tensors[0]
-
-
-def sinusoids(position: Tensor, like: Tensor) -> Tensor:
-    """(n, d): the sines and cosines of the positions (n,) at wavelengths from 2π to 20000π."""
-    d = like.shape[-1]
-    wide = torch.promote_types(like.dtype, torch.float32)
-    rate = torch.exp(torch.arange(0, d, 2, device=like.device, dtype=wide) * (-math.log(10000.0) / d))
-    angle = position.to(wide).unsqueeze(1) * rate
-    return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :d].to(like.dtype)
-
-
-def _layer(
-    d_model: int,
-    heads: int | None,
-    hidden_size: int | None,
-    dropout: float,
-    device: torch.device | str | None,
-    dtype: torch.dtype | None,
-) -> nn.TransformerEncoderLayer:
-    if heads is None:
-        heads = max(count for count in range(1, 9) if d_model % count == 0)
-    elif heads < 1 or d_model % heads:
-        raise ValueError(f"heads must divide d_model = {d_model}, got {heads}")
-    return nn.TransformerEncoderLayer(
-        d_model,
-        heads,
-        4 * d_model if hidden_size is None else hidden_size,
-        dropout,
-        activation="gelu",
-        batch_first=True,
-        norm_first=True,
-        device=device,
-        dtype=dtype,
-    )
+def at_least_one(**sizes: int | None) -> None:
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")

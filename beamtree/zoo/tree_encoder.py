@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.leaf import LeafTransform
+from beamtree.pytorch.tracing import is_exporting
 
 
 class TreeEncoder(nn.Module):
@@ -31,6 +32,13 @@ class TreeEncoder(nn.Module):
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Leaves (B, n, d) and lengths (B,); whatever stands in padded rows, NaN included, has no effect."""
         return self.leaf.read(x, key_padding_mask)
+
+
+def refuse_export(module: nn.Module) -> None:
+    if is_exporting():
+        raise NotImplementedError(
+            f"{type(module).__name__} cannot be exported, neither by torch.export nor to ONNX"
+        )
 
 
 def with_zero_gradients(output: Tensor, parameters: Iterable[Tensor]) -> Tensor:

@@ -15,8 +15,7 @@ from beamtree.classifier.parsing import Parsed, Unparsed, parse_lines, parse_str
 from beamtree.cli.formats import as_brackets, as_json, as_svg, print_text
 from beamtree.data import listops, logic
 from beamtree.errors import BeamtreeError
-from beamtree.trees.agreement import spans_of
-from beamtree.trees.brackets import merges_from_brackets
+from beamtree.trees.brackets import merges_from_brackets, spans_of
 
 LINES = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[MAX 2", "5", "", "[SM 1 2 [MED 3 3 3 ] ]", "[MIN 1 x ]", "3\t[SM 1 2 ]"]
 PAIR = "( not a )\t( a ( and b ) )"

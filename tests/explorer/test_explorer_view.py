@@ -16,7 +16,7 @@ from beamtree.explorer.api import View
 from beamtree.explorer.sentences import TooLongError, UnreadableInputError
 from beamtree.explorer.view import make_view
 from beamtree.nn.heads import class_probabilities
-from beamtree.trees.agreement import Agreement
+from beamtree.trees.brackets import Agreement
 from beamtree.zoo.by_name import encoder_names
 
 SEARCHERS = ("ebt-grc", "ebt-grc-noslice", "bt-grc", "bt-grc-os")

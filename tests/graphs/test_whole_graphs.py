@@ -36,8 +36,6 @@ QUIET = {"stochastic": False}
     [
         ("bt-grc-os", {"beam_size": 3}),
         ("bt-grc", {"beam_size": 3, "mode": "faithful", **QUIET}),
-        ("egt-grc", QUIET),
-        ("gt-grc", QUIET),
     ],
 )
 def test_replays_give_values_and_gradients_of_the_recursion(
@@ -183,10 +181,9 @@ def test_no_graph_where_none_is_possible(captures: list[Recording], monkeypatch:
 
 @needs_gpu
 @pytest.mark.gpu
-@pytest.mark.parametrize(("name", "d"), [("bt-grc-os", 32), ("egt-grc", 8), ("gt-grc", 8)])  # 8: no kernels
-def test_on_a_gpu_replays_agree_with_the_recursion(name: str, d: int) -> None:
+def test_on_a_gpu_replays_agree_with_the_recursion() -> None:
     torch.manual_seed(0)
-    encoder = create_encoder(name, d, device="cuda", **QUIET).train()
+    encoder, d = create_encoder("bt-grc-os", 32, device="cuda", **QUIET).train(), 32
     for n in (9, 17, 12):
         x = torch.randn(4, n, d, device="cuda", requires_grad=True)
         replayed = torch.autograd.grad(encoder(x).square().sum(), [x, *encoder.parameters()])

@@ -14,7 +14,7 @@ from beamtree.engine import choosing, search
 from beamtree.engine.choosing import up_to_rounding
 from beamtree.graphs import cell_graphs
 from beamtree.pytorch import capturing
-from beamtree.zoo import beam_step, ordered_memory_step
+from beamtree.zoo import beam_tree_grc, ordered_memory_step
 
 
 class Recording(TorchDispatchMode):
@@ -65,7 +65,7 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
     monkeypatch.setattr(capturing, "may_replay", lambda tensor: capturing.are_wanted())
     monkeypatch.setattr(ordered_memory_step, "_first_open_slot", lambda cp: 0)
     monkeypatch.setattr(cell_graphs, "PULLED_ROWS", (4, 16))
-    for module in (choosing, search, beam_step):
+    for module in (choosing, search, beam_tree_grc):
         monkeypatch.setattr(module, "stable_topk", topk_without_looking)
     return Recording.made
 

@@ -15,8 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.hugging_face import HuggingFaceEncoder, SubwordVocabulary, find_encoder
 from beamtree.data.task import Example
-from beamtree.nn.contextual_embedding import ContextualEmbedding
-from beamtree.nn.embedding import ProjectedEmbedding
+from beamtree.nn.embedding import ContextualEmbedding, ProjectedEmbedding
 
 TEXTS = [
     ("the", "Filming", "was", "unwatchable", "."),
@@ -89,7 +88,7 @@ def test_what_is_remembered_is_not_read_again(
     split = EncodedExamples.encode(examples, SubwordVocabulary(encoder), None)
     rows, told = embedding.unread([split, split]), []
     assert embedding.bytes_of(rows) == read[~embedding.padding(ids)].nbytes
-    monkeypatch.setattr("beamtree.nn.contextual_embedding._SUBWORDS_AT_ONCE", 20)  # two texts, then the long
+    monkeypatch.setattr("beamtree.nn.embedding._SUBWORDS_AT_ONCE", 20)  # two texts, then the long
     embedding.remember(rows, ids.device, told.append)
     assert told == [2, 3]
     assert not embedding.unread([split])
@@ -103,7 +102,7 @@ def test_many_texts_give_what_each_gives_alone(
     encoder: HuggingFaceEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [("good", "film")[: 1 + i % 2] * (1 + i % 7) for i in range(40)]
-    monkeypatch.setattr("beamtree.nn.contextual_embedding._SUBWORDS_AT_ONCE", 50)
+    monkeypatch.setattr("beamtree.nn.embedding._SUBWORDS_AT_ONCE", 50)
     embedding = ContextualEmbedding(encoder)
     together = embedding(ids_of(encoder, texts))
     for words, found in zip(texts, together, strict=True):

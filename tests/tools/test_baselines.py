@@ -8,7 +8,7 @@ import pytest
 from beamtree.data.listops import TASK, sample_expressions
 from beamtree.data.listops.language import evaluate
 from beamtree.data.task import Example
-from beamtree.trees.agreement import spans_of
+from beamtree.trees.brackets import spans_of
 from tools.baselines import accuracy, f1_by_shape, main, shapes, stand_in
 
 

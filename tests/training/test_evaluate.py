@@ -30,8 +30,8 @@ from beamtree.training.evaluate import (
     pool,
     wilson_interval,
 )
-from beamtree.trees.agreement import Agreement
 from beamtree.trees.beam_trees import BeamTrees
+from beamtree.trees.brackets import Agreement
 
 SMALL = ModelSettings(d_model=8, embedding_size=8, classifier_hidden=8)
 PAIRS = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beamtree.trees.agreement import Agreement, spans_of
+from beamtree.trees.brackets import Agreement, spans_of
 
 
 def random_merges(n: int, rng: random.Random) -> list[int]:

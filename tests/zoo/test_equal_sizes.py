@@ -4,7 +4,7 @@ import pytest
 
 from beamtree import create_encoder
 from beamtree.errors import BeamtreeError
-from beamtree.zoo.equal_sizes import LARGEST_DIFFERENCE, SHAPES, count_parameters, equal_sized_options
+from beamtree.zoo.by_name import LARGEST_DIFFERENCE, SHAPES, count_parameters, equal_sized_options
 
 
 @pytest.mark.parametrize("d_model", [64, 128, 200])

@@ -11,8 +11,7 @@ from beamtree import create_encoder
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.zoo.gumbel_tree import gumbel_tree_by_autograd
-from beamtree.zoo.straight_through import straight_through_tree
-from beamtree.zoo.straight_through_growth import Timetable
+from beamtree.zoo.straight_through import Timetable, straight_through_tree
 from beamtree.zoo.tree_encoder import sum_by_blocks
 
 LENGTHS = [[1], [2], [3], [5, 1, 2, 3, 9, 9, 4], [1, 1], [2, 1, 2]]
@@ -60,12 +59,11 @@ def pair_numbers(merges: Tensor, lengths: Tensor, timetable: Timetable) -> list[
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("entangled", [False, True])
-@pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_the_sweep_equals_autograd_through_every_state(lengths, static, entangled, noisy, dropout):
+def test_the_sweep_equals_autograd_through_every_state(lengths, entangled, noisy, dropout):
     leaves, lengths, cell, scorer = make_case(lengths, entangled, dropout)
     B, n, _ = leaves.shape
-    timetable = Timetable(lengths, n if static else None)
+    timetable = Timetable(lengths, n)
     noise_table = torch.randn(B, n, n, dtype=torch.float64)  # sequence, own step, position
 
     def noise(t: int, sequences: int, pairs: int) -> Tensor:
@@ -171,14 +169,14 @@ def test_the_choice_follows_gumbel_s_law():
 @pytest.mark.parametrize("entangled", [False, True])
 def test_the_scorer_s_output_bias_gets_no_gradient(entangled):
     leaves, lengths, cell, scorer = make_case([9, 4, 9], entangled, 0.0)
-    root, *_ = straight_through_tree(leaves, Timetable(lengths), cell, scorer)
+    root, *_ = straight_through_tree(leaves, Timetable(lengths, leaves.shape[1]), cell, scorer)
     *_, weight, bias = gradients(root, leaves, scorer)
     assert bias.abs().max() < 1e-12 < weight.abs().max()
 
 
 def test_parameters_changed_before_the_backward_pass_are_noticed():
     leaves, lengths, cell, scorer = make_case([4], True, 0.0)
-    root, *_ = straight_through_tree(leaves, Timetable(lengths), cell, scorer)
+    root, *_ = straight_through_tree(leaves, Timetable(lengths, leaves.shape[1]), cell, scorer)
     with torch.no_grad():
         scorer.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

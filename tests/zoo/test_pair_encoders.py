@@ -206,23 +206,23 @@ def test_weights_load_under_nested_and_flat_names_inside_a_larger_model():
 def test_wrong_arguments_are_named():
     encoder = make("gau")
     x1, x2, mask1, _ = make_input()
-    with pytest.raises(ValueError, match="x1 and x2 must hold as many sentences"):
+    with pytest.raises(ValueError, match="x1 and x2 must hold the same number of sentences, got 4 and 2"):
         encoder(x1, x2[:2])
-    with pytest.raises(ValueError, match=r"x2 must be a tensor of shape \(B, n, d\), got list"):
+    with pytest.raises(ValueError, match=r"in x2 or key_padding_mask2: x must be a tensor .* got list"):
         encoder(x1, [1])
-    with pytest.raises(ValueError, match="key_padding_mask2 must be bool of shape"):
+    with pytest.raises(ValueError, match="in x2 or key_padding_mask2: key_padding_mask must have shape"):
         encoder(x1, x2, mask1, mask1)
-    with pytest.raises(ValueError, match=r"key_padding_mask1 must be bool of shape .* got list"):
+    with pytest.raises(
+        ValueError, match=r"in x1 or key_padding_mask1: key_padding_mask must be a bool tensor, .* got list"
+    ):
         encoder(x1, x2, mask1.tolist())
     x2[1, 2] = torch.nan
     for name in NAMES:
-        with pytest.raises(
-            ValueError, match="of x2 and its key_padding_mask2: x is not finite at sequence 1"
-        ):
+        with pytest.raises(ValueError, match="in x2 or key_padding_mask2: x is not finite at sequence 1"):
             make(name)(x1, x2, mask1)
     with pytest.raises(BeamtreeError, match="has no option 'beam_size'"):
         make("egt-gau", beam_size=3)
-    with pytest.raises(ValueError, match="input_size, beam_size and stochastic are of a named source"):
+    with pytest.raises(ValueError, match="input_size, beam_size and stochastic belong to a named source"):
         TreePairEncoder(D, source=create_encoder("ebt-grc", D), beam_size=3)
     with pytest.raises(BeamtreeError, match="did you mean 'ebt-gau'"):
         make("ebt-gaus")

@@ -1,0 +1,290 @@
+"""Transformers as sentence encoders: the plain one (Vaswani et al. 2017), the Universal Transformer (Dehghani
+et al. 2019), and one that knows positions by turning queries and keys (Su et al. 2021).
+
+For comparison: the paper copies its figures for the first two without a configuration; the settings are ours.
+"""
+
+import math
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from beamtree.pytorch.checks import looks_at_values
+from beamtree.pytorch.derivatives import refuse_forward_mode
+from beamtree.pytorch.precision import layer_norm_wide
+from beamtree.pytorch.tracing import is_exporting
+from beamtree.zoo.sequence_models import SequenceModel, at_least_one
+
+_LONGEST_WAVE = 10_000.0  # of positions, over 2π
+
+
+class ClsEncoder(SequenceModel):
+    """What they share: a trained CLS vector before the leaves, and what becomes of it is the sentence."""
+
+    def __init__(self, d_model: int, **shared: Any) -> None:
+        super().__init__(d_model, **shared)
+        self.cls = nn.Parameter(torch.randn_like(self.norm.weight))
+
+    def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        B, n, _ = leaves.shape
+        if key_padding_mask is None:
+            is_padding = torch.zeros(B, n + 1, dtype=torch.bool, device=leaves.device)
+        else:
+            is_padding = F.pad(key_padding_mask, (1, 0), value=False)
+        tokens = torch.cat((self.cls.expand(B, 1, -1), leaves), 1)  # (B, n + 1, d)
+        return self.contextualize(tokens, is_padding)
+
+    def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class TransformerSentenceEncoder(ClsEncoder):
+    """(B, n, input_size) -> (B, d): `layers` unshared pre-norm layers with GELU and a final norm.
+
+    The row of the tables: d = 128, 8 heads, feed-forward width 4d = 512, 6 layers, dropout 0.1. `heads` left
+    open is 8, or the next smaller number that divides d.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        heads: int | None = None,
+        layers: int = 6,
+        hidden_size: int | None = None,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        self.layers = nn.ModuleList(
+            _layer(d_model, heads, hidden_size, dropout, device, dtype) for _ in range(layers)
+        )
+
+    def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
+        tokens = self.dropout(tokens + sinusoids(torch.arange(tokens.shape[1], device=tokens.device), tokens))
+        for layer in self.layers:
+            tokens = _attend(layer, tokens, is_padding)
+        return layer_norm_wide(tokens[:, 0], self.norm)
+
+
+class UniversalTransformer(ClsEncoder):
+    """(B, n, input_size) -> (B, d): one layer applied again and again, each position for as long as it asks.
+
+    Before each step the signals of position and step are added. Adaptive computation time (Graves 2016): a
+    position halts once its halting probabilities sum to more than `threshold`, after `steps` steps at the
+    latest; its result is the average of its states by these probabilities, the last by the remainder to one.
+    Halted positions can still be attended to. In training the ponder cost, `ponder_weight` times the mean of
+    steps + remainder over CLS and real tokens, enters through its gradient: a backward pass through the
+    sentence adds it, with weight one whatever the loss.
+
+    The row of the tables: d = 128, 8 heads, feed-forward width 4d = 512, threshold 0.99, at most 12 steps,
+    ponder weight 1e-3, dropout 0.1; the layer is that of `TransformerSentenceEncoder`.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        heads: int | None = None,
+        steps: int = 12,
+        hidden_size: int | None = None,
+        threshold: float = 0.99,
+        ponder_weight: float = 1e-3,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        at_least_one(steps=steps)
+        if not 0.0 < threshold < 1.0:
+            raise ValueError(f"threshold must lie in (0, 1), got {threshold}")
+        self.steps, self.threshold, self.ponder_weight = steps, threshold, ponder_weight
+        self.layer = _layer(d_model, heads, hidden_size, dropout, device, dtype)
+        self.halting = nn.Linear(d_model, 1, device=device, dtype=dtype)
+
+    def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
+        may_look, real = looks_at_values(tokens), ~is_padding
+        positions = sinusoids(torch.arange(tokens.shape[1], device=tokens.device), tokens)
+        # Padding has halted before it starts: it neither runs on nor counts.
+        spent = is_padding.to(tokens.dtype)  # (B, n), the sum of each position's halting probabilities
+        result, remainder = torch.zeros_like(tokens), torch.zeros_like(spent)
+        for step in range(self.steps):
+            running = spent < self.threshold
+            # An empty batch takes a step too: every parameter gets a gradient.
+            if may_look and step > 0 and not running.any():
+                break
+            signal = positions + sinusoids(torch.full((1,), step, device=tokens.device), tokens)
+            tokens = _attend(self.layer, self.dropout(tokens + signal), is_padding)
+            halts = self.halting(tokens).squeeze(-1).sigmoid()  # (B, n)
+            is_last = running & (spent + halts > self.threshold) if step < self.steps - 1 else running
+            remainder = torch.where(is_last, 1 - spent, remainder)
+            weight = torch.where(is_last, 1 - spent, halts).masked_fill(~running, 0.0)
+            spent = torch.where(is_last, torch.ones_like(spent), spent + weight)
+            result = result + weight.unsqueeze(-1) * tokens
+        sentence = layer_norm_wide(result[:, 0], self.norm)
+        if self.training:
+            refuse_forward_mode(sentence)
+            ponder = (remainder * real).sum() / real.sum().clamp(min=1)
+            sentence = _AddToLoss.apply(sentence, self.ponder_weight * ponder)
+        return sentence
+
+
+def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:
+    if not is_exporting():
+        # PyTorch's attention takes no mask for an empty batch.
+        found: Tensor = layer(tokens, src_key_padding_mask=is_padding if tokens.shape[0] else None)
+        return found
+    # Spread over the heads by attention itself, a mask of n + 1 columns is one that no dynamic n satisfies.
+    heads = cast(nn.TransformerEncoderLayer, layer).self_attn.num_heads
+    by_head = is_padding[torch.arange(tokens.shape[0] * heads, device=tokens.device) // heads].unsqueeze(1)
+    exported: Tensor = layer(tokens, by_head.expand(-1, tokens.shape[1], -1))
+    return exported
+
+
+class _AddToLoss(torch.autograd.Function):
+    """Returns the sentence as it is; a backward pass through it also differentiates the penalty."""
+
+    @staticmethod
+    def forward(ctx: Any, sentence: Tensor, penalty: Tensor) -> Tensor:
+        ctx.save_for_backward(torch.ones_like(penalty))
+        return sentence.view_as(sentence)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_sentence: Tensor) -> tuple[Tensor, Tensor]:
+        return d_sentence, ctx.saved_tensors[0]
+
+
+def sinusoids(position: Tensor, like: Tensor) -> Tensor:
+    """(n, d): the sines and cosines of the positions (n,) at wavelengths from 2π to 20000π."""
+    d = like.shape[-1]
+    wide = torch.promote_types(like.dtype, torch.float32)
+    rate = torch.exp(torch.arange(0, d, 2, device=like.device, dtype=wide) * (-math.log(_LONGEST_WAVE) / d))
+    angle = position.to(wide).unsqueeze(1) * rate
+    return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)[:, :d].to(like.dtype)
+
+
+def _layer(
+    d_model: int,
+    heads: int | None,
+    hidden_size: int | None,
+    dropout: float,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(
+        d_model,
+        _choose_heads(heads, d_model),
+        4 * d_model if hidden_size is None else hidden_size,
+        dropout,
+        activation="gelu",
+        batch_first=True,
+        norm_first=True,
+        device=device,
+        dtype=dtype,
+    )
+
+
+def _choose_heads(heads: int | None, d_model: int, *, even: bool = False) -> int:
+    """As given, or 8 or the next smaller number that divides d_model, where asked into even parts."""
+    unit = 2 if even else 1
+    if heads is None:
+        heads = max((count for count in range(1, 9) if d_model % (unit * count) == 0), default=0)
+    if heads < 1 or d_model % (unit * heads):
+        parts = " into even parts" if even else ""
+        raise ValueError(f"heads must divide d_model = {d_model}{parts}, got {heads}")
+    return heads
+
+
+class RotaryTransformer(ClsEncoder):
+    """(B, n, input_size) -> (B, d): `layers` unshared pre-norm layers with GELU and a final norm over what
+    becomes of a trained CLS vector.
+
+    `hidden_size` is the feed-forward width, 4·d if not given; `heads` must divide d into even parts.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        input_size: int | None = None,
+        heads: int | None = None,
+        layers: int = 4,
+        hidden_size: int | None = None,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        at_least_one(layers=layers)
+        self.heads = _choose_heads(heads, d_model, even=True)
+        self.layers = nn.ModuleList(
+            _RotaryLayer(d_model, self.heads, hidden_size or 4 * d_model, dropout, device, dtype)
+            for _ in range(layers)
+        )
+
+    def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
+        tokens = self.dropout(tokens)
+        turns = turns_of(tokens.shape[1], self.d_model // self.heads, tokens)
+        for layer in self.layers:
+            tokens = layer(tokens, is_padding, turns)
+        return layer_norm_wide(tokens[:, 0], self.norm)
+
+
+class _RotaryLayer(nn.Module):
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        hidden_size: int,
+        dropout: float,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(d_model, **factory)
+        self.norm2 = nn.LayerNorm(d_model, **factory)
+        self.enter = nn.Linear(d_model, 3 * d_model, **factory)
+        self.leave = nn.Linear(d_model, d_model, **factory)
+        self.linear1 = nn.Linear(d_model, hidden_size, **factory)
+        self.linear2 = nn.Linear(hidden_size, d_model, **factory)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, is_padding: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+        queries, keys, values = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, n, d / heads)
+            for part in self.enter(layer_norm_wide(tokens, self.norm1)).chunk(3, -1)
+        )
+        found = F.scaled_dot_product_attention(
+            turn(queries, turns),
+            turn(keys, turns),
+            values,
+            attn_mask=~is_padding[:, None, None, :],
+            dropout_p=self.dropout.p if self.training else 0.0,
+        )
+        tokens = tokens + self.dropout(self.leave(found.transpose(1, 2).flatten(2))).to(tokens.dtype)
+        hidden = self.dropout(F.gelu(self.linear1(layer_norm_wide(tokens, self.norm2))))
+        return tokens + self.dropout(self.linear2(hidden)).to(tokens.dtype)
+
+
+def turns_of(n: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (n, size / 2) by which position and feature turn."""
+    wide = torch.promote_types(like.dtype, torch.float32)
+    rate = _LONGEST_WAVE ** -(torch.arange(0, size, 2, device=like.device, dtype=wide) / size)
+    angle = torch.arange(n, device=like.device, dtype=wide).unsqueeze(1) * rate
+    return angle.cos(), angle.sin()
+
+
+def turn(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    """Each pair of features (…, n, size) turned by its position: products of two see their distance alone."""
+    cos, sin = turns
+    first, second = x.to(cos.dtype).unflatten(-1, (2, -1)).unbind(-2)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), -1).to(x.dtype)
