@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,32 +112,26 @@ def replant(good: dict[str, bytes], folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def raw_safetensors(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
-    """A file of that header, sound or not, with the length it claims."""
-    return (len(header) if length is None else length).to_bytes(8, "little") + header + data
-
-
 def hostile_safetensors(draw: random.Random) -> bytes:
-    """Headers that lie."""
+    """Headers that lie, and what is no safetensors at all."""
     shape = draw.choice([[2**40], [2**62, 4], [-1], [0], [], [1] * 5000, [2**31, 2**31], ["x"], [1.5]])
     offsets = draw.choice([[0, 4], [0, 2**42], [8, 4], [-4, 0], [0, 0], [0], None])
     dtype = draw.choice(["F32", "F64", "I64", "BOOL", "F8_E4M3", "X", "", 5])
-    entry: Any = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+    entry = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
     table = {draw.choice([*NAMES, "head.out.bias"]): entry, "other": entry}
-    metadata = {
-        "beamtree": draw.choice(["null", "{", "[" * 3000, json.dumps({"notes": "{}", "sha256": "0"})])
-    }
-    makers: list[Callable[[], bytes]] = [
-        lambda: raw_safetensors(json.dumps(table).encode(), bytes(8)),
-        lambda: raw_safetensors(json.dumps(table | {"__metadata__": metadata}).encode(), bytes(8)),
-        lambda: raw_safetensors(json.dumps({"__metadata__": metadata}).encode()),
-        lambda: raw_safetensors(b"{}", length=draw.choice([2**63, 2**64 - 1, 2**26, 3, 0])),
-        lambda: raw_safetensors(b"[" * draw.choice([10, 100_000])),
-        lambda: raw_safetensors(b'{"a":' * 10_000),
-        lambda: b"cos\nsystem\n(S'touch executed'\ntR.",  # what an unpickler would run
-        lambda: b"PK\x03\x04" + draw.randbytes(200),
-    ]
-    return draw.choice(makers)()
+    notes = draw.choice(["null", "{", "[" * 3000, json.dumps({"notes": "{}", "sha256": "0"})])
+    metadata = {"__metadata__": {"beamtree": notes}}
+    headers = [json.dumps(header).encode() for header in (table, table | metadata, metadata)]
+    headers += [b"[" * 10, b"[" * 100_000, b'{"a":' * 10_000]
+    length = draw.choice([2**63, 2**64 - 1, 2**26, 3, 0])
+    return draw.choice(
+        [
+            *(len(header).to_bytes(8, "little") + header + bytes(8) for header in headers),
+            length.to_bytes(8, "little") + b"{}",
+            b"cos\nsystem\n(S'touch executed'\ntR.",  # what an unpickler would run
+            b"PK\x03\x04" + draw.randbytes(200),
+        ]
+    )
 
 
 def expression(draw: random.Random, depth: int = 4) -> str:
