@@ -1,11 +1,16 @@
-"""How a parsed line is written: a line of brackets or JSON, a drawing for the terminal, SVG, an animation."""
+"""How a record is written: a line of brackets or JSON, a drawing for the terminal, SVG, a row of a table."""
 
+import csv
+import io
 import re
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from beamtree.classifier.parsing import Record, SentenceTrees, Unparsed
+from beamtree.classifier.parsing import Parsed, Record, SentenceTrees, Unparsed
+from beamtree.data.task import Task
+from beamtree.data.unlabelled import TextRow, Unlabelled
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.animation import animate_search
 from beamtree.explorer.pages import Viewed
@@ -15,6 +20,8 @@ from beamtree.trees.beam_trees import ScoredTree
 _LINES_OF_A_TREE = r"[─│┌┐└┘├┤┬┴┼╵╷╴╶]+"
 _GAP = 16  # between stacked pictures
 _UNKNOWN_SHOWN = 10  # words
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)*%?")
+_ENDS = re.compile(r"[\t\r\n]+")
 
 
 def as_brackets(record: Record, *, beams: bool = False) -> str:
@@ -157,3 +164,57 @@ def _shown(sentence: SentenceTrees, beams: bool) -> list[ScoredTree]:
 def _size(picture: str) -> tuple[int, int]:
     width, height = re.findall(r'(?:width|height)="(\d+)"', picture)[:2]
     return int(width), int(height)
+
+
+class PredictionTable:
+    """Predictions as rows of a csv, tsv or jsonl file: id or texts, label, probabilities, trees if wanted."""
+
+    def __init__(self, task: Task, source: Unlabelled, kind: str, trees: bool) -> None:
+        self.labels, self.kind, self.with_id = task.labels, kind, source.id is not None
+        pair = task.sentences > 1
+        texts = list(source.texts) or (["text1", "text2"] if pair else ["text"])
+        self.names = ["id"] if self.with_id else texts
+        self.trees = (["tree1", "tree2"] if pair else ["tree"]) if trees else []
+
+    @property
+    def header(self) -> str | None:
+        """The first line, if there is one."""
+        if self.kind == "jsonl":
+            return None
+        return self._line([*self.names, "label", *(f"p_{label}" for label in self.labels), *self.trees])
+
+    def write(self, row: TextRow, record: Record) -> str:
+        name = [row.id or ""] if self.with_id else row.line.split("\t", len(self.names) - 1)
+        if self.kind == "jsonl":
+            return self._json(dict(zip(self.names, name, strict=False)), record)
+        name += [""] * (len(self.names) - len(name))
+        if isinstance(record, Unparsed):
+            return self._line([*name, *[""] * (1 + len(self.labels) + len(self.trees))])
+        shares = [f"{share:.6f}" for share in record.probabilities]
+        return self._line([*name, record.label, *shares, *self._drawn(record).values()])
+
+    def _drawn(self, record: Parsed) -> dict[str, str]:
+        return {name: found.brackets() for name, found in zip(self.trees, record.trees, strict=False)}
+
+    def _json(self, named: dict[str, str], record: Record) -> str:
+        if isinstance(record, Unparsed):
+            return write_json({**named, "label": None, "error": str(record)}, ensure_ascii=False)
+        shares = dict(zip(self.labels, record.probabilities, strict=True))
+        told = {**named, "label": record.label, "probabilities": shares, **self._drawn(record)}
+        return write_json(told, ensure_ascii=False)
+
+    def _line(self, cells: Sequence[str]) -> str:
+        if self.kind == "tsv":  # quotation marks are ordinary there
+            return "\t".join(map(harmless, cells))
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(map(harmless, cells))
+        return line.getvalue()
+
+
+def harmless(cell: str) -> str:
+    """A cell in one line that a spreadsheet takes for text: what would begin a formula gets an apostrophe.
+
+    Numbers, such as the label -1, stay numbers.
+    """
+    cell = _ENDS.sub(" ", cell).strip()
+    return f"'{cell}" if cell[:1] in tuple("=+-@＝＋－＠") and not _NUMBER.fullmatch(cell) else cell

@@ -1,10 +1,6 @@
 """`beamtree predict MODEL FILE`: for each row of a file a label and the probability of every label."""
 
-import csv
-import io
 import itertools
-import re
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,12 +20,9 @@ from beamtree.cli.conventions import (
     say_torch_loads,
 )
 from beamtree.errors import BeamtreeError
-from beamtree.printable import write_json
 
 if TYPE_CHECKING:
-    from beamtree.classifier.classifier import Classifier
-    from beamtree.classifier.parsing import Record
-    from beamtree.data.unlabelled import TextRow, Unlabelled
+    from beamtree.data.unlabelled import TextRow
 
 
 class Kind(StrEnum):
@@ -39,8 +32,6 @@ class Kind(StrEnum):
 
 
 _STANDARD = Path("-")
-_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)*%?")
-_ENDS = re.compile(r"[\t\r\n]+")
 
 
 def predict(
@@ -92,6 +83,7 @@ def predict(
 
     from beamtree.classifier.model_folder import find_model, model_checksum
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
+    from beamtree.cli.formats import PredictionTable
     from beamtree.cli.streaming import LineJob, Watch, run_and_tell, standard_input, survey
     from beamtree.data.unlabelled import Unlabelled, find_rows
     from beamtree.processes.launched import Processes
@@ -114,16 +106,15 @@ def predict(
     else:
         source = find_rows(file, classifier.task, text=text, id=id)
         read, watch = source.read, Watch(str(file), strict)
-    table = _Table(classifier, source, kind, trees)
+    table = PredictionTable(classifier.task, source, kind, trees)
     settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
     if streamed:
-        heading = table.header  # with the first row: a file that cannot be read leaves nothing
         rows, again = itertools.tee(read())  # a chunk of them is in memory at most
         records = watch(parse_stream(classifier, rows, need_trees=trees, **settings))
-        for row, record in zip(again, records, strict=False):
-            for line in (*heading, table.write(row, record)):
-                typer.echo(line)
-            heading = []
+        for number, (row, record) in enumerate(zip(again, records, strict=False)):
+            if not number and table.header:  # not before: a file that cannot be read leaves nothing
+                typer.echo(table.header)
+            typer.echo(table.write(row, record))
     else:
         made_of = {
             "model": model_checksum(find_model(model)),
@@ -138,8 +129,7 @@ def predict(
             records = watch(parse_lines(classifier, rows, first=first, need_trees=trees, **settings))
             return [table.write(row, record) for row, record in zip(rows, records, strict=True)]
 
-        header = next(iter(table.header), None)
-        job = LineJob(survey(file, read), out, made_of, processes, CHUNK_LINES, header=header)
+        job = LineJob(survey(file, read), out, made_of, processes, CHUNK_LINES, header=table.header)
         run_and_tell(job, transform, "predicting", unit="rows", resume=resume, overwrite=overwrite)
     watch.report()
 
@@ -154,61 +144,3 @@ def _kind_of(out: Path) -> Kind:
         raise BeamtreeError(
             f"cannot tell the format of {out.name!r}: name --out one of {known}, or choose with --format"
         ) from None
-
-
-class _Table:
-    """How a prediction is written as a row."""
-
-    def __init__(self, model: "Classifier", source: "Unlabelled", kind: Kind, trees: bool) -> None:
-        self.labels, self.kind, self.with_id = model.task.labels, kind, source.id is not None
-        count = model.task.sentences
-        self.texts = list(source.texts) or (["text"] if count == 1 else ["text1", "text2"])
-        self.trees = (["tree"] if count == 1 else ["tree1", "tree2"]) if trees else []
-        self.names = ["id"] if self.with_id else self.texts
-        self.delimiter = "\t" if kind is Kind.tsv else ","
-
-    @property
-    def header(self) -> list[str]:
-        """The first line; none of JSON."""
-        if self.kind is Kind.jsonl:
-            return []
-        return [self._line([*self.names, "label", *(f"p_{label}" for label in self.labels), *self.trees])]
-
-    def write(self, row: "TextRow", record: "Record") -> str:
-        from beamtree.classifier.parsing import Unparsed
-
-        name = [row.id or ""] if self.with_id else row.line.split("\t", len(self.names) - 1)
-        if self.kind is Kind.jsonl:
-            return self._json(dict(zip(self.names, name, strict=False)), record)
-        name = (name + [""] * len(self.names))[: len(self.names)]
-        if isinstance(record, Unparsed):
-            return self._line([*name, *[""] * (1 + len(self.labels) + len(self.trees))])
-        shares = [f"{share:.6f}" for share in record.probabilities]
-        drawn = [sentence.brackets() for sentence in record.trees] if self.trees else []
-        return self._line([*name, record.label, *shares, *drawn])
-
-    def _json(self, named: dict[str, str], record: "Record") -> str:
-        from beamtree.classifier.parsing import Unparsed
-
-        if isinstance(record, Unparsed):
-            return write_json({**named, "label": None, "error": str(record)}, ensure_ascii=False)
-        shares = dict(zip(self.labels, record.probabilities, strict=True))
-        drawn = [sentence.brackets() for sentence in record.trees]
-        told = {**named, "label": record.label, "probabilities": shares}
-        return write_json({**told, **dict(zip(self.trees, drawn, strict=False))}, ensure_ascii=False)
-
-    def _line(self, cells: Sequence[str]) -> str:
-        if self.kind is Kind.tsv:  # quotation marks are ordinary there
-            return "\t".join(map(harmless, cells))
-        line = io.StringIO()
-        csv.writer(line, lineterminator="").writerow(map(harmless, cells))
-        return line.getvalue()
-
-
-def harmless(cell: str) -> str:
-    """A cell in one line that a spreadsheet takes for text: what would begin a formula gets an apostrophe.
-
-    Numbers, such as the label -1, stay numbers.
-    """
-    cell = _ENDS.sub(" ", cell).strip()
-    return f"'{cell}" if cell[:1] in tuple("=+-@＝＋－＠") and not _NUMBER.fullmatch(cell) else cell

@@ -13,7 +13,7 @@ from small_models import small_model
 import beamtree.classifier.parsing
 from beamtree.classifier.model import TreeClassifier
 from beamtree.classifier.model_folder import load_model, save_model
-from beamtree.cli.predict import harmless
+from beamtree.cli.formats import harmless
 from beamtree.data.own import restore
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
