@@ -223,7 +223,7 @@ def test_a_changed_file_is_refused_with_the_reason(change: Any, message: str) ->
 
 
 def test_text_that_is_no_json_is_refused() -> None:
-    with pytest.raises(BeamtreeError, match="not what BeamTrees.to_json writes: Expecting value"):
+    with pytest.raises(BeamtreeError, match=r"not what BeamTrees\.to_json writes: Expecting value"):
         BeamTrees.from_json("((a b) c)")
 
 
