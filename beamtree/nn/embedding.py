@@ -41,8 +41,9 @@ def create_embedding(
     elif words.vectors is None:
         embedding = TrainableEmbedding(len(words.vocabulary), size, **rates)
     else:
-        rows = words.vectors, words.learnt
-        embedding = WordEmbedding(*rows, starts=words.starts, shipped=words.shipped, **rates)
+        embedding = WordEmbedding(
+            words.vectors, words.learnt, starts=words.starts, shipped=words.shipped, **rates
+        )
     return embedding if projected_to is None else ProjectedEmbedding(embedding, projected_to, dropout=dropout)
 
 
