@@ -1,4 +1,4 @@
-"""The layers that users build with."""
+"""The layers to build with."""
 
 from beamtree.nn.attention import GatedAttentionUnit, ParentAttention
 from beamtree.nn.contextualizer import BeamTreeContextualizer, Contextualized

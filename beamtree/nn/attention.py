@@ -28,8 +28,8 @@ _ALL, _QUERIES, _KEY = slice(None), slice(-1), slice(-1, None)  # roles: one or 
 class GatedAttention(nn.Module):
     """What both uses share: the parameters, the way in and the way out.
 
-    `scalar_bias` is what the paper prints and the published code does not do: one number a distance instead
-    of q̃·E, and √(2d) instead of √(2h).
+    `scalar_bias` follows the paper's text instead of the published code: one number per distance instead of
+    q̃·E, and √(2d) instead of √(2h).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GatedAttention(nn.Module):
         self.scale = 1.0 / math.sqrt(2 * (d_model if scalar_bias else h))
 
     def reset_parameters(self) -> None:
-        """Draw anew what this module itself holds, as `to_empty` and sharded training ask for."""
+        """Draw this module's own parameters, as PyTorch asks for after `to_empty` and in sharded training."""
         nn.init.normal_(self.z_scale, std=SCALE_DEVIATION)
         nn.init.zeros_(self.z_offset)
         nn.init.normal_(self.relative)
@@ -121,7 +121,7 @@ class GatedAttentionUnit(GatedAttention):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, positions: Tensor | None = None
     ) -> Tensor:
-        """`key_padding_mask` (B, n) may have holes; `positions` (B, n) then says how far tokens are apart."""
+        """`key_padding_mask` (B, n) may have holes; `positions` (B, n) then says where the tokens are."""
         check_form(x, key_padding_mask, input_size=self.d_model, weight=self.z_scale)
         B, n, _ = x.shape
         x = zero_at_padding(x, key_padding_mask)
@@ -142,9 +142,9 @@ class GatedAttentionUnit(GatedAttention):
 
 
 class ParentAttention(GatedAttention):
-    """Attention from leaves to their ancestors, by the ancestors' heights 1 … 10; nodes stay as they are.
+    """Attention from leaves to their ancestors, by the ancestors' heights 1 … 10; nodes do not change.
 
-    `attend_self` also lets a leaf attend to itself, at height 0, as the paper's prose has it.
+    `attend_self` also lets a leaf attend to itself, at height 0, as in the paper's text.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class ParentAttention(GatedAttention):
         """The leaves contextualised with each tree, `refinements` times over."""
         ancestry = find_ancestry(trees) if ancestry is None else ancestry
         key, value = self.keys_of_nodes(nodes, trees)
-        # The first time the leaves are the same in all trees, so what is made of them is made once.
+        # At first the leaves are the same in all trees, so their part is computed once.
         x = leaves.unsqueeze(1)
         for _ in range(refinements):
             read = self.init(x)
@@ -207,7 +207,7 @@ class ParentAttention(GatedAttention):
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Softmax over the allowed, at least in float32; all zeros where nothing is allowed."""
+    """Softmax over the allowed entries, at least in float32; all zeros where nothing is allowed."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     lowest = torch.finfo(scores.dtype).min  # unlike −inf it leaves no NaN in rows that allow nothing
     weights = scores.masked_fill(~allowed, lowest).softmax(-1)

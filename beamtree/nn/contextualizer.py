@@ -1,5 +1,5 @@
 """Contextualising tokens with trees, (B, n, d) → (B, n, d): trees are found, every leaf attends to the nodes
-above it in each tree, and the trees' opinions are averaged by score (paper §4, "beyond sentence encoding").
+above it in each tree, and the results are averaged by score (paper §4, "beyond sentence encoding").
 """
 
 from typing import Any, NamedTuple, Self, cast
@@ -37,17 +37,17 @@ class BeamTreeContextualizer(SavedBlock):
     Args:
         d_model: width of a token and of a node.
         input_size: width of the tokens that come in, `d_model` if not given.
-        beam_size: of the `BeamTreeEncoder` that finds the trees, as are the next three.
-        slice_size: features that its scorer sees.
+        beam_size: of the `BeamTreeEncoder` that finds the trees, like the next three.
+        slice_size: how many features its scorer sees.
         dropout: of its cell.
-        stochastic: whether it tries other trees in training.
-        source: another tree source instead of it: any encoder with `forest`, as `create_encoder` makes them
-            for ebt-grc, bt-grc, egt-grc, gt-grc, balanced-grc and gold-grc.
+        stochastic: whether it perturbs its choices in training.
+        source: what finds the trees instead: any encoder with `forest`, such as `create_encoder` makes for
+            ebt-grc, bt-grc, egt-grc, gt-grc, balanced-grc and gold-grc.
         refinements: how often the leaves attend to their ancestors, with the same weights.
         residual: x + block(LayerNorm(x)) instead of block(x).
         attention_dropout: on what attention adds; `dropout` if not given.
-        attend_self: a leaf attends to itself too, as the paper prints it; see `ParentAttention`.
-        scalar_bias: one number a height instead of a vector, as the paper prints it.
+        attend_self: a leaf attends to itself too, as in the paper's text; see `ParentAttention`.
+        scalar_bias: one number per height instead of a vector, as in the paper's text.
     """
 
     source: TreeSource
@@ -117,8 +117,8 @@ class BeamTreeContextualizer(SavedBlock):
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         """x (B, n, input_size) as (B, n, d_model), zero at padding; with `need_trees` also the trees found.
 
-        `key_padding_mask` (B, n) is True at padding, which stands on the right; `merges` (B, n−1) are the
-        trees to follow, for sources that can.
+        `key_padding_mask` (B, n) is True at padding, on the right; `merges` (B, n−1) are trees to follow, for
+        sources that can.
         """
         check_exported(self, need_trees)
         found = self.contextualize(x, key_padding_mask, merges=merges)
@@ -127,7 +127,7 @@ class BeamTreeContextualizer(SavedBlock):
     def contextualize(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Contextualized:
-        """Tokens, and beside them the root and the trees."""
+        """The tokens, the root and the trees."""
         read = x
         if self.norm is not None:
             lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
@@ -145,7 +145,7 @@ class BeamTreeContextualizer(SavedBlock):
         return Contextualized(zero_at_padding(tokens, key_padding_mask), root, forest.trees)
 
     def _attend(self, forest: Forest) -> Tensor:  # (B, n, d)
-        """The leaves contextualised with their trees; on a GPU by CUDA graphs where these can hold it."""
+        """The leaves contextualised with their trees; on a GPU by CUDA graphs where possible."""
         leaves, trees = forest.leaves, forest.trees
         if not self.graphs.may_replay(leaves):
             return self._average(forest)

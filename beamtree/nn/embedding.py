@@ -33,7 +33,7 @@ def create_embedding(
     dropout: float = 0.0,
     word_dropout: float = 0.0,
 ) -> "Embedding":
-    """Of ready-made vectors where the words have them, else `size` learnt features; projected if wished."""
+    """Ready-made vectors where the words have them, else `size` learnt features; projected if asked for."""
     rates = {"dropout": dropout if projected_to is None else 0.0, "word_dropout": word_dropout}
     embedding: Embedding
     if words.encoder is not None:
@@ -41,8 +41,9 @@ def create_embedding(
     elif words.vectors is None:
         embedding = TrainableEmbedding(len(words.vocabulary), size, **rates)
     else:
-        rows = words.vectors, words.learnt
-        embedding = WordEmbedding(*rows, starts=words.starts, shipped=words.shipped, **rates)
+        embedding = WordEmbedding(
+            words.vectors, words.learnt, starts=words.starts, shipped=words.shipped, **rates
+        )
     return embedding if projected_to is None else ProjectedEmbedding(embedding, projected_to, dropout=dropout)
 
 
@@ -75,7 +76,7 @@ class Embedding(nn.Module):
 
 
 class TrainableEmbedding(Embedding):
-    """Every row is learnt, but for that of the padding, which stays zero."""
+    """Every row is learnt except that of the padding, which stays zero."""
 
     def __init__(
         self, vocabulary_size: int, output_size: int, *, dropout: float = 0.0, word_dropout: float = 0.0
@@ -91,10 +92,9 @@ class TrainableEmbedding(Embedding):
 class WordEmbedding(Embedding):
     """Ready-made vectors; one for unknown words and those of words that learn theirs are parameters.
 
-    Ids: the padding, the unknown word, the separator, words with `vectors` that stay as they are (rows in
-    order), words that learn, words of the package, whose 8-bit rows are not among the weights. The unknown
-    word begins as N(0, 1); of those that learn the first begin as `starts`, the others as spread as the
-    ready-made vectors.
+    Ids, in order: padding, the unknown word, the separator, words with fixed `vectors`, words that learn,
+    words of the package, whose 8-bit rows are not among the weights. The unknown word starts as N(0, 1); the
+    first words that learn start as `starts`, the others with the deviation of the ready-made vectors.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class ProjectedEmbedding(Embedding):
 class ContextualEmbedding(Embedding):
     """Subwords (B, s), numbered as by `HuggingFaceEncoder.encode`, to vectors of words (B, n, output_size).
 
-    The encoder stays as it is: it is not among the weights, and never drops anything. A vector has mean 0 and
-    deviation 1, whatever the encoder's scale. In training a share of the words is dropped.
+    The encoder is frozen: it is not among the weights and never drops anything. Vectors are normalised to
+    mean 0 and deviation 1. In training a share of the words is dropped.
     """
 
     def __init__(
@@ -204,13 +204,13 @@ class ContextualEmbedding(Embedding):
         return [row for key, row in rows.items() if key not in self.encoder.remembered]
 
     def bytes_of(self, rows: Sequence[Row]) -> int:
-        """What their vectors take in memory."""
+        """How much memory their vectors take."""
         return 4 * self.output_size * sum(int(begins_word(torch.from_numpy(row)).sum()) for row in rows)
 
     def remember(
         self, rows: Sequence[Row], device: torch.device, advance: Callable[[int], None] = lambda done: None
     ) -> None:
-        """Read texts once and keep their vectors; `advance` hears how many are done."""
+        """Read texts once and keep their vectors; `advance` is called with how many are done."""
         done = 0
         for some in self._read(rows, device):
             self.encoder.remembered |= {rows[place].tobytes(): vectors.cpu() for place, vectors in some}
@@ -219,7 +219,7 @@ class ContextualEmbedding(Embedding):
 
     @torch.no_grad()
     def _read(self, rows: Sequence[Row], device: torch.device) -> Iterator[list[tuple[int, Tensor]]]:
-        """(place, vectors (n, d)) of every row, the shortest first, so many at a time as are read at once."""
+        """(place, vectors (n, d)) of every row, shortest first, as many at a time as are read at once."""
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         while order:
             longest = [len(rows[place]) + 2 for place in order[:_SUBWORDS_AT_ONCE]]
@@ -235,7 +235,7 @@ class ContextualEmbedding(Embedding):
             yield [(place, x[~empty]) for place, x, empty in zip(some, words, padding, strict=True)]
 
     def _encode(self, rows: Sequence[Row], device: torch.device) -> Tensor:
-        """Vectors of all subwords (B, s, d); a row that the encoder cannot read at once is read in parts."""
+        """Vectors of all subwords (B, s, d); a row too long for the encoder is read in parts."""
         encoder = self.encoder
         network = encoder.network.to(device)
         subwords = [(torch.from_numpy(row) - FIRST_WORD) // 2 for row in rows]

@@ -35,12 +35,12 @@ class BeamTreeEncoder(SavedBlock):
         beam_size: how many trees are kept; 1 is greedy.
         slice_size: how many features the scorer sees; None for all of them.
         scorer_hidden: the scorer's hidden size; 64 with a slice, else `d_model`.
-        dropout: on the cell's hidden layer, one mask a node.
+        dropout: on the cell's hidden layer, one mask per node.
         stochastic: perturb both selections with Gumbel noise in training.
-        merge_equal_trees: unite beams that reach the same tree by different orders of merging, so that the
+        merge_equal_trees: unite beams that reach the same tree by different orders of merging, so that all
             beams are different trees, each with the weight of all its orders; slower on a GPU.
-        cell: your own, called `cell(left, right, keep)` on rows.
-        scorer: your own, called `scorer(left, right)` on rows.
+        cell: a cell of your own, called `cell(left, right, keep)` on rows.
+        scorer: a scorer of your own, called `scorer(left, right)` on rows.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BeamTreeEncoder(SavedBlock):
             raise ValueError("dropout belongs to the built-in cell: set it in your own cell")
         for name, changed in (("scorer_hidden", scorer_hidden is not None), ("slice_size", slice_size != 64)):
             if scorer is not None and changed:
-                raise ValueError(f"{name} belongs to the built-in scorer: leave it out beside your own")
+                raise ValueError(f"{name} belongs to the built-in scorer: leave it out with your own")
         self.d_model = d_model
         self.input_size = input_size
         self.beam_size = beam_size
@@ -101,14 +101,14 @@ class BeamTreeEncoder(SavedBlock):
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the trees found.
 
-        `key_padding_mask` (B, n) is True at padding, which stands on the right, as for
-        `nn.MultiheadAttention`; without it every sequence has n tokens.
+        `key_padding_mask` (B, n) is True at padding, as for `nn.MultiheadAttention`, and padding is on the
+        right; without a mask every sequence has n tokens.
 
-        `merges` (B, n−1) makes the encoder follow a given tree; `pinned_spans`, per sequence a list of
-        half-open (start, end), makes every tree contain these spans.
+        `merges` (B, n−1) makes the encoder follow given trees; `pinned_spans`, a list of half-open
+        (start, end) per sequence, makes every tree contain these spans.
 
-        `torch.export` takes the encoder in evaluation mode, without these three; batch and length may be
-        dynamic, the length from 2 on.
+        `torch.export` takes the encoder in evaluation mode, without these three options; batch and length
+        may be dynamic, the length from 2 on.
         """
         if is_exporting():
             self._refuse_equal_trees()
@@ -174,10 +174,10 @@ class BeamTreeEncoder(SavedBlock):
 
     def _refuse_equal_trees(self) -> None:
         if self.merge_equal_trees:
-            raise ValueError("merge_equal_trees cannot be exported: set it to False before")
+            raise ValueError("merge_equal_trees cannot be exported: set it to False first")
 
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The leaves (B, n, d) and the lengths (B,); what stands in padded rows has no effect."""
+        """The leaves (B, n, d) and the lengths (B,); padded rows have no effect."""
         return self.leaf.read(x, key_padding_mask, once=True)
 
     def _options(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""From vectors to classes: of a sentence or a pair, with losses and probabilities, and of every token.
+"""From vectors to classes, of sentences or pairs and of single tokens, with losses and probabilities.
 
-Two classes of sentences share one logit, σ(logit) = P(class 1); a tagger has one for each class.
+Two classes of sentences share one logit, σ(logit) = P(class 1); a tagger has a logit per class.
 """
 
 import torch

@@ -24,9 +24,9 @@ class HybridStack(nn.Module):
     """`HybridStack(["ssm", "tree", "attention"], 128)`.
 
     A layer is a name or a module of your own, called `layer(x, key_padding_mask)`. "tree" is a
-    `BeamTreeContextualizer`, "attention" PyTorch's Transformer layer, which knows no positions (add them to
-    the tokens, or put a layer that reads in order below it), "ssm" a `StateSpaceLayer`. A layer norm ends the
-    stack.
+    `BeamTreeContextualizer`, "ssm" a `StateSpaceLayer`, "attention" PyTorch's Transformer layer, which does
+    not know positions: add them to the tokens, or put a layer below it that reads in order. A layer norm ends
+    the stack.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class HybridStack(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(layers, str) or not isinstance(layers, Sequence) or not layers:
-            raise ValueError(f"layers must be a list of names and modules, one at least, got {layers!r}")
+            raise ValueError(f"layers must be a non-empty list of names and modules, got {layers!r}")
         if "attention" in layers and d_model % heads:
             raise ValueError(f"heads must divide d_model = {d_model}, got {heads}")
 
@@ -71,9 +71,7 @@ class HybridStack(nn.Module):
         self.layers = nn.ModuleList()
         for layer in layers:
             if not isinstance(layer, nn.Module) and layer not in kinds:
-                raise BeamtreeError(
-                    f"there is no layer {layer!r}; there are {', '.join(kinds)}, or your own module"
-                )
+                raise BeamtreeError(f"there is no layer {layer!r}: use {', '.join(kinds)} or your own module")
             self.layers.append(layer if isinstance(layer, nn.Module) else kinds[layer]())
         self.d_model = d_model
         self.norm = nn.LayerNorm(d_model, **factory)
@@ -91,10 +89,10 @@ class HybridStack(nn.Module):
 
 
 class TreeTransformerLayer(nn.Module):
-    """Takes the arguments of `nn.TransformerEncoderLayer` and hands the block those it knows.
+    """A block that is called like `nn.TransformerEncoderLayer`, to take its place.
 
-    The block is called `block(x, key_padding_mask)` on (B, n, d). Give it `residual=True`, as the layers it
-    replaces have. A tree looks at the whole sequence, so causal use is refused.
+    The block itself is called `block(x, key_padding_mask)` on (B, n, d). Give it `residual=True`, as the
+    layers it replaces are residual. A tree sees the whole sequence, so causal use raises an error.
     """
 
     def __init__(self, block: nn.Module, *, batch_first: bool = True) -> None:
@@ -129,8 +127,8 @@ class TreeTransformerLayer(nn.Module):
             is_padding = mask == -torch.inf
             if looks_at_values(mask) and not (is_padding | (mask == 0)).all():
                 raise ValueError(
-                    "src_key_padding_mask of numbers must be 0 at tokens and -inf at padding: no token of a "
-                    "tree counts less than another"
+                    "a floating-point src_key_padding_mask must be 0 at tokens and -inf at padding: trees "
+                    "cannot weight their tokens"
                 )
             mask = is_padding
         y = require_tokens(self.block(x, mask), x, self.block)
@@ -142,14 +140,14 @@ class TreeTransformerLayer(nn.Module):
 class SubwordsToWords(nn.Module):
     """The mean of each word's subwords: vectors (B, s, d) and word ids (B, s) -> (B, n, d), padding (B, n).
 
-    Word ids count from 0 in every row and are −1 at special tokens and padding. A word that has no subword
-    gets a vector of zeros. The layer has no weights.
+    Word ids count from 0 in every row and are −1 at special tokens and padding. A word without subwords gets
+    a vector of zeros. The layer has no weights.
     """
 
     def forward(self, x: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
         if x.dim() != 3 or word_ids.shape != x.shape[:2]:
             raise ValueError(
-                f"word_ids must have a number for each of x's subwords, got shapes {tuple(word_ids.shape)} "
+                f"word_ids must be (B, s) for x (B, s, d), got shapes {tuple(word_ids.shape)} "
                 f"and {tuple(x.shape)}"
             )
         counts = word_ids.amax(1, keepdim=True) + 1  # (B, 1)
@@ -160,9 +158,9 @@ class SubwordsToWords(nn.Module):
 
     @staticmethod
     def word_ids(encoding: Any) -> Tensor:
-        """(B, s) of what a fast tokenizer of transformers returns for a list of texts."""
+        """Word ids (B, s), from what a fast tokenizer of `transformers` returns for a list of texts."""
         if not getattr(encoding, "is_fast", False):
-            raise ValueError("only fast tokenizers, those with a tokenizer.json, tell words apart")
+            raise ValueError("word ids need a fast tokenizer, one with a tokenizer.json")
         rows = range(len(encoding["input_ids"]))
         words = [[OUTSIDE if word is None else word for word in encoding.word_ids(row)] for row in rows]
         return torch.tensor(words)

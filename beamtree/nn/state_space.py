@@ -54,7 +54,7 @@ class DiagonalStateSpace(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all of it anew, as `to_empty` and sharded training ask for."""
+        """Draw all parameters, as PyTorch asks for after `to_empty` and in sharded training."""
         self.log_step.uniform_(*map(math.log, STEPS))
         self.log_decay.fill_(math.log(0.5))
         number = torch.arange(self.frequency.shape[-1], device=self.frequency.device)
@@ -77,7 +77,7 @@ class DiagonalStateSpace(nn.Module):
         return 2 * torch.einsum("kds,kdsn->kdn", added, (transition.unsqueeze(-1) * after).exp()).real
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, n, d) must be zero at padding: nothing leaks from there then, in either direction."""
+        """x (B, n, d) must be zero at padding, so that nothing leaks from there in either direction."""
         n = x.shape[1]
         with without_autocast(x):
             kernel = self.kernel(n)
@@ -165,7 +165,7 @@ class SelectiveStateSpaceLayer(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw anew what is not as PyTorch's own layers are drawn."""
+        """Draw the parameters that PyTorch's own layers do not draw this way."""
         number = torch.arange(1, self.state_size + 1, device=self.log_decay.device)
         self.log_decay.copy_(number.double().log().expand_as(self.log_decay))
         self.skip.fill_(1.0)
@@ -196,7 +196,7 @@ class SelectiveStateSpaceLayer(nn.Module):
             wide = torch.promote_types(self.skip.dtype, torch.float32)
             parts = [part.to(wide) for part in (u, step, write, read)]
             if torch.is_grad_enabled():
-                # (B, n, inner, states) is much to keep of every layer, and quick to compute again.
+                # (B, n, inner, states) is a lot to keep for every layer, and quick to compute again.
                 y: Tensor = checkpoint(self._scan, *parts, use_reentrant=False, preserve_rng_state=False)
             else:
                 y = self._scan(*parts)

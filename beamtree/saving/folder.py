@@ -30,11 +30,11 @@ def write_config(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str, Any]:
-    """The config of this format; `kinds` says of each key that is needed its type, and how to call that."""
+    """The checked config of a folder; `kinds` maps each required key to its type and that type's name."""
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict) or "format" not in config:
-        raise BeamtreeError(f"{path} is no model's config: it states no format")
+        raise BeamtreeError(f"{path} is not the config of a model: it has no format")
     if config["format"] != FORMAT:
         by = config.get("beamtree", "unknown")
         raise BeamtreeError(
@@ -44,7 +44,7 @@ def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str
     block = config.get("block")
     if isinstance(block, str) and "block" not in kinds:
         raise BeamtreeError(
-            f"{folder} holds a {block[:80]}, no classifier: load it by {block[:80]}.from_pretrained"
+            f"{folder} holds a {block[:80]}, not a classifier: load it with {block[:80]}.from_pretrained"
         )
     for key, (kind, wanted) in kinds.items():
         if not isinstance(config.get(key), kind):
@@ -58,7 +58,7 @@ def check_options(options: Mapping[str, Any], name: str) -> None:
         if not key.isidentifier():
             raise BeamtreeError(f"{name}: there is no option {shown(key)}")
         if key in _NOT_IN_FILES:
-            raise BeamtreeError(f"{name}.{key} cannot be set: it is chosen by the program")
+            raise BeamtreeError(f"{name}.{key} cannot be set in a file")
         most = _MOST.get(key, 65536)
         if type(option) is int and option > most:
             raise BeamtreeError(f"{name}.{key[:80]} must be at most {most}, got {shown(option)}")
@@ -67,18 +67,18 @@ def check_options(options: Mapping[str, Any], name: str) -> None:
 
 
 def hash_weights(folder: Path) -> str:
-    """SHA-256 of a folder's weights: by it an evaluation is known to be of them."""
+    """SHA-256 of a folder's weights, which tells to which weights an evaluation belongs."""
     return hash_files(folder / WEIGHTS)
 
 
 def sizes_of(make: Callable[[], nn.Module]) -> dict[str, Tensor]:
-    """The names, shapes and types of a model's weights, which take no memory."""
+    """The names, shapes and types of a model's weights, without their memory."""
     with torch.device("meta"):
         return make().state_dict()
 
 
 def filled(make: Callable[[], Model], tensors: Mapping[str, Tensor], device: torch.device | str) -> Model:
-    """A model with weights that fit it; evaluating."""
+    """A model with these weights, in evaluation mode."""
     with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
         model = make()
     model.load_state_dict(tensors)

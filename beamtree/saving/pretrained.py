@@ -1,7 +1,7 @@
-"""`from_pretrained`, `save_pretrained`, `push_to_hub` by Hugging Face's conventions, in beamtree's folders.
+"""`from_pretrained`, `save_pretrained`, `push_to_hub` as in Hugging Face's libraries, for beamtree's folders.
 
-A block is a folder: `config.json` with the options that make it, `model.safetensors` and a model card. It
-needs nothing but this package; `huggingface_hub` is imported only where the hub itself is asked.
+A block is a folder: `config.json` with the options that make it, `model.safetensors` and a model card. Only
+downloads and uploads need `huggingface_hub`.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ class HubMixin:
 
     @classmethod
     def _find_folder(cls, path_or_name: str | Path) -> Path | None:
-        """The folder on this machine that is meant, if any."""
+        """The local folder of that name, if there is one."""
         path = Path(path_or_name)
         return path if is_folder(path) else None
 
@@ -79,7 +79,7 @@ class HubMixin:
         local_files_only: bool = False,
         force_download: bool = False,
     ) -> Self:
-        """The model of a folder, or of a repository `owner/name` of the hub; evaluating."""
+        """The model of a folder or of a repository `owner/name` on the hub, in evaluation mode."""
         folder = cls._find_folder(pretrained_model_name_or_path)
         if folder is None:
             folder = _download(
@@ -96,13 +96,13 @@ class HubMixin:
         self,
         repo_id: str,
         *,
-        commit_message: str = "Upload a model by beamtree",
+        commit_message: str = "Upload a beamtree model",
         private: bool | None = None,
         token: str | None = None,
         branch: str | None = None,
         create_pr: bool | None = None,
     ) -> str:
-        """Upload the folder as one commit, in a repository that is made if need be; returns its address."""
+        """Upload the folder as one commit, creating the repository if needed; returns its address."""
         save = self.save_pretrained
         try:
             from huggingface_hub import ModelHubMixin
@@ -123,23 +123,23 @@ class HubMixin:
             return str(Upload().push_to_hub(repo_id, commit_message=commit_message, **options))
         except BeamtreeError:
             raise
-        except Exception as error:  # those of the HTTP library come through as they are
+        except Exception as error:  # those of the HTTP library too
             raise BeamtreeError(f"cannot push to {repo_id!r}: {first_line(error)}") from error
 
 
 def _download(repo_id: str, **options: Any) -> Path:
     if repo_id.count("/") != 1 or not all(repo_id.split("/")):
-        raise BeamtreeError(f"there is no folder {shown(repo_id)}, and a repository of the hub is owner/name")
+        raise BeamtreeError(f"there is no folder {shown(repo_id)}, and a repository on the hub is owner/name")
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        purpose = f"there is no folder {shown(repo_id)}, and asking the hub for it"
+        purpose = f"there is no folder {shown(repo_id)}, and downloading it from the hub"
         raise MissingExtraError(purpose, "hub") from error
     try:
         return Path(snapshot_download(repo_id, allow_patterns=_FILES, **options))
-    except Exception as error:  # those of the HTTP library come through as they are
+    except Exception as error:  # those of the HTTP library too
         raise BeamtreeError(
-            f"there is no folder {shown(repo_id)}, and the hub did not give it: {first_line(error)}"
+            f"there is no folder {shown(repo_id)}, and it could not be downloaded: {first_line(error)}"
         ) from error
 
 
@@ -179,7 +179,7 @@ class SavedBlock(HubMixin, nn.Module):
         try:
             return sizes_of(lambda: cls._make(options, dtype))
         except (TypeError, ValueError, RuntimeError) as error:
-            reason = f"its options make no {cls.__name__}: {' '.join(str(error).split())[:300]}"
+            reason = f"its options do not make a {cls.__name__}: {' '.join(str(error).split())[:300]}"
             raise BeamtreeError(f"{source}: {reason}") from error
 
     def _card(self) -> str:

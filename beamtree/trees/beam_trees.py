@@ -33,12 +33,12 @@ class ScoredTree(NamedTuple):
 class BeamTrees:
     """The trees that an encoder found.
 
-    `merges` (B, K, n-1) is where the left node of the merged pair stands in the list of live nodes at each
-    step, -1 where there is none (after the end of a sequence, in dead beams). `relative_scores` (B, K) are
-    log-scores less `offset` (B,), -inf for dead beams: near -11,000 float32 cannot tell beams apart.
+    `merges` (B, K, n-1) is the position of the left node of the merged pair among the live nodes at each
+    step, -1 where there is no merge (after the end of a sequence, in dead beams). `relative_scores` (B, K)
+    are log-scores less `offset` (B,), -inf for dead beams: near -11,000 float32 cannot tell beams apart.
 
-    Methods that take `tokens` want a list of tokens for each sequence (one list will do for one sequence);
-    without it, leaves have the names that `named` gave them, or those of their positions.
+    Methods that take `tokens` want a list of tokens per sequence (one list will do for one sequence); without
+    it, leaves have the names that `named` gave them, or their positions.
     """
 
     def __init__(self, merges: Tensor, relative_scores: Tensor, offset: Tensor, lengths: Tensor) -> None:
@@ -59,7 +59,7 @@ class BeamTrees:
     def from_merges(
         cls, merges: Tensor | Sequence[Sequence[int]], lengths: Tensor | None = None
     ) -> "BeamTrees":
-        """One given tree for each sequence, with score 0: merges (B, n-1), or a list of positions each."""
+        """One given tree per sequence, with score 0: merges (B, n-1), or a list of positions each."""
         if not isinstance(merges, Tensor):
             steps = max(map(len, merges), default=0)
             padded = [[*positions, *[-1] * (steps - len(positions))] for positions in merges]
@@ -84,7 +84,7 @@ class BeamTrees:
 
     @property
     def weights(self) -> Tensor:
-        """(B, K) softmax of the scores over living beams, 0 for dead ones; carry gradient."""
+        """(B, K) softmax of the scores, 0 for dead beams; carry gradient."""
         return self.relative_scores.softmax(-1)
 
     @property
@@ -129,7 +129,7 @@ class BeamTrees:
         return len(self.lengths)
 
     def __getitem__(self, index: int | slice) -> "BeamTrees":
-        """The trees of one sequence as a batch of one, cut to its own length; or those of several."""
+        """The trees of one sequence as a batch of one, cut to its length; or those of a slice."""
         if isinstance(index, slice):
             rows, steps = index, self.merges.shape[-1]
         else:
@@ -142,7 +142,7 @@ class BeamTrees:
         return some
 
     def detach(self) -> "BeamTrees":
-        """The same trees without gradient: kept, they do not keep the memory of a training step."""
+        """The same trees without gradient: keeping them does not keep a training step's memory."""
         return self._each(Tensor.detach)
 
     def to(self, device: torch.device | str) -> "BeamTrees":
@@ -156,7 +156,7 @@ class BeamTrees:
 
     def _row(self, index: int) -> int:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"there is no sequence {index} among {len(self)}")
+            raise IndexError(f"there is no sequence {index}: there are {len(self)}")
         return index % len(self)
 
     def __repr__(self) -> str:
@@ -164,7 +164,7 @@ class BeamTrees:
         return f"BeamTrees(B={B}, K={K}, n={steps + 1})"
 
     def named(self, tokens: TokenLists) -> "BeamTrees":
-        """The same trees, whose leaves are shown by these tokens, in a notebook too."""
+        """The same trees with these tokens as the names of their leaves, also in notebooks."""
         shown = self[:]
         shown._names = [_tokens_of(tokens, i, int(self.lengths[i]), len(self)) for i in range(len(self))]
         return shown
@@ -175,7 +175,7 @@ class BeamTrees:
         return [ScoredTree(beam["log_score"], beam["weight"], beam["merges"]) for beam in one["beams"]]
 
     def span_sets(self, index: int = 0, beam: int = 0) -> set[tuple[int, int]]:
-        """The spans of one tree, leaves left out; two trees over as many tokens are equal if these are."""
+        """The spans of one tree without its leaves; trees over as many tokens are equal if these are."""
         return set(self._plain(None, index, beam).spans)
 
     def brackets(self, tokens: TokenLists = None, beam: int = 0) -> list[str]:
@@ -210,7 +210,7 @@ class BeamTrees:
         parts = [f"<p><code>{self!r}</code></p>"]
         for index in range(min(len(self), SHOWN_IN_NOTEBOOK)):
             picture, length = self[index]._repr_svg_(), int(self.lengths[index])
-            hint = f"Sequence {index} has {length} tokens, many for a notebook: svg(index={index}) draws it."
+            hint = f"Sequence {index} has {length} tokens, too many to draw here: use svg(index={index})."
             parts.append(f'<div style="overflow-x: auto">{picture or hint}</div>')
         if len(self) > SHOWN_IN_NOTEBOOK:
             parts.append(f"<p>and {len(self) - SHOWN_IN_NOTEBOOK} more</p>")
@@ -245,7 +245,7 @@ class BeamTrees:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "BeamTrees":
-        """The inverse of `to_dict`, on the CPU and without gradient; log-scores and weights are made anew."""
+        """The inverse of `to_dict`, on the CPU, without gradient; log-scores and weights are recomputed."""
         try:
             K, n, sequences = data["beam_size"], data["width"], data["sequences"]
             merges = torch.full((len(sequences), K, n - 1), -1)
@@ -262,7 +262,7 @@ class BeamTrees:
                 check_merges(merges[living, k], lengths[living])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise BeamtreeError(f"these are not trees as BeamTrees.to_dict writes them: {reason}") from error
+            raise BeamtreeError(f"this is not what BeamTrees.to_dict writes: {reason}") from error
         return cls(merges, scores, offset, lengths)
 
     def to_json(self, indent: int | None = None) -> str:
@@ -275,7 +275,7 @@ class BeamTrees:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise BeamtreeError(f"trees must be JSON as BeamTrees.to_json writes it: {error}") from error
+            raise BeamtreeError(f"this is not what BeamTrees.to_json writes: {error}") from error
         return cls.from_dict(data)
 
     def _plain(self, tokens: TokenLists, index: int, beam: int) -> PlainTree:
@@ -284,7 +284,7 @@ class BeamTrees:
         living = int(self.alive[index].sum())
         if not 0 <= beam < living:
             raise ValueError(
-                f"sequence {index} has {living} living beams, counted from 0: there is no beam {beam}"
+                f"there is no beam {beam}: sequence {index} has {living} living beams, counted from 0"
             )
         children = self.children[index, beam, : length - 1]
         padding = self.merges.shape[-1] + 1 - length
@@ -302,14 +302,12 @@ def _tokens_of(tokens: TokenLists, index: int, length: int, B: int) -> list[str]
     if B == 1 and len(tokens) and all(isinstance(token, str) for token in tokens):
         tokens = [tokens]  # type: ignore[list-item]
     if len(tokens) != B:
-        raise ValueError(f"tokens must hold one list for each of the {B} sequences, got {len(tokens)}")
+        raise ValueError(f"tokens must hold one list per sequence, {B} in all, got {len(tokens)}")
     own = tokens[index]
     if isinstance(own, str):
         raise ValueError(
             f"tokens of sequence {index} must be a list of tokens, got the string {own!r}: split it"
         )
     if len(own) != length:
-        raise ValueError(
-            f"tokens of sequence {index} must be {length}, as many as were encoded, got {len(own)}"
-        )
+        raise ValueError(f"sequence {index} has {length} tokens, as many as were encoded, but got {len(own)}")
     return [str(token) for token in own]

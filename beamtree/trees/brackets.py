@@ -36,7 +36,7 @@ def write_nltk(tokens: Sequence[str], spans: Iterable[Span], label: str) -> str:
 
 
 def escape(token: str) -> str:
-    """A token that can be printed and is taken for no bracket or gap.
+    """The token in printable characters that cannot be mistaken for a bracket or a gap.
 
     -LRB- and -RRB- stand for brackets as in treebanks, ␣ for space, `\\x1b` and the like for controls.
     """
@@ -49,7 +49,7 @@ def unescape(token: str) -> str:
 
 
 def _character(spelt: re.Match[str]) -> str:
-    """What `escape` spelt so; text that only looks like it stays."""
+    """The character that `escape` spelt this way; text that only looks like it stays."""
     character = spelt[0].encode().decode("unicode_escape")
     return character if printable(character) == spelt[0] else spelt[0]
 
@@ -73,14 +73,12 @@ def merges_from_brackets(text: str | Sequence[str]) -> tuple[list[str], list[int
     alive = 0
     for place, symbol in symbols:
         if alive and not open_nodes:
-            raise BeamtreeError(
-                f"the tree is complete before {unit} {place} ({shown(symbol)}): one tree is wanted"
-            )
+            raise BeamtreeError(f"the tree ends before {unit} {place} ({shown(symbol)}): give one tree only")
         if symbol == "(":
             open_nodes.append((place, alive))
         elif symbol == ")":
             if not open_nodes:
-                raise BeamtreeError(f"the ')' at {unit} {place} closes no '('")
+                raise BeamtreeError(f"the ')' at {unit} {place} has no matching '('")
             opened, before = open_nodes.pop()
             if alive - before != 2:
                 raise BeamtreeError(
@@ -95,7 +93,7 @@ def merges_from_brackets(text: str | Sequence[str]) -> tuple[list[str], list[int
     if open_nodes:
         raise BeamtreeError(f"the '(' at {unit} {open_nodes[-1][0]} is never closed")
     if not tokens:
-        raise BeamtreeError("there is no token in the tree: write one such as ((a b) c)")
+        raise BeamtreeError("the tree has no tokens: write one such as ((a b) c)")
     return tokens, merges
 
 

@@ -1,9 +1,9 @@
-"""Trees with their inner nodes, for those who look inside them, and each leaf's ancestors among these nodes.
+"""Trees with their inner nodes, and each leaf's ancestors among these nodes.
 
 A tree source is an encoder with `forest(x, key_padding_mask, merges=None) -> Forest` and a `d_model`. Parent
 attention goes from every leaf to its ancestors, in one of two layouts with the same meaning: `DenseAncestry`
-looks at all pairs of leaf and node, O(n²) scalars a tree; `ListedAncestry` at each leaf's list of ancestors,
-O(n·height), which is less where a tree is shallow.
+looks at all pairs of leaf and node, O(n²) scalars per tree; `ListedAncestry` at each leaf's list of
+ancestors, O(n·height), which is less where a tree is shallow.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -54,7 +54,7 @@ class TreeSource(Protocol):
 
 def refuse_merges(merges: Tensor | None) -> None:
     if merges is not None:
-        raise ValueError("merges must be left out: this encoder has its own trees and follows no others")
+        raise ValueError("merges must be left out: this encoder cannot follow given trees")
 
 
 class Ancestry(Protocol):

@@ -121,8 +121,8 @@ register("structure", _as_a_unit, _shapes)
 class Levels(NamedTuple):
     """Trees as levels: merges sorted by height, so that all nodes of one height are one batch.
 
-    A node row stands for a leaf, B·n of them, or for a merge, after the leaves, lowest first. Everything is
-    as large as the longest sequence makes it, so that nothing asks the device for a number.
+    Rows of nodes: B·n leaves, then the merges, lowest first. Sizes depend on the padded length alone, so
+    that nothing has to wait for the device.
     """
 
     children: Tensor  # (B·(n−1), 2) node rows, −1 where there is no merge: those come last

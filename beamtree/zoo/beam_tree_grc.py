@@ -33,12 +33,12 @@ from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, merge_by_choice
 class BeamTreeGRC(TreeEncoder):
     """Keeps the `beam_size` best trees.
 
-    `mode="cached"` scores a pair once, and keeps its dropout mask for as long as the pair lives: the engine's
-    linear memory. `"faithful"` makes the parents of all pairs afresh at every step, as published. Without
-    dropout the two are the same; they differ in training only.
+    `mode="cached"` scores a pair once and keeps its dropout mask for as long as the pair lives, in the
+    engine's linear memory. `"faithful"` makes the parents of all pairs afresh at every step, as published.
+    The two differ only in training with dropout.
     """
 
-    _no_nodes = "mode must be 'cached' where the inner nodes are wanted in training"
+    _no_nodes = "inner nodes in training need mode='cached'"
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class BeamTreeGRC(TreeEncoder):
 
     @property
     def plain(self) -> bool:
-        """Whether all pairs are made at every step, by `search`; otherwise the engine keeps what it made."""
+        """Whether `search` makes all pairs at every step; otherwise the engine makes each pair once."""
         return self.mode == "faithful" and self.training
 
     def _recurse(self, leaves: Tensor, lengths: Tensor, need_nodes: bool = False) -> recursion.Beams:
@@ -171,14 +171,13 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
     where h are the beam's nodes and p the parents of all its pairs, so that every candidate gets gradient.
     In evaluation it is BT-GRC.
 
-    The soft beam changes everywhere at every step in training, so all its candidates are made afresh.
-
-    `mode="cached"` does so for the soft beam alone: a hard beam makes its two new candidates and keeps the
-    others, dropout mask included. `"faithful"` makes all of them at every step, as published. Without dropout
-    the two are the same.
+    All of the soft beam changes at every step, so all its candidates are made afresh. `mode="cached"` does so
+    for the soft beam alone: a hard beam makes its two new candidates and keeps the others, dropout masks
+    included. `"faithful"` makes all candidates of all beams at every step, as published. Without dropout the
+    two are the same.
     """
 
-    _no_nodes = "in training the soft beam of BT-GRC OS is no tree and has no inner nodes"
+    _no_nodes = "BT-GRC OS has no inner nodes in training: its soft beam is not a tree"
 
     @property
     def plain(self) -> bool:

@@ -37,7 +37,7 @@ _ENCODERS = {
     "universal-transformer": _Entry("beamtree.zoo.transformers", "UniversalTransformer", {}),
 }
 
-_BESIDE = {  # not in the paper, for `beamtree compare`; they are not exported
+_BESIDE = {  # not in the paper: for `beamtree compare`
     "rotary-transformer": _Entry("beamtree.zoo.transformers", "RotaryTransformer", {}),
     "s4d": _Entry("beamtree.zoo.sequence_models", "S4DEncoder", {}),
     "mamba": _Entry("beamtree.zoo.sequence_models", "MambaEncoder", {}),
@@ -62,24 +62,23 @@ def encoder_names() -> tuple[str, ...]:
 
 
 def compared_encoder_names() -> tuple[str, ...]:
-    """The names of sentence encoders that are there to be compared with, and that `create_encoder` knows."""
+    """The names of sentence encoders that are not in the paper, which `create_encoder` knows too."""
     return tuple(_BESIDE)
 
 
 def pair_encoder_names() -> tuple[str, ...]:
-    """The names of encoders of a pair of sentences that `create_encoder` knows."""
+    """The names of encoders of sentence pairs that `create_encoder` knows."""
     return tuple(_PAIR_ENCODERS)
 
 
 def register_encoder(name: str, make: Callable[..., nn.Module]) -> None:
-    """Make a sentence encoder of your own known by name, to recipes (`model.encoder`) and commands too.
+    """Give your own sentence encoder a name, for `create_encoder`, recipes (`model.encoder`) and commands.
 
-    `make(d_model, *, input_size, dropout, …)` names its further options, which recipes may set in
-    `model.options`, and returns a module that is called as the encoders here are. Whoever loads a model that
-    was trained with it has to register it first.
+    `make(d_model, *, input_size, dropout, …)` returns a module that is called like the encoders here; recipes
+    set its further options in `model.options`. Register it before loading a model that was trained with it.
     """
     if name in _BUILT_IN:
-        raise BeamtreeError(f"the encoder {name!r} is one of beamtree's: choose another name")
+        raise BeamtreeError(f"{name!r} is a built-in encoder: choose another name")
     if not callable(make):
         raise BeamtreeError(f"make must be a class or function that returns an encoder, got {shown(make)}")
     _REGISTERED[name] = make
@@ -113,7 +112,7 @@ def _find(name: str) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
 
 
 class Shape(NamedTuple):
-    """What of a model is fixed, and the option that gives it its size."""
+    """The options of a model that are fixed, and the one that sets its size."""
 
     fixed: dict[str, Any]
     solved: str
@@ -130,15 +129,15 @@ SHAPES = {
 
 
 def count_parameters(name: str, d_model: int, **options: Any) -> int:
-    """Of an encoder, which is not made for it."""
+    """How many parameters an encoder has, without making them."""
     encoder = create_encoder(name, d_model, device="meta", **options)
     return sum(weight.numel() for weight in encoder.parameters())
 
 
 def equal_sized_options(name: str, d_model: int, wanted: int, **given: Any) -> dict[str, Any]:
-    """The options, beside those given, with which an encoder comes nearest to `wanted` parameters.
+    """The given options and those with which an encoder comes closest to `wanted` parameters.
 
-    One that has no option to solve for is left as it is; one that does not come near enough is refused.
+    An encoder without an option to solve for stays as given; one that cannot come close enough is an error.
     """
     if name not in SHAPES:
         return given
@@ -157,7 +156,7 @@ def equal_sized_options(name: str, d_model: int, wanted: int, **given: Any) -> d
     steps = min((below, above), key=lambda steps: abs(count(steps) - wanted))
     if abs(count(steps) - wanted) > LARGEST_DIFFERENCE * wanted:
         raise BeamtreeError(
-            f"{name} of width {d_model} cannot have {wanted:,} parameters: the nearest is {count(steps):,} "
+            f"{name} of width {d_model} cannot have {wanted:,} parameters: the closest is {count(steps):,} "
             f"({solved} = {steps * step})"
         )
     return {**fixed, solved: steps * step}

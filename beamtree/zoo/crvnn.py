@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Beyond these sizes an iteration's kernels are long enough to hide their launches.
 REPLAYED_TOKENS, REPLAYED_PAIRS = 2**14, 2**22
-# A graph serves all lengths up to a multiple of this, and on a GPU halting is looked at this seldom.
+# A graph serves all lengths up to a multiple of this; on a GPU halting is checked only every so often.
 WIDTH_STEP, LOOKS_EVERY = 16, 4
 EPS = 1e-5  # of the layer norm
 STILL_EXISTS = 0.1
@@ -87,7 +87,7 @@ class CRvNN(TreeEncoder):
 
     @untraced
     def _merge(self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-        """What has become of START, the tokens and END, (B, T, d), and how long each existed, (B, T)."""
+        """START, the tokens and END after all merging, (B, T, d), and how long each existed, (B, T)."""
         B, n, d = leaves.shape
         T, replay = _row_width(B, n, leaves.is_cuda)
         wide = torch.promote_types(leaves.dtype, torch.float32)
@@ -116,7 +116,7 @@ class CRvNN(TreeEncoder):
 
 class _Settings(NamedTuple):
     iterations: int
-    looks_every: int  # after so many iterations, whether all have halted; 0 for never
+    looks_every: int  # after how many iterations to check whether all have halted; 0 for never
     dropout: float
     graphs: StepGraphs
     replay: bool
@@ -180,7 +180,7 @@ def _row_width(B: int, n: int, on_gpu: bool) -> tuple[int, bool]:
 
 
 def _looks_every(x: Tensor) -> int:
-    """Looking costs a GPU a synchronisation, and looking seldom only idle iterations of the halted."""
+    """On a GPU checking means synchronising, while checking rarely means only some idle iterations."""
     if x.is_cuda:
         return 0 if torch.cuda.is_current_stream_capturing() else LOOKS_EVERY
     return 0 if x.is_meta else 1

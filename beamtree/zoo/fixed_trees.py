@@ -1,7 +1,7 @@
-"""Encoders whose tree is known beforehand: the gold one, a balanced one, a left-to-right chain.
+"""Encoders whose tree is known in advance: a gold tree, a balanced one, a left-to-right chain.
 
-They show what the gated recursive cell does without any search. A node waits for its children only, so all
-nodes of one height are one batch, in a whole batch of trees: composed level by level, in O(n·d) memory.
+They show what the gated recursive cell does without any search. A node waits only for its children, so trees
+are composed level by level, all nodes of one height in the batch at once, in O(n·d) memory.
 """
 
 from typing import Any, NamedTuple
@@ -23,11 +23,11 @@ from beamtree.trees.forest import Forest, refuse_merges
 from beamtree.trees.structure import Levels
 from beamtree.zoo.tree_encoder import TreeEncoder, row, with_zero_gradients
 
-LEVELS = 40  # of a balanced tree: no sequence has as many tokens as they could hold
+LEVELS = 40  # of a balanced tree: more than any sequence needs
 
 
 class GoldTreeGRC(TreeEncoder):
-    """Follows the trees it is given, `merges` (B, n−1) as in `BeamTrees.merges`, when tested too."""
+    """Follows given trees, `merges` (B, n−1) as in `BeamTrees.merges`, in training and in evaluation."""
 
     needs_merges = True
 
@@ -137,7 +137,7 @@ class RecurrentGRC(TreeEncoder):
 
 def _check_given(merges: Tensor | None, lengths: Tensor, n: int) -> Tensor:
     if merges is None:
-        raise ValueError("merges must hold the trees to follow, (B, n-1): this encoder finds none itself")
+        raise ValueError("merges must hold the trees to follow, (B, n-1): this encoder does not search")
     check_merges(merges, lengths, n=n)
     return merges
 
@@ -222,7 +222,7 @@ def _follow_on_host(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) ->
 
 
 def has_levels(leaves: Tensor, cell: GatedRecursiveCell) -> bool:
-    """Whether kernels take all levels in one launch, so that any tree is best followed so."""
+    """Whether kernels take all levels in one launch, which is then the best way for any tree."""
     return type(cell) is GatedRecursiveCell and supports(leaves, cell.weights(), beam_size=1)
 
 

@@ -125,7 +125,7 @@ class GumbelTreeGRC(_StraightThroughEncoder):
         if self.mode == "cached" or not self.training:
             return super()._grow(leaves, lengths, need_nodes=need_nodes)
         if need_nodes:
-            raise ValueError("mode must be 'cached' where the inner nodes are wanted in training")
+            raise ValueError("inner nodes in training need mode='cached'")
         B, n, _ = leaves.shape
         noise = _noise_for(leaves) if self.stochastic else None
         root, merges = gumbel_tree_by_autograd(
@@ -153,7 +153,7 @@ def gumbel_tree_by_autograd(
     noise: Draw,
     keep: Draw,
 ) -> tuple[Tensor, Tensor]:
-    """The roots (B, d) and merges (B, n−1), every state kept: the oracle of the sweep, and `faithful` GT-GRC.
+    """The roots (B, d) and merges (B, n−1), every state kept: `faithful` GT-GRC, and the sweep's reference.
 
     `noise` perturbs the logits, `keep` gives the dropout masks: of all pairs if `entangled`, else of the one
     chosen, (B, 1, …).

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EPS = 1e-5  # of the layer norms
 WIDEST = 512  # features of a row, which a program of our kernels has all at once
-UNREACHED = 1e-5  # a slot that less of the previous attention leads to is closed
+UNREACHED = 1e-5  # a slot that gets less of the previous attention is closed
 
 
 class MemoryWeights(NamedTuple):
@@ -72,7 +72,7 @@ class Masks(NamedTuple):
 def draw_masks(
     seed: Tensor, time: Tensor, like: Tensor, *, dropout: float, memory_dropout: float
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Those of the attention, (S, B, 2d), and of the cell, (S, B, 6d), where anything is dropped."""
+    """Masks of the attention, (S, B, 2d), and of the cell, (S, B, 6d); None where nothing is dropped."""
     S, B, d = like.shape
     sequence = torch.arange(B, device=like.device)
     slot = torch.arange(2 * S, device=like.device).unsqueeze(1)
@@ -263,7 +263,7 @@ def _differentiate_slots(
 
 
 def _first_open_slot(cp: Tensor) -> int:
-    """Slots before it are closed in the whole batch and hold x, exactly; a GPU need not wait to know."""
+    """Slots before it are closed in the whole batch and hold exactly x. A GPU does not wait to find out."""
     if type(cp) is not Tensor or cp.device.type != "cpu":
         return 0
     return min(int((cp == 0).all(1).sum()), len(cp) - 1)

@@ -1,4 +1,4 @@
-"""Encoders of a pair of sentences that let their tokens meet: GAU, EGT-GAU, EBT-GAU (paper, appendix
+"""Encoders of sentence pairs whose tokens attend to each other: GAU, EGT-GAU, EBT-GAU (paper, appendix
 "sentence interaction models").
 
     r = attention over [c₁+s₁; Y₁+s₁; SEP; c₂+s₂; Y₂+s₂]      pair = Σ softmax(w·GELU(W r + b))_i r_i
@@ -26,9 +26,10 @@ TREE_PARTS = ("leaf", "cell", "scorer")
 
 
 class PairEncoder(nn.Module):
-    """What the three share: the sequence made of both sentences, attention over it, and pooling.
+    """What the three share: one sequence of both sentences, attention over it, and pooling.
 
-    `random_segments` draws the segment vectors from N(0, 1), as the paper says; the published code has zeros.
+    `random_segments` draws the segment vectors from N(0, 1), as in the paper's text; the published code has
+    zeros.
     """
 
     input_size: int
@@ -58,7 +59,7 @@ class PairEncoder(nn.Module):
         is_padding: tuple[Tensor, Tensor],
         units: Sequence[nn.Module],
     ) -> Tensor:  # (B, d)
-        """Attention over both sentences, then pooling; on a GPU by CUDA graphs where these can hold it."""
+        """Attention over both sentences, then pooling; on a GPU by CUDA graphs where possible."""
         first, second = map(self.graphs.padding, tokens)
         (pair,) = self.graphs.run(
             lambda *given: (self._meet(units, *given),),
@@ -117,7 +118,7 @@ class PairEncoder(nn.Module):
             1,
         )  # (B, n1 + n2 + 3, d)
         padding = torch.cat((F.pad(is_padding1, (1, 1)), F.pad(is_padding2, (1, 0))), 1)
-        # The padding of the first sentence lies in the middle; among real tokens positions are contiguous.
+        # The first sentence's padding lies in the middle; positions count real tokens only.
         positions = (~padding).cumsum(1) - 1
         for unit in units:
             z = unit(z, padding, positions=positions)
@@ -230,7 +231,7 @@ class TreePairEncoder(PairEncoder):
         check_exported(self, need_trees)
         (x1, mask1), (x2, mask2) = self._checked(x1, x2, key_padding_mask1, key_padding_mask2)
         B, n = x1.shape[0], torch.sym_max(x1.shape[1], x2.shape[1])
-        # Both sentences in one batch: the search is one.
+        # Both sentences in one batch, so that one search serves both.
         x = torch.cat([F.pad(x, (0, 0, 0, n - x.shape[1])) for x in (x1, x2)])
         is_padding = torch.cat([F.pad(mask, (0, n - mask.shape[1]), value=True) for mask in (mask1, mask2)])
         found = self.contextualizer.contextualize(x, is_padding)
@@ -241,7 +242,7 @@ class TreePairEncoder(PairEncoder):
 
 
 def _accept_flat_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """`leaf.`, `cell.`, `scorer.` and `parent_gau.` may stand at the top, as published weights have it."""
+    """`leaf.`, `cell.`, `scorer.` and `parent_gau.` may be at the top level, as in published weights."""
     for name in list(state):
         if not name.startswith(prefix):
             continue

@@ -54,9 +54,9 @@ class SequenceModel(nn.Module):
 class BiLSTM(SequenceModel):
     """(B, n, input_size) -> (B, d): LSTMs that read from both ends.
 
-    Each of `layers` has `hidden_size` features a direction, d/2 if not given. The sentence is what either
-    direction has after its last token, side by side, mapped to d where it is not so wide, and normalised.
-    Dropout acts on the input of every layer.
+    Each of `layers` has `hidden_size` features per direction, d/2 if not given. The sentence is the last
+    states of both directions side by side, mapped to d if their width differs, and normalised. Dropout acts
+    on the input of every layer.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class BiLSTM(SequenceModel):
         return self._read_untraced(leaves, lengths)[:B]
 
     def _read_both_ways(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        # Either direction reads padding last, where no token sees it, so the host need not know the lengths.
+        # Both directions read padding last, where no token sees it, so the host need not know the lengths.
         last = (lengths - 1).clamp(min=0)
         place = torch.arange(tokens.shape[1], device=tokens.device)
         from_end = last.unsqueeze(1) - place

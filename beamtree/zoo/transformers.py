@@ -77,10 +77,10 @@ class UniversalTransformer(ClsEncoder):
 
     Before each step the signals of position and step are added. Adaptive computation time (Graves 2016): a
     position halts once its halting probabilities sum to more than `threshold`, after `steps` steps at the
-    latest; its result is the average of its states by these probabilities, the last by the remainder to one.
-    Halted positions can still be attended to. In training the ponder cost, `ponder_weight` times the mean of
-    steps + remainder over CLS and real tokens, enters through its gradient: a backward pass through the
-    sentence adds it, with weight one whatever the loss.
+    latest. Its result is the mean of its states weighted by these probabilities, the last one by what remains
+    to one. Halted positions can still be attended to. The ponder cost is `ponder_weight` times the mean of
+    steps + remainder over CLS and real tokens; in training a backward pass through the sentence adds its
+    gradient, whatever the loss.
 
     The row of the tables: d = 128, 8 heads, feed-forward width 4d = 512, threshold 0.99, at most 12 steps,
     ponder weight 1e-3, dropout 0.1; the layer is that of `TransformerSentenceEncoder`.
@@ -140,7 +140,7 @@ def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:
         # PyTorch's attention takes no mask for an empty batch.
         found: Tensor = layer(tokens, src_key_padding_mask=is_padding if tokens.shape[0] else None)
         return found
-    # Spread over the heads by attention itself, a mask of n + 1 columns is one that no dynamic n satisfies.
+    # If attention itself spreads a mask of n + 1 columns over its heads, no dynamic n satisfies the export.
     heads = cast(nn.TransformerEncoderLayer, layer).self_attn.num_heads
     by_head = is_padding[torch.arange(tokens.shape[0] * heads, device=tokens.device) // heads].unsqueeze(1)
     exported: Tensor = layer(tokens, by_head.expand(-1, tokens.shape[1], -1))

@@ -1,4 +1,4 @@
-"""What every encoder with a gated recursive cell shares: its leaves, its cell, its checks, its gradients."""
+"""What the encoders with a gated recursive cell share."""
 
 from collections.abc import Iterable
 
@@ -42,7 +42,7 @@ def refuse_export(module: nn.Module) -> None:
 
 
 def with_zero_gradients(output: Tensor, parameters: Iterable[Tensor]) -> Tensor:
-    """The output, made to depend on parameters it did not need: their gradient is zero then, and not None."""
+    """The output, made to depend on parameters it did not use, so that their gradient is zero, not None."""
     for parameter in parameters:
         output = output + parameter[:0].sum()
     return output
@@ -69,7 +69,7 @@ def merge_by_choice(choice: Tensor, parents: Tensor, left: Tensor, right: Tensor
 
 
 def running_sum(x: Tensor) -> Tensor:
-    """cumsum along the last axis, which a GPU refuses under `torch.use_deterministic_algorithms`."""
+    """cumsum along the last axis, also on a GPU under `torch.use_deterministic_algorithms`."""
     if x.is_cuda and torch.are_deterministic_algorithms_enabled():
         return sum_by_blocks(x)
     return x.cumsum(-1)

@@ -85,7 +85,9 @@ def test_own_layers_get_the_mask_and_unknown_names_are_refused():
     expected = F.layer_norm(2 * x, (D,)).masked_fill(is_padding.unsqueeze(-1), 0)
     torch.testing.assert_close(stack(x, is_padding), expected)
     assert own.seen is is_padding
-    with pytest.raises(BeamtreeError, match="there is no layer 'lstm'; there are tree, attention, ssm"):
+    with pytest.raises(
+        BeamtreeError, match="there is no layer 'lstm': use tree, attention, ssm or your own module"
+    ):
         make(["lstm"])
     with pytest.raises(ValueError, match="key_padding_mask must be a bool tensor"):
         stack(x, is_padding.float())
@@ -93,7 +95,7 @@ def test_own_layers_get_the_mask_and_unknown_names_are_refused():
 
 def test_what_is_no_list_of_layers_from_tokens_to_tokens_is_refused():
     for layers in ("tree", 8, {"tree"}, []):
-        with pytest.raises(ValueError, match="layers must be a list of names and modules, one at least, got"):
+        with pytest.raises(ValueError, match="layers must be a non-empty list of names and modules, got"):
             HybridStack(layers, D)
     with pytest.raises(ValueError, match="heads must divide d_model = 9, got 4"):
         HybridStack(["attention"], 9)

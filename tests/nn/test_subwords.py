@@ -70,7 +70,7 @@ def test_word_ids_of_a_tokenizer_s_batch(tmp_path: Path, side: str) -> None:
 
 
 def test_what_tells_no_words_apart_and_shapes_that_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match="only fast tokenizers"):
+    with pytest.raises(ValueError, match="word ids need a fast tokenizer"):
         SubwordsToWords.word_ids({"input_ids": [[1, 2]]})
-    with pytest.raises(ValueError, match=r"word_ids must have a number for each.*\(4, 7\) and \(4, 8, 5\)"):
+    with pytest.raises(ValueError, match=r"word_ids must be \(B, s\) for x .*\(4, 7\) and \(4, 8, 5\)"):
         SubwordsToWords()(torch.zeros(4, 8, 5), WORD_IDS[:, :7])

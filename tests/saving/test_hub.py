@@ -136,8 +136,8 @@ def test_what_options_cannot_rebuild_is_refused_before_a_file_is_written(
     ("changes", "message"),
     [
         ({"options": {"d_model": 7}}, "model.safetensors does not fit config.json: 'leaf.linear.weight'"),
-        ({"options": {"d_model": D, "wings": 2}}, "config.json: its options make no .*wings"),
-        ({"options": {"d_model": "six"}}, "its options make no BeamTreeEncoder: d_model must be"),
+        ({"options": {"d_model": D, "wings": 2}}, "config.json: its options do not make a .*wings"),
+        ({"options": {"d_model": "six"}}, "its options do not make a BeamTreeEncoder: d_model must be"),
         ({"options": {"d_model": 10**18}}, "config.json"),
         ({"options": {"d_model": D, "input_size": 2**50}}, "options.input_size must be at most 65536"),
         ({"options": []}, r"options must be a table, got \[\]"),
@@ -163,7 +163,7 @@ def test_a_repository_in_the_cache_is_loaded_offline(tmp_path: Path) -> None:
     (cached / "refs" / "main").write_text(commit)
     found = TreeClassifier.from_pretrained("someone/trees", cache_dir=tmp_path, local_files_only=True)
     assert found.predict(EXPRESSIONS) == model.predict(EXPRESSIONS)
-    with pytest.raises(BeamtreeError, match="no folder 'someone/other', and the hub did not give it: "):
+    with pytest.raises(BeamtreeError, match="no folder 'someone/other', and it could not be downloaded: "):
         TreeClassifier.from_pretrained("someone/other", cache_dir=tmp_path, local_files_only=True)
 
 
@@ -252,7 +252,9 @@ def test_without_the_extra_folders_work_and_the_hub_names_it(
     BeamTreeEncoder.from_pretrained(tmp_path / "block")
     with pytest.raises(MissingExtraError, match=r"push_to_hub needs .*beamtree\[hub\]"):
         BeamTreeEncoder(D).push_to_hub("a/b")
-    with pytest.raises(MissingExtraError, match=r"no folder 'a/b', and asking the hub .*beamtree\[hub\]"):
+    with pytest.raises(
+        MissingExtraError, match=r"no folder 'a/b', and downloading it from the hub .*beamtree\[hub\]"
+    ):
         BeamTreeEncoder.from_pretrained("a/b")
 
 

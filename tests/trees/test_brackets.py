@@ -50,13 +50,13 @@ def test_symbols_in_a_list_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "there is no token in the tree"),
-        ("  ", "there is no token in the tree"),
+        ("", "the tree has no tokens"),
+        ("  ", "the tree has no tokens"),
         ("((a b) c", r"the '\(' at character 1 is never closed"),
-        (")", r"the '\)' at character 1 closes no '\('"),
-        ("(a b))", r"the tree is complete before character 6 \('\)'\)"),
-        ("(a b) c", "the tree is complete before character 7 .'c'.: one tree is wanted"),
-        ("a b", "the tree is complete before character 3"),
+        (")", r"the '\)' at character 1 has no matching '\('"),
+        ("(a b))", r"the tree ends before character 6 \('\)'\)"),
+        ("(a b) c", "the tree ends before character 7 .'c'.: give one tree only"),
+        ("a b", "the tree ends before character 3"),
         (
             "(x (a b c))",
             "the node opened at character 4 and closed at character 10 must have two children, .*, not 3",

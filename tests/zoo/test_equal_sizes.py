@@ -38,6 +38,6 @@ def test_the_gold_tree_has_the_same_cell_and_nothing_to_solve_for() -> None:
 
 def test_a_size_that_cannot_be_had_is_refused() -> None:
     with pytest.raises(
-        BeamtreeError, match=r"mamba of width 128 cannot have 1,000 parameters: the nearest is"
+        BeamtreeError, match=r"mamba of width 128 cannot have 1,000 parameters: the closest is"
     ):
         equal_sized_options("mamba", 128, 1000)
