@@ -10,9 +10,12 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from beamtree.kernels import cell_kernels as cell
 from beamtree.kernels.runtime import math_kernels
 from beamtree.kernels.runtime.products import FEW, float32_precision, product
 from beamtree.pytorch.launch import blocks, launch, power_of_two
+
+PROGRAMS = 264  # that share the rows of a sum
 
 
 def read_leaves(
@@ -59,26 +62,33 @@ class _Read(torch.autograd.Function):
         ctx: Any, x: Tensor, is_padding: Tensor | None, eps: float, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
         leaves, lengths, *saved = _read(x, is_padding, eps, parameters, record=True)
-        weight, _, gamma, beta = parameters
-        ctx.save_for_backward(is_padding, weight, gamma, beta, *saved)
+        weight, _, gamma, _ = parameters
+        ctx.save_for_backward(is_padding, weight, gamma, *saved)
         ctx.mark_non_differentiable(lengths)
         return leaves, lengths
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        is_padding, weight, gamma, beta, x, mixed, mean, scale = ctx.saved_tensors
+        is_padding, weight, gamma, x, mixed, mean, scale = ctx.saved_tensors
         d, width = weight.shape
-        to_mixed, to_gamma, to_beta = torch.ops.aten.native_layer_norm_backward(
-            grad.reshape(-1, d), mixed, (d,), mean, scale, gamma, beta, (True, True, True)
-        )
-        to_x = None
-        if ctx.needs_input_grad[0]:
-            to_x = _product(to_mixed, weight).view(x.shape)
-            if is_padding is not None:
-                to_x = to_x.masked_fill_(is_padding.unsqueeze(-1), 0.0)
+        grad, need_x = grad.contiguous(), ctx.needs_input_grad[0]
+        rows = len(mixed)
+        programs = min(blocks(rows, 16), PROGRAMS)
+        to_mixed, partial = torch.empty_like(mixed), mixed.new_empty(programs, 3, d)
+        to_x = torch.empty_like(x) if need_x else None
+        with torch.cuda.device_of(x):
+            launch(read_back_kernel, (programs,),
+                grad, mixed, mean, scale, gamma.contiguous(), weight.contiguous(),
+                x if is_padding is None else is_padding.contiguous(), to_mixed, x if to_x is None else to_x,
+                partial, rows,
+                D=d, WIDTH=width, MASKED=is_padding is not None, NEED_X=need_x,
+                PRECISION=float32_precision(), ALL_D=max(16, power_of_two(d)), BLOCK_M=16,
+                BLOCK_W=min(32, max(16, power_of_two(width))), num_warps=4, num_stages=1,
+            )  # fmt: skip
+        to_gamma, to_beta, to_bias = partial.sum(0).unbind()
         to_weight = _product(to_mixed.t(), x.view(-1, width))
-        return to_x, None, None, to_weight, to_mixed.sum(0), to_gamma, to_beta
+        return to_x, None, None, to_weight, to_bias, to_gamma, to_beta
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
@@ -136,3 +146,46 @@ def read_kernel(
                 place = is_padding + sequence.to(tl.int64) * n + index
                 count -= tl.sum((tl.load(place, mask=index < n, other=0) != 0).to(tl.int32), 0)
         tl.store(lengths + sequence, count.to(tl.int64))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def read_back_kernel(
+    grad, mixed, mean, scale, gamma, weight, is_padding, to_mixed, to_x, partial, rows,
+    D: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr, NEED_X: tl.constexpr,
+    PRECISION: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    """Gradients of W x + b and of x; each program's part of the sums for γ, β and b."""
+    feature = tl.arange(0, ALL_D)
+    gain = tl.load(gamma + feature, mask=feature < D, other=0.0)
+    to_gamma = tl.zeros([ALL_D], tl.float32)
+    to_beta = tl.zeros([ALL_D], tl.float32)
+    to_bias = tl.zeros([ALL_D], tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK_M), tl.num_programs(0)):
+        row, inside, _, _, mask, place = math_kernels.row_tile(tile, rows, D, ALL_D, BLOCK_M)
+        g = tl.load(grad + place, mask=mask, other=0.0)
+        sharpness = tl.load(scale + row, mask=inside, other=0.0)
+        middle = tl.load(mean + row, mask=inside, other=0.0)
+        centred = tl.load(mixed + place, mask=mask, other=0.0) - middle[:, None]
+        normed = tl.where(mask, centred * sharpness[:, None], 0.0)
+        through = tl.where(mask, cell.through_norm(g * gain[None, :], normed, sharpness, D), 0.0)
+        tl.store(to_mixed + place, through, mask=mask)
+        to_gamma += tl.sum(g * normed, 0)
+        to_beta += tl.sum(g, 0)
+        to_bias += tl.sum(through, 0)
+        if NEED_X:
+            real = inside
+            if MASKED:
+                real = inside & (tl.load(is_padding + row, mask=inside, other=1) == 0)
+            for first in range(0, WIDTH, BLOCK_W):
+                column = first + tl.arange(0, BLOCK_W)
+                wanted = (column < WIDTH)[None, :]
+                w = weight + feature[:, None] * WIDTH + column[None, :]
+                w = tl.load(w, mask=(feature < D)[:, None] & wanted, other=0.0)
+                total = tl.zeros([BLOCK_M, BLOCK_W], tl.float32)
+                total = math_kernels.product(through, w, total, PRECISION)
+                target = to_x + row[:, None] * WIDTH + column[None, :]
+                tl.store(target, tl.where(real[:, None], total, 0.0), mask=inside[:, None] & wanted)
+    target = partial + tl.program_id(0) * (3 * D) + feature
+    tl.store(target, to_gamma, mask=feature < D)
+    tl.store(target + D, to_beta, mask=feature < D)
+    tl.store(target + 2 * D, to_bias, mask=feature < D)

@@ -19,7 +19,7 @@ from beamtree.trees.structure import Levels
 from beamtree.zoo import fixed_trees
 from beamtree.zoo.fixed_trees import LevelsOnHost, compose_nodes
 
-pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
+pytestmark = pytest.mark.usefixtures("few_programs", "unwritten_memory_is_nan")
 
 
 def make_cell(d: int, units: int = 24, dropout: float = 0.0) -> GatedRecursiveCell:

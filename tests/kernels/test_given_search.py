@@ -15,7 +15,10 @@ from beamtree.kernels import given
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import SlicedScorer
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's log(0)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)
+    pytest.mark.usefixtures("few_programs"),
+]
 SEED = 2**61 + 7
 
 
