@@ -19,7 +19,7 @@ const ROOT_SIDE = 62; // left of a sideways tree, for the share of a pair
 const LABEL_GAP = 12;
 const CORNER = 10;
 
-// `room`: { wide, tall } of the stage; `whole`: it is the whole screen's
+// `room`: { wide, tall, sideways } of the stage, the last its height for a tree on its side; `whole`: it is the whole screen's
 export function placeForest(forest, { leaves, open, heights }, { upright, top, room, whole }) {
   const labels = leaves.map((leaf) => labelOf(forest, leaf));
   const lengths = labels.map(measure);
@@ -51,6 +51,8 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top, r
     width,
     height,
     upright,
+    levels,
+    unit,
     scale: upright ? scale : scaleSideways(width, height, room),
     leaves: leaves.map((leaf, i) => {
       const [x, y] = point(places.get(leaf.id), 0);
@@ -59,7 +61,8 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top, r
     }),
     nodes: open.map((node) => {
       const [x, y] = point(places.get(node.id), heights.get(node.id));
-      const room = upright ? places.get(node.right) - places.get(node.id) : unit;
+      const top = node.end - node.start === forest.n; // nothing stands beside it
+      const room = top ? width - x : upright ? places.get(node.right) - places.get(node.id) : unit;
       return { node, x, y, room, path: bracket(node.left, node.right, heights.get(node.id)) };
     }),
     // A bracket over two neighbours that could be merged next.
@@ -82,7 +85,7 @@ function fitUpright(width, levels, { wide, tall }, largest) {
 
 const fitSideways = (levels) => ({ unit: Math.min(LEVEL.sideways, DEEPEST_SIDEWAYS / levels) });
 
-function scaleSideways(width, height, { wide, tall }) {
+function scaleSideways(width, height, { wide, sideways: tall }) {
   const { whole, part } = SIDEWAYS_AT_LEAST;
   const most = Math.max(part, Math.min(1, wide / width));
   return tall / height >= whole ? Math.min(most, tall / height) : most;

@@ -83,7 +83,7 @@ def test_the_svg_is_whole_without_the_page(explorer: Explorer) -> None:
         "[MIN",
         "[MED",
     ]
-    assert "8 99 %" in texts, "the value of the root"
+    assert "8 100 %" in texts, "the value of the root"
     nodes = list(root.iter(f"{name}path"))
     assert len(nodes) == 16
     assert all(path.get("fill") == "none" and path.get("stroke", "").startswith("rgb(") for path in nodes)

@@ -16,7 +16,7 @@ def test_the_value_grows_up_the_tree_and_can_be_switched_off(explorer: Explorer)
     drawn = {" ".join(TOKENS[a:b]): (text, grey) for a, b, text, grey in explorer.each(VALUES, VALUE)}
     assert drawn["[MIN 4 7 ]"][0].split()[0] == "4"
     assert drawn["[MAX 2 9 [MIN 4 7 ]"][0].split()[0] == "9"
-    assert drawn[EXPRESSION] == ("8 99 %", False)
+    assert drawn[EXPRESSION] == ("8 100 %", False)
     wholes = {"[MIN 4 7 ]", "[MAX 2 9 [MIN 4 7 ] 0 ]", "[MED 1 8 5 ]", EXPRESSION}
     assert {part for part, (_, grey) in drawn.items() if not grey} == wholes
     assert "extrapolates" in explorer.text(".values-note")
@@ -92,7 +92,7 @@ def test_the_page_opens_on_a_story_that_stops_when_touched(explorer: Explorer) -
     assert "merges two neighbours at a time" in tell(explorer)
     assert "[SM the sum, of which only the last digit counts" in explorer.text("#about")
     explorer.wait("return document.querySelector('#step').value === '1'")
-    assert tell(explorer).startswith("Beam 1 compares 7 pairs and merges “")
+    assert tell(explorer).startswith("Beam 1 compares 7 pairs and splits: the best, “")
     assert "step=" not in explorer.driver.current_url, "who reloads hears it from the start"
     explorer.click("#play")  # which would go on, had this touch not stopped it
     assert explorer.all("#player.playing") == []
