@@ -174,7 +174,7 @@ export class Pane {
     this.forest = this.gold ? this.goldForest() : board;
     const whole = this.gold || done;
     this.part("search-view").hidden = search.steps === 0 || !search.scored;
-    const below = this.part("search-view").offsetHeight + BELOW_STAGE;
+    const below = this.part("river").offsetHeight + BELOW_STAGE;
     const layout = this.picture.draw(this.forest, {
       room: this.zoom.room(below, whole),
       folded: whole ? (this.folded ?? foldByDefault(this.forest)) : foldFinished(this.forest),

@@ -5,6 +5,7 @@ const LARGEST = 4;
 const LARGEST_UNASKED = 1.5;
 const LEAST_ROOM = 220; // pixels of height that a stage has at least
 const ENOUGH = 380; // the rest of a large window is for what stands below
+const BORDER = 2; // of the stage, both sides together
 const WHOLE = 0.55; // of the window, for a whole tree on its side
 
 export class Zoom {
@@ -24,21 +25,21 @@ export class Zoom {
     const left = top < window.innerHeight ? window.innerHeight - top - below : window.innerHeight; // or further down
     const most = document.body.classList.contains("projecting") ? left : Math.max(ENOUGH, 0.42 * window.innerHeight);
     const tall = Math.max(LEAST_ROOM, Math.min(left, most));
-    this.tall = { upright: tall, sideways: whole ? Math.max(tall, WHOLE * window.innerHeight) : tall };
-    return { wide: Math.max(200, this.stage.clientWidth - 2), tall: tall - 2, sideways: this.tall.sideways - 2 };
+    const tallest = whole ? Math.max(tall, WHOLE * window.innerHeight) : tall;
+    return { wide: Math.max(200, this.stage.clientWidth - BORDER), tall: tall - BORDER, tallest: tallest - BORDER };
   }
 
   // A picture of another size: as large as before if a person chose it, else as it fits the stage.
-  take({ width, height, scale, upright }) {
+  take({ width, height, scale, tall }) {
     this.size = { width, height };
-    this.stage.style.maxHeight = `${upright ? this.tall.upright : this.tall.sideways}px`;
+    this.stage.style.maxHeight = `${tall + BORDER}px`;
     if (!this.asked) this.scale = scale;
     this.apply();
   }
 
   fit() {
-    const tall = parseFloat(this.stage.style.maxHeight) - 2; // with its border
-    this.set(Math.min(LARGEST_UNASKED, (this.stage.clientWidth - 2) / this.size.width, tall / this.size.height));
+    const tall = parseFloat(this.stage.style.maxHeight) - BORDER;
+    this.set(Math.min(LARGEST_UNASKED, (this.stage.clientWidth - BORDER) / this.size.width, tall / this.size.height));
   }
 
   by(factor) {
