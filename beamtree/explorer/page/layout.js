@@ -61,8 +61,8 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top, r
     }),
     nodes: open.map((node) => {
       const [x, y] = point(places.get(node.id), heights.get(node.id));
-      const top = node.end - node.start === forest.n; // nothing stands beside it
-      const room = top ? width - x : upright ? places.get(node.right) - places.get(node.id) : unit;
+      const beside = node.end - node.start === forest.n ? width - x : places.get(node.right) - places.get(node.id);
+      const room = upright ? beside : unit;
       return { node, x, y, room, path: bracket(node.left, node.right, heights.get(node.id)) };
     }),
     // A bracket over two neighbours that could be merged next.

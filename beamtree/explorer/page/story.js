@@ -140,8 +140,9 @@ function beamsLike(search, step, slot) {
   return search.living(step).flatMap((beam) => (partsOf(search, step, beam.slot) === own ? [beam.slot + 1] : []));
 }
 
-function tellEnd(search, { prediction, answer }, sentence) {
-  const answers = `the classifier reads the answer, ${prediction.label}.`;
+function tellEnd(search, { prediction, answer, sentences }, sentence) {
+  const beside = sentences.length > 1 ? "and from the other sentence's " : "";
+  const answers = `${beside}the classifier reads the answer, ${prediction.label}.`;
   const read =
     search.final.length === 1
       ? `From its top node ${answers}`

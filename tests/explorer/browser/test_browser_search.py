@@ -35,11 +35,11 @@ def test_the_slider_shows_every_candidate_with_its_share(explorer: Explorer, add
 
 
 def test_one_window_holds_a_step_of_the_search_with_everything_said_of_it(explorer: Explorer) -> None:
-    explorer.resize(1240, 860)
+    explorer.resize(1280, 860)
     explorer.open(text=EXPRESSION, step=7)
     explorer.run("document.documentElement.style.scrollbarWidth = 'none'")
     explorer.shot("explorer-window")
-    explorer.resize(1240, 1180)
+    explorer.resize(1280, 1180)
     for part in (".awaited", ".tree .candidate.first", ".river", ".pairs .taken", ".beam-list .dies"):
         assert explorer.box(part)["bottom"] < 1180, part
     explorer.shot("explorer")  # the picture in docs/images
