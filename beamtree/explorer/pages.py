@@ -123,7 +123,7 @@ def bundle_modules(folder: Path, entry: str = "app.js") -> str:
 
 
 def _write_record(record: Viewed | Unparsed) -> str:
-    facts = {"line": str(record.line), "text": record.text}
+    facts = {"line": str(record.line), "text": record.text.replace("\t", "  ·  ")}
     if isinstance(record, Unparsed):
         content: dict[str, Any] = {"error": {"message": f"Line {record.line}: {record.reason}"}}
     else:

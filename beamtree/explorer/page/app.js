@@ -11,6 +11,7 @@ import { Player } from "./player.js";
 import { Records } from "./records.js";
 import { partOf } from "./search.js";
 import { explainTask } from "./tasks.js";
+import { termList } from "./terms.js";
 import { askExamples, askModels, askView } from "./server.js";
 import { count, percent, spanText } from "./words.js";
 
@@ -24,8 +25,17 @@ const player = new Player({
     remember();
   },
   words: stepWords,
-  tell: (step) => toldPane()?.tell(step) ?? "",
+  tell,
 });
+
+// Of several searches one is told; at the end the others get a sentence each.
+function tell(step) {
+  const pane = toldPane();
+  const told = pane?.tell(step) ?? "";
+  if (!told || panes.length === 1) return told;
+  const others = step === player.steps ? panes.filter((other) => other !== pane && other.view) : [];
+  return [`${pane.title}: ${told}`, ...others.map((other) => `${other.title}: ${other.outcome()}`)].join(" ");
+}
 
 function newPane() {
   return new Pane({
@@ -50,6 +60,7 @@ function showValues(wanted) {
 // Show answers, one a pane; `wanted` is what a link asks of each, `named` may give titles.
 function present(answers, wanted = {}, named = []) {
   dim(false);
+  byId("loading").hidden = true;
   while (panes.length > answers.length) panes.pop().root.remove();
   while (panes.length < answers.length) {
     panes.push(newPane());
@@ -112,6 +123,7 @@ async function submit({ model, other, beams, texts }, wanted) {
   const refused = answers.find((answer) => answer instanceof Error);
   if (refused && answers.every((answer) => answer instanceof Error)) {
     dim(panes.length > 0);
+    byId("loading").hidden = true;
     asking.explain(refused, panes.length ? "What you see below is the text before." : "");
     return;
   }
@@ -189,11 +201,21 @@ function chooseBeamByKey(event) {
   if (beam) pane.choose(beam.slot);
 }
 
+function setUpHelp() {
+  byId("terms").replaceChildren(...termList());
+  byId("open-help").addEventListener("click", () => byId("help").showModal());
+  byId("more").addEventListener("click", () => {
+    const open = byId("options").classList.toggle("open");
+    byId("more").setAttribute("aria-expanded", String(open));
+  });
+}
+
 let asking = null;
 let records = null;
 
 async function start() {
   setUpTheme();
+  setUpHelp();
   byId("sentence").addEventListener("change", (event) => chooseSentence(Number(event.target.value)));
   document.addEventListener("keydown", chooseBeamByKey);
   byId("copy-link").addEventListener("click", async () => {
@@ -224,6 +246,7 @@ async function startWithServer(wanted) {
     });
   } catch (error) {
     announce(error.message);
+    byId("loading").hidden = true;
     byId("panes").replaceChildren(element("p", { class: "problem" }, error.message));
     return;
   }

@@ -3,12 +3,13 @@
 
 import { element, shape } from "./dom.js";
 import { partOf } from "./search.js";
+import { term } from "./terms.js";
 import { clip, count, figure, percent, spanText, valueWords } from "./words.js";
 
 const IN_WORDS = 6;
 
-// `chosen`: a slot, or "gold"; `choose(slot or "gold")`
-export function beamList({ search, sentence, step, chosen, choose, valued }) {
+// `chosen`: a slot, or "gold"; `choose(slot or "gold")`; `anchor`: the beam that a person chose, and at which step
+export function beamList({ search, sentence, step, chosen, choose, valued, anchor }) {
   const done = step === search.steps;
   const single = !search.scored && search.final.length === 1;
   const rows = search.living(step).map((beam) => {
@@ -26,10 +27,11 @@ export function beamList({ search, sentence, step, chosen, choose, valued }) {
           : columns(search.board(step, beam.slot).shares, new Map(heirs.map(({ position }) => [position, true]))),
     });
   });
-  if (sentence.gold) {
+  if (sentence.gold && search.steps) {
     rows.push(
       beamRow({
         name: "Gold tree",
+        tip: "gold tree",
         weight: null,
         pressed: chosen === "gold",
         choose: () => choose("gold"),
@@ -38,12 +40,29 @@ export function beamList({ search, sentence, step, chosen, choose, valued }) {
     );
   }
   return [
-    element("h3", {}, done ? "Trees" : `Beams after ${step} of ${search.steps} merges`),
-    element("ol", { class: "beam-list" }, ...rows),
+    element("h3", {}, done ? "Trees" : `Beams before merge ${step + 1}`),
+    element("ol", { class: done ? "beam-list" : "beam-list in-lines" }, ...rows),
+    ...notesOn(search, step, anchor),
   ];
 }
 
-function beamRow({ name, weight, pressed, choose, fate, strip, dies }) {
+// What is easily misread: the numbers of beams and their percentages.
+function notesOn(search, step, anchor) {
+  if (!search.scored || !search.steps) return [];
+  const notes = [];
+  const now = anchor && search.follow(anchor, step);
+  if (anchor && now === null) notes.push(`Beam ${anchor.slot + 1}, which you chose before merge ${anchor.step + 1}, was dropped; the best one is shown.`);
+  else if (anchor && now !== anchor.slot) notes.push(`Beam ${anchor.slot + 1}, which you chose ${placeOf(search, anchor.step)}, is beam ${now + 1} here.`);
+  const numbered = ["Numbers are ranks, given anew after each merge; % is the ", term("weight"), " among the beams."];
+  return [
+    ...notes.map((note) => element("p", { class: "chosen-note" }, note)),
+    search.data.beam_size > 1 ? element("p", { class: "beams-note quiet" }, ...numbered) : "",
+  ];
+}
+
+const placeOf = (search, step) => (step === search.steps ? "at the end" : `before merge ${step + 1}`);
+
+function beamRow({ name, tip, weight, pressed, choose, fate, strip, dies }) {
   return element(
     "li",
     {},
@@ -56,7 +75,7 @@ function beamRow({ name, weight, pressed, choose, fate, strip, dies }) {
         vars: { share: weight ?? 0 },
         click: choose,
       },
-      element("span", { class: "name" }, name),
+      element("span", { class: "name" }, tip ? term(tip, name) : name),
       weight === null ? null : element("span", { class: "share" }, percent(weight)),
       element("span", { class: "fate" }, fate),
       strip ?? null,
@@ -67,7 +86,7 @@ function beamRow({ name, weight, pressed, choose, fate, strip, dies }) {
 function fateWords(heirs) {
   if (!heirs.length) return "is dropped";
   const names = heirs.map(({ slot }) => slot + 1).join(", ");
-  return heirs.length > 1 ? `splits: beams ${names}` : `goes on as beam ${names}`;
+  return heirs.length > 1 ? `splits: ${names}` : `becomes beam ${names}`;
 }
 
 function finalWords(search, sentence, slot, valued) {
@@ -87,7 +106,8 @@ function treeWords(search, sentence, slot) {
 
 function goldWords(agreement) {
   if (!agreement || agreement.f1 === null) return "";
-  return agreement.exact ? "found by the model" : `the model finds ${agreement.shared} of ${agreement.spans} spans`;
+  const found = agreement.exact ? "found by the model" : `the model finds ${agreement.shared} of ${agreement.spans} spans`;
+  return `spelt out by the brackets; ${found}`;
 }
 
 export class Candidates {
@@ -108,6 +128,14 @@ export class Candidates {
     this.parent.replaceChildren(
       element("h3", {}, heading),
       ...(order.length > IN_WORDS ? [columns(shares, taken)] : []),
+      element(
+        "p",
+        { class: "pair-heads quiet" },
+        element("span", {}, "Pair"),
+        element("span", { class: "score" }, term("score", "Score")),
+        element("span", { class: "share" }, term("share", "Share")),
+        element("span", {}, "Becomes"),
+      ),
       element(
         "ol",
         { class: "pairs", tabindex: this.all ? 0 : null, "aria-label": heading },
@@ -149,7 +177,7 @@ export class Candidates {
         " ",
         value(board.row[at + 1]),
       ),
-      element("span", { class: "quiet", title: "score of the pair" }, figure(score)),
+      element("span", { class: "quiet score" }, figure(score)),
       element("span", { class: "share" }, percent(share)),
       element("span", { class: "fate" }, heirs ? `→ beam ${heirs.map((slot) => slot + 1).join(", ")}` : ""),
     );

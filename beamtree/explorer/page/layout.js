@@ -19,7 +19,7 @@ const ROOT_SIDE = 62; // left of a sideways tree, for the share of a pair
 const LABEL_GAP = 12;
 const CORNER = 10;
 
-// `room`: { wide, tall } of the stage; `whole`: it is the whole screen's
+// `room`: { wide, tall } of the stage, `tallest` for a large tree on its side; `whole`: it is the whole screen's
 export function placeForest(forest, { leaves, open, heights }, { upright, top, room, whole }) {
   const labels = leaves.map((leaf) => labelOf(forest, leaf));
   const lengths = labels.map(measure);
@@ -51,7 +51,9 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top, r
     width,
     height,
     upright,
-    scale: upright ? scale : scaleSideways(width, height, room),
+    levels,
+    unit,
+    ...(upright ? { scale, tall: room.tall } : scaleSideways(width, height, room)),
     leaves: leaves.map((leaf, i) => {
       const [x, y] = point(places.get(leaf.id), 0);
       const text = upright ? [x - lengths[i] / 2, y + LINE - 4] : [x + LABEL_GAP, y + 5];
@@ -59,7 +61,8 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top, r
     }),
     nodes: open.map((node) => {
       const [x, y] = point(places.get(node.id), heights.get(node.id));
-      const room = upright ? places.get(node.right) - places.get(node.id) : unit;
+      const beside = node.end - node.start === forest.n ? width - x : places.get(node.right) - places.get(node.id);
+      const room = upright ? beside : unit;
       return { node, x, y, room, path: bracket(node.left, node.right, heights.get(node.id)) };
     }),
     // A bracket over two neighbours that could be merged next.
@@ -82,10 +85,12 @@ function fitUpright(width, levels, { wide, tall }, largest) {
 
 const fitSideways = (levels) => ({ unit: Math.min(LEVEL.sideways, DEEPEST_SIDEWAYS / levels) });
 
-function scaleSideways(width, height, { wide, tall }) {
+// With the height of the stage: more than usual only if the tree cannot be seen whole in that.
+function scaleSideways(width, height, { wide, tall, tallest }) {
   const { whole, part } = SIDEWAYS_AT_LEAST;
   const most = Math.max(part, Math.min(1, wide / width));
-  return tall / height >= whole ? Math.min(most, tall / height) : most;
+  const room = [tall, tallest].find((one) => one / height >= whole);
+  return room ? { scale: Math.min(most, room / height), tall: room } : { scale: most, tall: tallest };
 }
 
 // Upright if the tokens fit the width at a size that can still be read.

@@ -2,7 +2,7 @@
 
 import { toggleProjection } from "./appearance.js";
 import { Candidates, beamList } from "./beams.js";
-import { announce, byId, flash } from "./dom.js";
+import { announce, byId, element, flash } from "./dom.js";
 import { copyText, downloadJson, downloadPng, downloadSvg } from "./download.js";
 import { foldBelow, foldByDefault, foldFinished } from "./folding.js";
 import { mergeTable } from "./listing.js";
@@ -10,8 +10,9 @@ import { Picture, describe } from "./picture.js";
 import { predictionPanel, valuesNote } from "./prediction.js";
 import { River } from "./river.js";
 import { Search, forestOf, keyOf, partOf } from "./search.js";
-import { tellStep } from "./story.js";
+import { tellOutcome, tellStep } from "./story.js";
 import { explainTask } from "./tasks.js";
+import { explainEncoder, term } from "./terms.js";
 import { Walking } from "./walking.js";
 import { count } from "./words.js";
 import { Zoom } from "./zoom.js";
@@ -107,19 +108,25 @@ export class Pane {
     const { encoder, beam_size: beams } = view.model;
     this.part("pane-title").textContent = title;
     const unknown = view.sentences.reduce((sum, sentence) => sum + sentence.unknown.length, 0);
+    const searched = view.sentences.some(({ tokens }) => tokens.length > 1);
     const notes = [
-      encoder,
-      beams && count(beams, "beam"),
+      beams && searched && count(beams, "beam"),
       view.note,
       unknown && `${count(unknown, "token")} unknown to the model (dotted)`,
     ];
-    this.part("pane-note").textContent = notes.filter(Boolean).join(" · ");
+    const tip = explainEncoder(encoder);
+    this.part("pane-note").replaceChildren(
+      element("span", { class: tip ? "term" : null, title: tip }, encoder),
+      ...notes.filter(Boolean).map((note) => ` · ${note}`),
+    );
     this.part("prediction").replaceChildren(...predictionPanel(view));
     const { labels } = view.model;
     this.searches = view.sentences.map((sentence) => (sentence.beams.length ? new Search(sentence, labels) : null));
     const readable = this.searches.some((search) => search?.data.label);
     this.part("values").hidden = !readable;
-    this.part("values-note").textContent = readable ? valuesNote(view) : "";
+    this.part("values-note").textContent = readable && searched ? valuesNote(view) : "";
+    this.root.classList.toggle("readable", readable);
+    this.root.classList.remove("unfinished");
     this.root.classList.toggle(
       "empty",
       this.searches.every((search) => search === null),
@@ -167,8 +174,9 @@ export class Pane {
     this.forest = this.gold ? this.goldForest() : board;
     const whole = this.gold || done;
     this.part("search-view").hidden = search.steps === 0 || !search.scored;
+    const below = this.part("river").offsetHeight + BELOW_STAGE;
     const layout = this.picture.draw(this.forest, {
-      room: this.zoom.room(this.part("river").offsetHeight + BELOW_STAGE),
+      room: this.zoom.room(below, whole),
       folded: whole ? (this.folded ?? foldByDefault(this.forest)) : foldFinished(this.forest),
       orientation: this.orientation,
       taken: whole ? null : taken,
@@ -177,10 +185,23 @@ export class Pane {
     });
     this.zoom.take(layout);
     if (!whole && heirs.length) this.zoom.reveal(this.picture.middleOf(heirs[0].position));
+    else if (!layout.upright && !this.zoom.asked) this.zoom.reveal(this.picture.topOf());
+    const covers = whole || this.zoom.asked || this.part("key").scrollHeight > layout.free;
+    this.part("key").classList.toggle("away", covers);
+    this.root.classList.toggle("unfinished", !done);
+    this.part("awaited").textContent = done ? "" : `The answer is read after merge ${search.steps}.`;
     this.river.show(step, slot);
     this.candidates.show(done ? null : board, taken, `What beam ${slot + 1} can merge next`);
     this.part("beams").replaceChildren(
-      ...beamList({ search, sentence, step, chosen: this.gold ? "gold" : slot, choose: (one) => this.choose(one), valued: board.valued }),
+      ...beamList({
+        search,
+        sentence,
+        step,
+        chosen: this.gold ? "gold" : slot,
+        choose: (one) => this.choose(one),
+        valued: board.valued,
+        anchor: search.holds(this.anchor) ? this.anchor : null,
+      }),
     );
     this.part("fold").textContent = whole && this.hidesSome() ? "Open all" : "Fold";
     this.part("fold").disabled = !whole || this.forest.n < 3;
@@ -198,9 +219,15 @@ export class Pane {
 
   // What happens at this step, in sentences.
   tell(step) {
-    const { search } = this;
-    const { prediction } = this.view;
-    return tellStep({ search, step, slot: this.slot(step), heirs: this.heirs(), prediction, valued: this.valued() });
+    const { search, view, sentence } = this;
+    const slots = new Map(); // asked for again and again
+    const slotAt = (s) => slots.get(s) ?? slots.set(s, this.slot(s)).get(s);
+    const chosen = search.holds(this.anchor);
+    return tellStep({ search, step, slotAt, chosen, view, sentence, valued: this.valued() });
+  }
+
+  outcome() {
+    return tellOutcome(this);
   }
 
   // The beam a person chose, wherever it stands at this step; the best one if it was dropped.
@@ -273,11 +300,12 @@ export class Pane {
 
   point(id) {
     const { forest } = this;
-    const words =
-      id === null
-        ? "Point at a node for its span, height and score."
-        : describe(forest, partOf(forest, id));
-    this.part("readout").textContent = words;
+    const invitation = forest.nodes.length
+      ? ["Point at a ", term("node"), " for its ", term("span"), ", ", term("height"), " and ", term("score"), "."]
+      : forest.n > 1
+        ? ["Nothing is merged yet."]
+        : ["A single token: there is nothing to merge, and the classifier reads the answer from it directly."];
+    this.part("readout").replaceChildren(...(id === null ? invitation : [describe(forest, partOf(forest, id))]));
   }
 
   list() {

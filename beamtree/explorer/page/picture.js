@@ -9,6 +9,7 @@ import { chooseUpright, placeForest } from "./layout.js";
 import { clip, figure, percent, spanPlace, spanText, valueWords } from "./words.js";
 
 const VALUE_LETTER = 7.2; // the width of a letter of a value
+const NARROW = 34; // between two tokens, for a share
 
 export class Picture {
   constructor(stage) {
@@ -41,7 +42,8 @@ export class Picture {
     this.drawItems();
     this.drawValues();
     this.drawCandidates(taken);
-    return layout;
+    const rising = layout.upright ? layout.levels - needed : 0; // levels that are still empty
+    return { ...layout, free: rising * layout.unit * layout.scale };
   }
 
   drawItems() {
@@ -116,6 +118,7 @@ export class Picture {
   drawCandidates(taken) {
     const { row, shares } = this.forest;
     const made = [];
+    let lifted = false;
     if (taken) {
       for (let at = 0; at + 1 < row.length; at++) {
         const { x, y, path, room } = this.layout.candidate(row[at], row[at + 1]);
@@ -130,8 +133,11 @@ export class Picture {
           },
           shape("path", { d: path }),
         );
-        if (shares && (first || ((chosen || share >= 0.02) && room > 34))) {
-          const [dx, dy] = this.layout.upright ? [0, -7] : [-6, 4];
+        if (shares && (chosen || (share >= 0.02 && room > NARROW))) {
+          // Two that are kept side by side stand one above the other where there is little room.
+          const lift = this.layout.upright && room <= NARROW && taken.has(at - 1) && !lifted ? 11 : 0;
+          lifted = lift > 0;
+          const [dx, dy] = this.layout.upright ? [0, -7 - lift] : [-6, 4];
           group.append(
             shape(
               "text",
@@ -152,6 +158,11 @@ export class Picture {
   middleOf(at) {
     const { row } = this.forest;
     return this.layout.candidate(row[at], row[at + 1]);
+  }
+
+  topOf() {
+    const { nodes, leaves } = this.layout;
+    return nodes.length ? nodes.at(-1) : { x: leaves[0].text[0], y: leaves[0].text[1] };
   }
 
   depths() {
@@ -213,7 +224,7 @@ function drawNode(x, y, path) {
 
 // With its probability where there is room.
 function valueInTree({ label, probability }, letters) {
-  const both = `${label} ${Math.floor(100 * Math.min(probability, 0.999))} %`;
+  const both = `${label} ${percent(probability)}`;
   return both.length <= letters ? both : clip(label, Math.max(letters, 3));
 }
 

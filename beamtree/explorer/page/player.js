@@ -5,7 +5,7 @@ import { byId } from "./dom.js";
 const WHOLE_SHOW = 30_000; // at most this long, however many merges there are
 const SLOWEST = 900;
 const QUICKEST = 50;
-const TOLD = 5000; // a merge with a sentence to read
+const TOLD = { least: 4000, letter: 45 }; // milliseconds for a merge with sentences to read
 
 export class Player {
   // `show(step)`: draw that step; `words(step)`: say in few words what happens in it, `tell(step)`: in sentences
@@ -66,7 +66,8 @@ export class Player {
       return;
     }
     if (this.step === this.steps) this.go(0);
-    this.run(Math.min(SLOWEST, Math.max(QUICKEST, WHOLE_SHOW / this.steps)));
+    const each = Math.min(SLOWEST, Math.max(QUICKEST, WHOLE_SHOW / this.steps));
+    this.run(() => each);
   }
 
   // From the start, with time to read.
@@ -74,14 +75,16 @@ export class Player {
     this.pause();
     this.telling = true;
     this.go(0);
-    this.run(TOLD);
+    this.run(() => Math.max(TOLD.least, TOLD.letter * byId("story").textContent.length));
   }
 
+  // `pause()`: how long a step stands
   run(pause) {
-    this.timer = setInterval(() => {
+    this.timer = setTimeout(() => {
       this.go(this.step + 1);
       if (this.step === this.steps) this.pause();
-    }, pause);
+      else this.run(pause);
+    }, pause());
     this.label();
   }
 
@@ -93,7 +96,7 @@ export class Player {
   }
 
   pause() {
-    clearInterval(this.timer);
+    clearTimeout(this.timer);
     this.timer = null;
     this.telling = false;
     this.label();

@@ -23,8 +23,13 @@ export function predictionPanel({ model, prediction, answer }) {
       element("span", {}, percent(probability)),
       right === null
         ? null
-        : element("span", { class: right ? "right" : "wrong" }, right ? "✓ right" : `✗ it is ${answer}`),
+        : element(
+            "span",
+            { class: right ? "right" : "wrong", title: "The text is also worked out exactly, without the network." },
+            right ? "✓ right" : `✗ it is ${answer}`,
+          ),
     ),
+    element("p", { class: "awaited quiet" }),
     meanings[label] ? element("p", { class: "meaning quiet" }, meanings[label]) : "",
     element(
       "ul",
@@ -50,5 +55,6 @@ export function valuesNote({ model, sentences }) {
   const beside = model.sentences === 2 ? " beside the whole other sentence" : "";
   const parts = sentences.some(({ texts_in: spans, tokens }) => spans?.some(([a, b]) => b - a > 1 && b - a < tokens.length));
   const bold = parts ? "bold where such parts occur as whole texts in training, grey" : "bold for the whole text, grey";
-  return `Small labels: what the classifier would say of each part${beside}; ${bold} where this extrapolates.`;
+  const what = `what the classifier would answer for each part${beside}, not calculated results`;
+  return `Small labels are readings: ${what}; ${bold} where this extrapolates. Point at a node where its probability does not fit.`;
 }

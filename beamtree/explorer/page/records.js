@@ -48,7 +48,7 @@ export class Records {
         element("span", { class: "quiet" }, line),
         element("strong", { class: label ? null : "wrong" }, label || "unread"),
         element("span", { class: "quiet" }, label ? percent(Number(probability)) : ""),
-        element("code", {}, clip(text.replaceAll("\t", "  ·  "), 160)),
+        element("code", {}, clip(text, 160)),
       ),
     );
   }

@@ -1,70 +1,137 @@
-// The search told in words: one sentence or two for each merge, of what is compared, chosen and dropped.
+// The search told in words: for each merge what is compared, chosen and dropped, and one lesson at a time.
 
 import { partOf } from "./search.js";
 import { count, percent, spanText } from "./words.js";
 
 const TOLD_UP_TO = 120; // tokens; in longer texts nobody reads every step
 
-// What to say before the merge of a step, or of the whole at the end; `slot` is the beam that is shown, `heirs`
-// what becomes of it, `prediction` what the model says of the whole.
-export function tellStep({ search, step, slot, heirs, prediction, valued }) {
+// What to say of the merge that follows `step` merges, or of the whole at the end; `slotAt(step)` is the beam that is
+// followed, `chosen` whether a person chose it, `view` and `sentence` are what the server says of the text.
+export function tellStep({ search, step, slotAt, chosen, view, sentence, valued }) {
   if (!search.scored || search.tokens.length > TOLD_UP_TO) return "";
-  if (step === search.steps) return tellEnd(search, prediction);
+  if (step === search.steps) return tellEnd(search, view, sentence);
+  const sceneAt = (s) => setScene({ search, step: s, slotAt, chosen, valued });
+  const scene = sceneAt(step);
+  if (!scene.heirs.length)
+    return `Beam ${scene.slot + 1} is dropped here: its share times those of all its earlier choices is too small to stay among the best ${search.data.beam_size}.`;
+  if (step === 0) return tellStart(scene);
+  return `${tellMerge(scene)} ${lessonAt(step, sceneAt)}`.trim();
+}
+
+// How a search ended, in few words: for a model beside the one whose story is told.
+export function tellOutcome({ view, searches }) {
+  const known = view.answer !== null && view.answer !== undefined;
+  const judged = known ? `, which is ${view.answer === view.prediction.label ? "right" : "wrong"}` : "";
+  const [search] = searches;
+  const trees = searches.length === 1 && search?.scored ? countTrees(search) : 1;
+  const split = trees > 1 ? `its ${search.final.length} beams disagree, on ${trees} trees; ` : "";
+  return `${split}its answer is ${view.prediction.label}${judged}.`;
+}
+
+function setScene({ search, step, slotAt, chosen, valued }) {
+  const slot = slotAt(step);
+  const heirs = search.heirs(step, slot);
   const board = search.board(step, slot);
-  if (step === 0) return tellStart(search, board, heirs);
-  if (!heirs.length)
-    return `Beam ${slot + 1} is dropped here: its share times those of all its earlier choices is too small to stay among the best ${search.data.beam_size}.`;
-  const own = `Beam ${slot + 1} compares ${count(board.shares.length, "pair")} and merges ${pairWords(board, heirs[0])}.`;
-  const events = [tellDrop, tellSplit, tellSame, tellValue]
-    .map((tell) => tell({ search, step, slot, board: { ...board, valued }, heirs }))
-    .filter(Boolean);
-  return `${own} ${events[step % Math.max(1, events.length)] ?? ""}`.trim();
+  const best = heirs.reduce((a, b) => (a && board.shares[a.position] >= board.shares[b.position] ? a : b), null);
+  const next = heirs.length ? heirs.find((heir) => heir.slot === slotAt(step + 1)) : null;
+  return { search, step, slot, board, heirs, best, next, chosen, valued };
 }
 
-function tellStart(search, board, heirs) {
-  const kept = search.living(1).length;
-  const keeps =
-    kept > 1
-      ? `the best ${kept} choices are kept, not one: each begins a beam, a tree in the making.`
-      : "only this choice is kept: a single beam.";
-  return `The network merges two neighbours at a time until one part is left. Of ${count(board.shares.length, "pair")}, ${pairWords(board, heirs[0])} scores best; ${keeps}`;
+function tellStart(scene) {
+  const { search, board, heirs, best } = scene;
+  const rule = "The network merges two neighbours at a time until one part is left.";
+  if (board.shares.length === 1) return `${rule} Here there is one pair only, ${pairWords(board, best)}.`;
+  const first = `Of ${count(board.shares.length, "pair")}, ${pairWords(board, best)} scores best`;
+  if (heirs.length === 1) return `${rule} ${first}, and with ${count(search.data.beam_size, "beam")} no other choice is kept.`;
+  return `${rule} ${first}, but the best ${heirs.length} are kept: each begins a beam, a tree in the making.${whyFollow(scene)}`;
 }
 
-function tellEnd(search, prediction) {
-  const beams = search.final.length;
-  const trees = new Set(search.final.map((slot) => partsOf(search, search.steps, slot))).size;
-  const found =
-    beams === 1
-      ? "One beam, one tree."
-      : trees === 1
-        ? `All ${beams} beams built the same tree, each in another order.`
-        : `The ${beams} beams are ${trees} different trees.`;
-  const answer = `the classifier reads the answer, ${prediction.label}`;
-  return beams === 1
-    ? `${found} From its top node ${answer}.`
-    : `${found} Their top nodes are averaged, each by its beam's weight, and from that average ${answer}.`;
+function tellMerge(scene) {
+  const { board, slot, heirs, best, next } = scene;
+  const name = `Beam ${slot + 1}`;
+  if (board.shares.length === 1) return `${name} merges its last pair, ${pairWords(board, best)}.`;
+  const compares = `${name} compares ${count(board.shares.length, "pair")}`;
+  if (heirs.length === 1) {
+    const renamed = next.slot === slot ? "" : `; it becomes the new beam ${next.slot + 1}`;
+    return `${compares} and merges the best, ${pairWords(board, best)}${renamed}.`;
+  }
+  const others = heirs.filter((heir) => heir !== best && heir !== next);
+  const told = [`the best, ${pairWords(board, best)}, makes the new beam ${best.slot + 1}`];
+  if (next !== best) told.push(`${pairWords(board, next)} makes beam ${next.slot + 1}`);
+  const names = listWords(others.map((heir) => heir.slot + 1));
+  if (others.length) told.push(others.length > 1 ? `${others.length} others make beams ${names}` : `another makes beam ${names}`);
+  return `${compares} and splits: ${listWords(told)}.${whyFollow(scene)}`;
 }
 
-function tellDrop({ search, step, slot }) {
-  const dropped = search.living(step).filter((beam) => beam.slot !== slot && !search.heirs(step, beam.slot).length);
-  if (!dropped.length) return null;
-  const names = listWords(dropped.map((beam) => beam.slot + 1));
-  const which = dropped.length > 1 ? `Beams ${names} are` : `Beam ${names} is`;
-  return `${which} dropped: the shares of a beam's choices multiply up, and ${search.data.beam_size} other ways to go on have a larger product.`;
+// Why the story leaves the best pair: beams that are behind now may be ahead later.
+function whyFollow({ best, next, chosen }) {
+  if (next === best) return "";
+  return ` We follow beam ${next.slot + 1}, which ${chosen ? "leads to the beam you chose" : "ends as the best tree"}.`;
 }
 
-function tellSplit({ board, heirs }) {
-  if (heirs.length < 2) return null;
-  const others = heirs.length > 2 ? ` and ${count(heirs.length - 2, "other pair")}` : "";
-  return `It tries ${pairWords(board, heirs[1])}${others} as well: these are also among the best ways to go on, so the beam splits in ${heirs.length}.`;
+// Each lesson is told once, at the first merge where it applies and none before it in the list does.
+const LESSONS = [lessonDrop, lessonRank, lessonValue, lessonSame, lessonWeight];
+
+function lessonAt(step, sceneAt) {
+  const left = new Set(LESSONS);
+  for (let s = 1; s <= step; s++) {
+    const scene = sceneAt(s);
+    for (const lesson of scene.heirs.length ? left : []) {
+      const words = lesson(scene);
+      if (!words) continue;
+      if (s === step) return words;
+      left.delete(lesson);
+      break;
+    }
+    if (!left.size) break;
+  }
+  const scene = sceneAt(step);
+  const dropped = droppedWords(scene);
+  return dropped ? `${dropped}.` : lessonSame(scene) || readingWords(scene);
 }
 
-function tellSame({ search, step, slot }) {
+function lessonDrop(scene) {
+  const dropped = droppedWords(scene);
+  if (!dropped) return "";
+  const whose = dropped.includes("beams") ? "their" : "its";
+  return `${dropped}: ${whose} best share, times the shares of all ${whose} earlier choices, is too small to be among the best ${scene.search.data.beam_size}.`;
+}
+
+function droppedWords({ search, step }) {
+  const dropped = search.living(step).filter((beam) => !search.heirs(step, beam.slot).length);
+  if (!dropped.length) return "";
+  const names = dropped.map((beam) => beam.slot + 1);
+  // Numbers of before this merge: those that it makes are given anew.
+  return names.length > 1 ? `The old beams ${listWords(names)} are dropped` : `The old beam ${names} is dropped`;
+}
+
+// In later merges: what is read in a part that is a text by itself.
+function readingWords({ board, valued }) {
+  const made = board.nodes.at(-1);
+  return valued && made?.value?.isText ? `The classifier reads ${quote(board, made)} as ${made.value.label}.` : "";
+}
+
+function lessonRank({ slot, next }) {
+  return next.slot === slot ? "" : "Beam numbers are ranks, best first, given anew after each merge.";
+}
+
+function lessonValue({ board, valued }) {
+  const made = board.nodes.at(-1);
+  if (!valued || !made?.value) return "";
+  return `The small ${made.value.label} at ${quote(board, made)} is a reading, not a calculation: what the classifier would answer if that part were the whole text.`;
+}
+
+function lessonSame({ search, step, slot }) {
   const same = beamsLike(search, step, slot);
   // Only where it is news.
   if (same.length < 2 || same.length === beamsLike(search, step - 1, search.follow({ step, slot }, step - 1)).length)
-    return null;
-  return `Beams ${listWords(same)} hold the same parts now: they made them in another order.`;
+    return "";
+  return `Before this merge beams ${listWords(same)} hold the same parts, which they made in another order.`;
+}
+
+function lessonWeight({ search, step }) {
+  if (search.living(step).length < 2) return "";
+  return "The percentage of a beam is its weight: its shares multiplied, then rescaled so that all beams add up to 100 %.";
 }
 
 // The beams that hold the parts that one of them holds, counted from 1.
@@ -73,10 +140,36 @@ function beamsLike(search, step, slot) {
   return search.living(step).flatMap((beam) => (partsOf(search, step, beam.slot) === own ? [beam.slot + 1] : []));
 }
 
-function tellValue({ board }) {
-  const made = board.nodes.at(-1);
-  if (!board.valued || !made?.value) return null;
-  return `The part it made last, ${quote(board, made)}, ${made.value.isText ? "is" : "would be"} read as ${made.value.label} by the classifier.`;
+function tellEnd(search, { prediction, answer, sentences }, sentence) {
+  const beside = sentences.length > 1 ? "and from the other sentence's " : "";
+  const answers = `${beside}the classifier reads the answer, ${prediction.label}.`;
+  const read =
+    search.final.length === 1
+      ? `From its top node ${answers}`
+      : `Their top nodes are averaged, each by its beam's weight, and from that average ${answers}`;
+  return [treesWords(search), read, judgeWords(prediction, answer, sentence)].filter(Boolean).join(" ");
+}
+
+function treesWords(search) {
+  const beams = search.final.length;
+  if (beams === 1) return "One beam, one tree.";
+  const trees = countTrees(search);
+  if (trees > 1) return `The ${beams} beams disagree: they are ${trees} different trees.`;
+  return `All ${beams} beams built the same tree; a beam is one order of merging, so they were not joined.`;
+}
+
+const countTrees = (search) => new Set(search.final.map((slot) => partsOf(search, search.steps, slot))).size;
+
+// Whether the answer is right, and that it can be so without the gold tree.
+function judgeWords({ label }, answer, { gold }) {
+  if (answer === null || answer === undefined) return "";
+  if (answer !== label) return `That is wrong: worked out exactly, it is ${answer}.`;
+  const agreement = gold?.agreement[0];
+  const without =
+    agreement && agreement.f1 !== null && !agreement.exact
+      ? ` Another tree than the gold one served: it has ${agreement.shared} of its ${agreement.spans} spans.`
+      : "";
+  return `That is right: worked out exactly, it is ${answer}.${without}`;
 }
 
 const quote = (board, part) => `“${spanText(board.tokens, part, 24)}”`;

@@ -2,10 +2,9 @@
 
 export function percent(share) {
   if (share === null || share === undefined) return "–";
-  if (share === 0 || share === 1) return `${100 * share} %`;
   if (share > 0 && share < 0.0005) return "< 0.1 %";
-  if (share < 1 && share > 0.9995) return "> 99.9 %";
-  return `${(100 * share).toFixed(share < 0.0995 || share > 0.9949 ? 1 : 0)} %`;
+  const figures = (100 * share).toFixed(share < 0.0995 || share > 0.9949 ? 1 : 0);
+  return `${figures.replace(/^(0|100)\.0$/, "$1")} %`;
 }
 
 export const figure = (number) => (number === null || number === undefined ? "–" : number.toFixed(2));

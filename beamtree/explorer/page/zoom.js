@@ -5,6 +5,8 @@ const LARGEST = 4;
 const LARGEST_UNASKED = 1.5;
 const LEAST_ROOM = 220; // pixels of height that a stage has at least
 const ENOUGH = 380; // the rest of a large window is for what stands below
+const BORDER = 2; // of the stage, both sides together
+const WHOLE = 0.55; // of the window, for a whole tree on its side
 
 export class Zoom {
   constructor(stage, svg) {
@@ -17,25 +19,27 @@ export class Zoom {
   }
 
   // What is left of the window for the stage above something `below` pixels high, wherever the page is scrolled to.
-  room(below) {
+  // A whole tree on its side, which is looked at and not played, may push that further down.
+  room(below, whole) {
     const top = this.stage.getBoundingClientRect().top + window.scrollY;
     const left = top < window.innerHeight ? window.innerHeight - top - below : window.innerHeight; // or further down
     const most = document.body.classList.contains("projecting") ? left : Math.max(ENOUGH, 0.42 * window.innerHeight);
     const tall = Math.max(LEAST_ROOM, Math.min(left, most));
-    this.stage.style.maxHeight = `${tall}px`;
-    return { wide: Math.max(200, this.stage.clientWidth - 2), tall: tall - 2 };
+    const tallest = whole ? Math.max(tall, WHOLE * window.innerHeight) : tall;
+    return { wide: Math.max(200, this.stage.clientWidth - BORDER), tall: tall - BORDER, tallest: tallest - BORDER };
   }
 
   // A picture of another size: as large as before if a person chose it, else as it fits the stage.
-  take({ width, height, scale }) {
+  take({ width, height, scale, tall }) {
     this.size = { width, height };
+    this.stage.style.maxHeight = `${tall + BORDER}px`;
     if (!this.asked) this.scale = scale;
     this.apply();
   }
 
   fit() {
-    const tall = parseFloat(this.stage.style.maxHeight) - 2; // with its border
-    this.set(Math.min(LARGEST_UNASKED, (this.stage.clientWidth - 2) / this.size.width, tall / this.size.height));
+    const tall = parseFloat(this.stage.style.maxHeight) - BORDER;
+    this.set(Math.min(LARGEST_UNASKED, (this.stage.clientWidth - BORDER) / this.size.width, tall / this.size.height));
   }
 
   by(factor) {

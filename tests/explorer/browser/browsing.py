@@ -84,6 +84,14 @@ class Explorer:
         field.send_keys(text)
         field.send_keys(Keys.ENTER)
 
+    def go_to(self, step: int) -> None:
+        """As the slider does."""
+        self.run(
+            "const slider = document.querySelector('#step'); slider.value = arguments[0];"
+            "slider.dispatchEvent(new Event('input'))",
+            step,
+        )
+
     def said(self, words: str) -> None:
         """What a screen reader hears of."""
         self.wait("return document.querySelector('#status').textContent.includes(arguments[0])", words)

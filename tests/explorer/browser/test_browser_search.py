@@ -35,12 +35,12 @@ def test_the_slider_shows_every_candidate_with_its_share(explorer: Explorer, add
 
 
 def test_one_window_holds_a_step_of_the_search_with_everything_said_of_it(explorer: Explorer) -> None:
-    explorer.resize(1240, 860)
+    explorer.resize(1280, 860)
     explorer.open(text=EXPRESSION, step=7)
     explorer.run("document.documentElement.style.scrollbarWidth = 'none'")
     explorer.shot("explorer-window")
-    explorer.resize(1240, 1180)
-    for part in (".verdict", ".tree .candidate.first", ".river", ".pairs .taken", ".beam-list .dies"):
+    explorer.resize(1280, 1180)
+    for part in (".awaited", ".tree .candidate.first", ".river", ".pairs .taken", ".beam-list .dies"):
         assert explorer.box(part)["bottom"] < 1180, part
     explorer.shot("explorer")  # the picture in docs/images
 
@@ -60,7 +60,7 @@ def test_chosen_pairs_and_beams_that_split_or_die_are_those_of_the_search(
         ] or [0]
         fates = [fate.text for fate in explorer.all(".beam-list li .fate")][: len(alive)]
         for slot, fate in zip(alive, fates, strict=True):
-            wanted = {0: "is dropped", 1: "goes on as beam"}.get(len(heirs[slot]), "splits")
+            wanted = {0: "is dropped", 1: "becomes beam"}.get(len(heirs[slot]), "splits")
             assert fate.startswith(wanted), (step, slot, fate)
         own = int(explorer.text(".beam-list [aria-pressed=true] .name").removeprefix("Beam ")) - 1
         taken = {search["position"][step][k] for k in heirs[own]}

@@ -16,7 +16,7 @@ def test_the_value_grows_up_the_tree_and_can_be_switched_off(explorer: Explorer)
     drawn = {" ".join(TOKENS[a:b]): (text, grey) for a, b, text, grey in explorer.each(VALUES, VALUE)}
     assert drawn["[MIN 4 7 ]"][0].split()[0] == "4"
     assert drawn["[MAX 2 9 [MIN 4 7 ]"][0].split()[0] == "9"
-    assert drawn[EXPRESSION] == ("8 99 %", False)
+    assert drawn[EXPRESSION] == ("8 100 %", False)
     wholes = {"[MIN 4 7 ]", "[MAX 2 9 [MIN 4 7 ] 0 ]", "[MED 1 8 5 ]", EXPRESSION}
     assert {part for part, (_, grey) in drawn.items() if not grey} == wholes
     assert "extrapolates" in explorer.text(".values-note")
@@ -62,11 +62,7 @@ def test_words_and_search_stay_in_sight_while_stepping(explorer: Explorer, width
         explorer.colours(scheme)
         explorer.open(text=EXPRESSION, step=0)
         for step in steps:
-            explorer.run(
-                "const s = document.querySelector('#step'); s.value = arguments[0];"
-                "s.dispatchEvent(new Event('input'))",
-                step,
-            )
+            explorer.go_to(step)
             boxes = explorer.each(".tree .leaf text", "e.getBoundingClientRect().toJSON()")
             assert len(boxes) == len(TOKENS)
             player, stage, river = (explorer.box(part) for part in ("#player", ".stage", ".river"))
@@ -79,74 +75,6 @@ def test_words_and_search_stay_in_sight_while_stepping(explorer: Explorer, width
             places.append([box["top"] for box in boxes])
             explorer.shot(f"teaching-{width}-{scheme}-{step}")
     assert all(place == pytest.approx(places[0], abs=1.5) for place in places)
-
-
-def tell(explorer: Explorer) -> str:
-    return explorer.text("#story")
-
-
-def test_the_page_opens_on_a_story_that_stops_when_touched(explorer: Explorer) -> None:
-    explorer.open()
-    explorer.wait("return document.querySelector('#player.playing')")
-    assert explorer.one("#step").get_attribute("value") == "0"
-    assert "merges two neighbours at a time" in tell(explorer)
-    assert "[SM the sum, of which only the last digit counts" in explorer.text("#about")
-    explorer.wait("return document.querySelector('#step').value === '1'")
-    assert tell(explorer).startswith("Beam 1 compares 7 pairs and merges “")
-    assert "step=" not in explorer.driver.current_url, "who reloads hears it from the start"
-    explorer.click("#play")  # which would go on, had this touch not stopped it
-    assert explorer.all("#player.playing") == []
-    explorer.click("#tell")
-    explorer.wait("return document.querySelector('#player.playing')")
-    explorer.keys("x")
-    assert explorer.all("#player.playing") == []
-    explorer.run("document.activeElement.blur()")
-    explorer.click("#tell")
-    explorer.run("document.activeElement.blur()")
-    explorer.keys(" ")
-    assert explorer.all("#player.playing") == []
-    explorer.open(text="[MAX 1 2 ]")
-    assert explorer.all("#player.playing") == [], "who brings a text is shown its tree"
-
-
-def test_who_asks_for_little_motion_reads_the_story_at_their_own_pace(explorer: Explorer) -> None:
-    features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
-    explorer.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    explorer.open()
-    explorer.wait("return document.querySelector('#step').value === '0'")
-    assert explorer.all("#player.playing") == []
-    assert "neighbours" in tell(explorer)
-
-
-def test_the_story_says_what_happens_in_the_search(explorer: Explorer) -> None:
-    """Every event that it tells of is one of the beams beside it."""
-    explorer.open(text=EXPRESSION, step=0)
-    told = set()
-    for step in range(len(TOKENS) - 1):
-        words, fates = tell(explorer), [fate.text for fate in explorer.all(".beam-list .fate")]
-        shown = explorer.text(".beam-list [aria-pressed=true] .name")
-        if step:
-            assert words.startswith(f"{shown} compares {len(TOKENS) - 1 - step} pair")
-        if "dropped" in words:
-            names = words.split(". Beam")[1].split(" ", 1)[1].split(" dropped")[0]
-            named = [int(word) - 1 for word in names.replace(",", "").split() if word.isdigit()]
-            assert named == [i for i, fate in enumerate(fates) if fate == "is dropped"]
-        if "splits" in words:
-            assert explorer.text(".beam-list [aria-pressed=true] .fate").startswith("splits")
-        told |= {kind for kind in ("dropped", "splits", "same parts", "read as") if kind in words}
-        explorer.click("#next")
-    assert told == {"dropped", "splits", "same parts", "read as"}
-    assert "averaged" in tell(explorer)
-    assert tell(explorer).endswith(f"reads the answer, {explorer.text('.verdict strong')}.")
-    explorer.open(text=EXPRESSION, step=1)
-    explorer.click(".beam-list button.dies")
-    assert "is dropped here" in tell(explorer)
-
-
-def test_a_long_text_has_no_story(explorer: Explorer) -> None:
-    explorer.open(text="[SM " + "5 " * 130 + "]", step=3)
-    assert tell(explorer) == ""
-    assert not explorer.one("#tell").is_displayed()
 
 
 def test_symbols_are_explained_where_they_stand(explorer: Explorer) -> None:
@@ -172,6 +100,9 @@ def test_a_keyboard_is_enough(explorer: Explorer, width: int, height: int) -> No
     explorer.resize(width, height)
     explorer.colours("dark")
     explorer.open(text=EXPRESSION)
+    if width < 500:
+        tab_to(explorer, "#more")
+        explorer.keys(Keys.ENTER)
     tab_to(explorer, "#other")
     explorer.keys(Keys.ARROW_DOWN, Keys.ENTER)
     explorer.wait("return document.querySelectorAll('.pane').length === 3")
