@@ -58,7 +58,7 @@ def check_options(options: Mapping[str, Any], name: str) -> None:
         if not key.isidentifier():
             raise BeamtreeError(f"{name}: there is no option {shown(key)}")
         if key in _NOT_IN_FILES:
-            raise BeamtreeError(f"{name}.{key} cannot be set in a file")
+            raise BeamtreeError(f"{name}.{key} cannot be set here: the program chooses it")
         most = _MOST.get(key, 65536)
         if type(option) is int and option > most:
             raise BeamtreeError(f"{name}.{key[:80]} must be at most {most}, got {shown(option)}")

@@ -194,8 +194,8 @@ def test_a_config_that_is_no_json_or_no_config_is_refused(folder: Path) -> None:
     for content, message in [
         ("{", "config.json is not JSON"),
         ("[" * 100_000, "config.json is not JSON"),
-        ("[]", "states no format"),
-        ("{}", "states no format"),
+        ("[]", "it has no format"),
+        ("{}", "it has no format"),
     ]:
         path.write_text(content)
         with pytest.raises(BeamtreeError, match=message):
@@ -273,6 +273,6 @@ def test_notes_travel_with_the_weights_and_odd_tensors_survive(tmp_path: Path) -
 def test_a_folder_of_a_block_says_by_what_it_is_loaded(tmp_path: Path) -> None:
     beamtree.BeamTreeEncoder(4).save_pretrained(tmp_path)
     with pytest.raises(
-        BeamtreeError, match=r"holds a BeamTreeEncoder, .* by BeamTreeEncoder\.from_pretrained"
+        BeamtreeError, match=r"holds a BeamTreeEncoder, .* with BeamTreeEncoder\.from_pretrained"
     ):
         load_model(tmp_path)
