@@ -19,7 +19,7 @@ def threads_for(multiplications: int, x: Tensor) -> AbstractContextManager[None]
     """One thread for PyTorch within the block, if so many multiplications of x, on a CPU, are few."""
     if is_compiling() or x.device.type != "cpu" or multiplications >= WORTH_SHARING:
         return nullcontext()
-    return _one_thread()
+    return nullcontext() if torch.get_num_threads() == 1 else _one_thread()
 
 
 @contextmanager
