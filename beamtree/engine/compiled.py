@@ -6,10 +6,8 @@ its last: nothing waits for another thread before the end. A single sequence run
 
 import ctypes
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, byref, c_double, c_int64, c_uint64, c_void_p
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import torch
@@ -22,12 +20,12 @@ from beamtree.engine.record import NONE, Tape, Timeline
 from beamtree.engine.search import rank_beams
 from beamtree.kernels.weights import SlicedScorerWeights, Weights
 from beamtree.pytorch import c_library
+from beamtree.pytorch.threads import share
 
 SOURCE = Path(__file__).with_name("compiled.c")
 _REAL = {torch.float32: "float", torch.float64: "double"}
 _ROWS_TOGETHER = 96  # beams in a group: what the products of a step read and make stays in a core's cache
 _STEPS_TOGETHER = 64  # of a call into C, which cannot be interrupted
-_WORTH_A_THREAD = 25_000_000  # multiplications, about a millisecond
 
 
 class _Problem(ctypes.Structure):
@@ -129,36 +127,8 @@ def compiled_search(
                 library.advance(byref(problem), group.start, len(group), t, until, memory.data_ptr())
 
     multiplications = timeline.made * (cell.w1.numel() + cell.w2.numel())
-    _share(B, _ROWS_TOGETHER // K, multiplications, advance)
+    share(B, max(1, _ROWS_TOGETHER // K), multiplications, advance)
     return Tape(nodes, links, ended, *rank_beams(roots, scores, offset, order))
-
-
-def _share(
-    count: int, most: int, multiplications: int, run: Callable[[range, Callable[[], bool]], None]
-) -> None:
-    """Call `run` for groups of at most `most`, on as many threads as the work is worth; it is told when to
-    stop."""
-    threads = max(1, min(count, torch.get_num_threads(), multiplications // _WORTH_A_THREAD))
-    groups = -(-count // (max(1, most) * threads)) * threads  # as many for each thread
-    waiting = iter([range(count * i // groups, count * (i + 1) // groups) for i in range(groups)])
-    stop = Event()
-
-    def work() -> None:
-        for group in waiting:  # a thread takes the next one as soon as it is done with its last
-            if not stop.is_set():
-                run(group, stop.is_set)
-
-    if threads == 1:
-        return work()
-    with ThreadPoolExecutor(threads - 1) as others:
-        ends = [others.submit(work) for _ in range(threads - 1)]
-        try:
-            work()
-            for end in ends:
-                end.result()
-        except BaseException:
-            stop.set()
-            raise
 
 
 def _packed(library: Any, weight: Tensor) -> Tensor:

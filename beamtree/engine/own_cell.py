@@ -24,6 +24,7 @@ from beamtree.engine.replay import replay
 from beamtree.engine.search import search
 from beamtree.parts.contract import mask_width, refuse_random_layers
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
+from beamtree.pytorch.threads import threads_for
 from beamtree.pytorch.tracing import untraced
 
 
@@ -142,18 +143,21 @@ class _Recursion(torch.autograd.Function):
         ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         cell, score = plan.parts()
         heights = None
+        # About as many multiplications a merge as there are parameters.
+        ctx.work = leaves.shape[0] * options.beam_size * sum(map(Tensor.numel, parameters))
         if plan.graphs is None:
-            tape = search(
-                leaves,
-                lengths,
-                cell,
-                score,
-                beam_size=options.beam_size,
-                randomness=plan.randomness,
-                merges=options.merges,
-                pins=options.pins,
-                equal_trees=plan.equal_trees,
-            )
+            with threads_for(ctx.work, leaves):
+                tape = search(
+                    leaves,
+                    lengths,
+                    cell,
+                    score,
+                    beam_size=options.beam_size,
+                    randomness=plan.randomness,
+                    merges=options.merges,
+                    pins=options.pins,
+                    equal_trees=plan.equal_trees,
+                )
         else:
             tape, heights = plan.graphs.run(leaves, lengths, score, plan.steps, plan.randomness, options.pins)
         lineages = find_lineages(tape.links, tape.roots, lengths, n)
@@ -171,7 +175,7 @@ class _Recursion(torch.autograd.Function):
         lengths, lineages, heights, *saved = ctx.saved_tensors
         tape = Tape(*saved[: len(Tape._fields)])
         kind, dtype, enabled = ctx.autocast
-        with torch.autocast(kind, dtype, enabled):
+        with threads_for(ctx.work, grad_roots), torch.autocast(kind, dtype, enabled):
             gradients = replay(
                 tape,
                 lengths,

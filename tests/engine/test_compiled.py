@@ -3,7 +3,7 @@ published algorithm, gradients included."""
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from beamtree.engine.record import Tape
 from beamtree.engine.search import search
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
+from beamtree.pytorch import threads
 
 needs_c = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no search in C: {why_not_compiled()}")
 pytestmark = needs_c
@@ -184,7 +185,7 @@ def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             names.append(threading.current_thread().name)
             self.inner.advance(*arguments)
 
-    monkeypatch.setattr(compiled, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(threads, "WORTH_A_THREAD", 1)
     monkeypatch.setattr(compiled, "_library", lambda dtype: Noting(library(dtype)))
     torch.set_num_threads(3)
     yield names
@@ -209,29 +210,6 @@ def test_one_sequence_runs_on_the_callers_thread(three_threads: list[str]) -> No
     parts = make_parts(10, 1.0, torch.float64)
     run_both(make_leaves([30], 10, torch.float64), [30], *parts)
     assert three_threads == [threading.current_thread().name]
-
-
-def test_an_interruption_stops_the_other_threads() -> None:
-    """Ctrl-C reaches the caller only: the others stop before their next steps, and no group is begun."""
-    main, begun = threading.current_thread(), []
-    others_run = threading.Barrier(3, timeout=60)
-
-    def run(group: range, is_stopped: Callable[[], bool]) -> None:
-        begun.append(group)
-        others_run.wait()
-        if threading.current_thread() is main:
-            raise KeyboardInterrupt
-        while not is_stopped():
-            pass
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            compiled._share(30, 2, 2**60, run)
-    finally:
-        torch.set_num_threads(before)
-    assert len(begun) == 3
 
 
 def test_what_c_does_not_cover_is_left_to_pytorch() -> None:
@@ -261,8 +239,8 @@ def test_what_c_does_not_cover_is_left_to_pytorch() -> None:
 
 
 def test_the_encoder_searches_in_c_unless_it_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, share = [], compiled._share
-    monkeypatch.setattr(compiled, "_share", lambda *of: (calls.append(of[0]), share(*of)))
+    calls, share = [], compiled.share
+    monkeypatch.setattr(compiled, "share", lambda *of: (calls.append(of[0]), share(*of)))
     torch.manual_seed(0)
     encoder, x = BeamTreeEncoder(16).eval(), torch.randn(2, 9, 16)
     in_c = encoder(x)

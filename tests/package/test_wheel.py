@@ -63,6 +63,7 @@ def test_the_installed_wheel_trains_evaluates_and_parses(tmp_path: Path) -> None
     assert (site / "beamtree" / "explorer" / "page" / "index.html").exists()
     assert (site / "beamtree" / "paper" / "published.toml").exists()
     assert (site / "beamtree" / "data" / "corpora.toml").exists()
+    assert (site / "beamtree" / "engine" / "compiled.c").exists()
     assert "beamtree 0." in run("beamtree.cli", "--version")
     shorten = ["--set", "task.sampled.train=8", "--set", "task.sampled.dev=4", "--max-steps", "1"]
     run("beamtree.cli", "train", "listops-minute", "--out", "run", *shorten)
