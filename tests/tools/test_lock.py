@@ -2,9 +2,7 @@
 
 import re
 
-import pytest
-
-from tools.lock import LOCK, OF_TORCH, direct_requirements, locked_versions, normal, write_lock
+from tools.lock import LOCK, OF_TORCH, direct_requirements, locked_versions, normal
 
 
 def test_lock_and_pyproject_agree() -> None:
@@ -18,15 +16,6 @@ def test_every_locked_package_has_a_hash() -> None:
     entries = re.split(r"\n(?=[A-Za-z0-9])", LOCK.read_text().split("make lock\n")[1])
     assert len(entries) == len(re.findall(r"^[A-Za-z0-9].*==", LOCK.read_text(), re.MULTILINE)) > 50
     assert all("--hash=sha256:" in entry for entry in entries)
-
-
-def test_the_lock_is_made_by_one_command_that_leaves_torch_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[str]] = []
-    monkeypatch.setattr("tools.lock.subprocess.run", lambda command, **options: calls.append(command))
-    write_lock(["--upgrade"])
-    (command,) = calls
-    assert command[:3] == ["uv", "pip", "compile"]
-    assert {"--generate-hashes", "--universal", "--excludes", "--upgrade"} <= set(command)
 
 
 def test_names_are_compared_as_the_index_does() -> None:
