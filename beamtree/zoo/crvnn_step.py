@@ -22,7 +22,7 @@ from beamtree.pytorch.registry import has_kernels
 from beamtree.pytorch.tracing import is_compiling
 
 if TYPE_CHECKING:
-    from beamtree.kernels.zoo.soft_merge import SoftMerge
+    from beamtree.kernels.zoo.soft_merge_kernels import SoftMerge
 
 EPS = 1e-5  # of the layer norm
 STILL_EXISTS = 0.1
@@ -174,7 +174,7 @@ def _by_kernels(
     *,
     slopes: bool,
 ) -> "SoftMerge":
-    from beamtree.kernels.zoo.soft_merge import SoftMerge
+    from beamtree.kernels.zoo.soft_merge_kernels import SoftMerge
 
     *weights, present, absorbable = (tensor.contiguous() for tensor in constants[: COUNT + 2])
     merged = CRvNNWeights(*weights), h.contiguous(), exists, present, absorbable, seed, time

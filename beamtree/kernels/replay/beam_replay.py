@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beamtree.kernels import entangled_kernels as entangled_pairs
 from beamtree.kernels.fused_recursion import FusedReplayCall, FusedTape
-from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
 from beamtree.kernels.replay import level_kernels
 from beamtree.kernels.replay.cell_replay import Workspace, are_few, processors, whole_rows
 from beamtree.kernels.replay.replay_plan import WIDEST_FUSED, ReplayPlan, graphs_for
