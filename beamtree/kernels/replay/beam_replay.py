@@ -36,6 +36,13 @@ def replay(
     return this.replayed()
 
 
+def has_large_levels(some: Survivors, units: int) -> bool:
+    """Whether small tiles of an average level would keep every processor busy more than twice."""
+    if not some.count or not some.order.is_cuda:
+        return False
+    return some.count // some.highest * units > 2 * processors(some.order.device) * 16 * 32
+
+
 def replays_graphs(x: Tensor) -> bool:
     return x.is_cuda and capturing.are_wanted()
 
@@ -86,15 +93,8 @@ class _Gradient:
         }  # fmt: skip
         self.plan = ReplayPlan(
             K, d, self.units, self.s, self.H, self.precision, self.scorer_precision,
-            self.dropped > 0, self.inner, are_few(N, d, self.units), self._has_large_levels(),
+            self.dropped > 0, self.inner, are_few(N, d, self.units), has_large_levels(some, self.units),
         )  # fmt: skip
-
-    def _has_large_levels(self) -> bool:
-        """Whether small tiles of the levels would keep every processor busy more than twice."""
-        if self.device.type != "cuda" or not self.some.count:
-            return False
-        rows = self.some.count // self.some.highest
-        return rows * self.units > 2 * processors(self.device) * 16 * 32
 
     def make_room(self) -> None:
         """What the cell is differentiated in, and the results."""
