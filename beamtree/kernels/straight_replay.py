@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from beamtree.kernels import entangled_kernels as entangled_pairs
 from beamtree.kernels import straight_kernels
 from beamtree.kernels.fused_recursion import FusedTape
-from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
 from beamtree.kernels.replay.cell_replay import Descent, Recalled, processors, through_cell
 from beamtree.kernels.replay.survivors import pieces
 from beamtree.kernels.runtime.products import HALF, float32_precision, product

@@ -31,7 +31,7 @@ from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.tree_encoder import TreeEncoder, refuse_export, row
 
 if TYPE_CHECKING:
-    from beamtree.kernels.zoo.soft_merge import SoftMerge
+    from beamtree.kernels.zoo.soft_merge_kernels import SoftMerge
 
 # Beyond these sizes an iteration's kernels are long enough to hide their launches.
 REPLAYED_TOKENS, REPLAYED_PAIRS = 2**14, 2**22
@@ -343,7 +343,7 @@ def _by_kernels(
     *,
     slopes: bool,
 ) -> "SoftMerge":
-    from beamtree.kernels.zoo.soft_merge import SoftMerge
+    from beamtree.kernels.zoo.soft_merge_kernels import SoftMerge
 
     *weights, present, absorbable = (tensor.contiguous() for tensor in constants[: COUNT + 2])
     merged = CRvNNWeights(*weights), h.contiguous(), exists, present, absorbable, seed, time

@@ -23,7 +23,8 @@ from beamtree.pytorch.registry import has_kernels
 from beamtree.pytorch.tracing import is_compiling
 
 if TYPE_CHECKING:
-    from beamtree.kernels.zoo.slots import Attention, Slots
+    from beamtree.kernels.zoo.attention_kernels import Attention
+    from beamtree.kernels.zoo.slot_kernels import Slots
 
 EPS = 1e-5  # of the layer norms
 WIDEST = 512  # features of a row, which a program of our kernels has all at once
@@ -217,7 +218,8 @@ def _by_kernels(
     p: Tensor,
     keeps: tuple[Tensor | None, Tensor | None],
 ) -> tuple["Attention", "Slots"]:
-    from beamtree.kernels.zoo.slots import Attention, Slots
+    from beamtree.kernels.zoo.attention_kernels import Attention
+    from beamtree.kernels.zoo.slot_kernels import Slots
 
     query, memory, candidates, p = (tensor.contiguous() for tensor in (query, memory, candidates, p))
     attention = Attention(w[:ATTENTION], query, memory, candidates, p, keeps[0], eps=EPS, unreached=UNREACHED)

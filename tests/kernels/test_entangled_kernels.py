@@ -8,7 +8,7 @@ from torch import Tensor
 
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
-from beamtree.kernels.replay import entangled_pair_kernels
+from beamtree.kernels import entangled_kernels
 from beamtree.kernels.runtime import address_kernels as board
 from beamtree.kernels.search import plan
 from beamtree.parts.scorer import EntangledScorer
@@ -102,7 +102,7 @@ def test_one_beam_gives_the_scorer_a_zero_gradient() -> None:
 
 
 def test_rows_a_few_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entangled_pair_kernels, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(entangled_kernels, "ROWS_AT_ONCE", 3)
     compare(make([4]), 2, noisy=False, dropout=0.2)
 
 

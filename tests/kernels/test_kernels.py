@@ -200,6 +200,12 @@ def test_the_graphs_of_a_gradient_hold_all_its_kernels(monkeypatch: pytest.Monke
     assert heights
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_levels_in_large_tiles_give_the_same_gradient(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beam_replay, "has_large_levels", lambda some, units: True)
+    compare(make([4, 3], 130 if wide else 16), 2, noisy=True, dropout=0.1)
+
+
 def test_weights_get_the_same_gradient_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     splits: list[tuple[int, int]] = []
     outputs = cell_replay.CellStages.outputs

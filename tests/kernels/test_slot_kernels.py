@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from kernel_cases import DEVICE
 from small_encoders import gradients, random_tokens
 
-from beamtree.kernels.zoo.slots import Attention
+from beamtree.kernels.zoo.attention_kernels import Attention
 from beamtree.zoo import ordered_memory, ordered_memory_step
 from beamtree.zoo.ordered_memory import OrderedMemory
 

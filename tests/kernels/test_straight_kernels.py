@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn.utils import parametrizations
 
 from beamtree import create_encoder
+from beamtree.kernels import entangled_kernels, straight_replay
 from beamtree.kernels import straight as operator
-from beamtree.kernels import straight_replay
-from beamtree.kernels.replay import entangled_pair_kernels
 from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, draw_keep, gumbel
 from beamtree.kernels.straight import straight_through, supports
 from beamtree.kernels.weights import Weights
@@ -129,7 +128,7 @@ def test_noise_and_masks_enter_as_in_the_definition(entangled: bool) -> None:
 def test_lists_and_batches_in_pieces_give_the_same(entangled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     options = straight_replay._options
     monkeypatch.setattr(straight_replay, "_options", lambda *given: options(*given) | {"ROWS": 1})
-    monkeypatch.setattr(entangled_pair_kernels, "ROWS_AT_ONCE", 40)
+    monkeypatch.setattr(entangled_kernels, "ROWS_AT_ONCE", 40)
     compare(make([*[1] * 15, 3, 3], entangled), noisy=True)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beamtree.kernels import entangled_kernels as entangled_pairs
 from beamtree.kernels.fused_recursion import FusedReplayCall, FusedTape
-from beamtree.kernels.replay import entangled_pair_kernels as entangled_pairs
 from beamtree.kernels.replay import level_kernels
 from beamtree.kernels.replay.cell_replay import Workspace, are_few, processors, whole_rows
 from beamtree.kernels.replay.replay_plan import WIDEST_FUSED, ReplayPlan, graphs_for
@@ -34,6 +34,13 @@ def replay(
     if deterministic or wide or not replays_graphs(call.lengths):
         return this.launched(_SlicedScores(deterministic))
     return this.replayed()
+
+
+def has_large_levels(some: Survivors, units: int) -> bool:
+    """Whether small tiles of an average level would keep every processor busy more than twice."""
+    if not some.count or not some.order.is_cuda:
+        return False
+    return some.count // some.highest * units > 2 * processors(some.order.device) * 16 * 32
 
 
 def replays_graphs(x: Tensor) -> bool:
@@ -86,15 +93,8 @@ class _Gradient:
         }  # fmt: skip
         self.plan = ReplayPlan(
             K, d, self.units, self.s, self.H, self.precision, self.scorer_precision,
-            self.dropped > 0, self.inner, are_few(N, d, self.units), self._has_large_levels(),
+            self.dropped > 0, self.inner, are_few(N, d, self.units), has_large_levels(some, self.units),
         )  # fmt: skip
-
-    def _has_large_levels(self) -> bool:
-        """Whether small tiles of the levels would keep every processor busy more than twice."""
-        if self.device.type != "cuda" or not self.some.count:
-            return False
-        rows = self.some.count // self.some.highest
-        return rows * self.units > 2 * processors(self.device) * 16 * 32
 
     def make_room(self) -> None:
         """What the cell is differentiated in, and the results."""

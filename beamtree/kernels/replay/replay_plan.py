@@ -102,8 +102,11 @@ class ReplayPlan(CellStages):
 
     @property
     def level_tile(self) -> dict[str, int]:
+        """Of `descend_kernel`. Of wide nodes a large tile holds too many numbers to take its own rows through
+        the layer norm: registers would spill."""
         if self.many:
-            return {"ROWS": 0, "BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 8}
+            rows = 0 if self.d <= 128 else 8
+            return {"ROWS": rows, "BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 8}
         return {"ROWS": 0, "BLOCK_M": 16, "BLOCK_N": 32, "num_warps": 4}
 
     @property

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from beamtree.kernels.entangled_kernels import score_leaves
 from beamtree.kernels.fused_recursion import FusedTape, longest, padded
 from beamtree.kernels.runtime import address_kernels as boards
-from beamtree.kernels.search.entangled_kernels import score_leaves
 from beamtree.kernels.search.finish_kernels import STRETCH, inner_nodes_kernel
 from beamtree.kernels.search.plan import Plan, can_chain, chunks_of
 from beamtree.kernels.weights import Weights

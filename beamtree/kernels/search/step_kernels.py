@@ -11,6 +11,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from beamtree.kernels.cell_kernels import drawn_mask, hidden_tile, mixed_tile
+from beamtree.kernels.entangled_kernels import score_parents, settle
 from beamtree.kernels.runtime import address_kernels as at
 from beamtree.kernels.runtime.random_kernels import name_of
 from beamtree.kernels.search.choose_kernels import (
@@ -21,7 +22,6 @@ from beamtree.kernels.search.choose_kernels import (
     pair_score,
     project,
 )
-from beamtree.kernels.search.entangled_kernels import score_parents, settle
 from beamtree.kernels.search.list_kernels import add_up, draw, rank, splice
 
 
