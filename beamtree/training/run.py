@@ -238,11 +238,12 @@ def _read_texts_once(model: TreeClassifier, splits: Sequence[EncodedExamples], d
 
 def create_optimizer(model: TreeClassifier, recipe: Recipe, device: torch.device) -> Optimizer:
     settings, groups = recipe.training, _groups(model, recipe.words.learning_rate)
-    rates = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "ranger":
-        return Ranger(groups, **rates)
+        return Ranger(groups, lr=rate, weight_decay=decay)
     # On a GPU the step is one kernel for many parameters: the same rule, launched in less time.
-    return torch.optim.AdamW(groups, **rates, fused=True if device.type == "cuda" else None)
+    fused = True if device.type == "cuda" else None
+    return torch.optim.AdamW(groups, lr=rate, weight_decay=decay, fused=fused)
 
 
 def _groups(model: TreeClassifier, words_rate: float) -> list[dict[str, Any]]:
