@@ -36,8 +36,11 @@ main()
 """
 
 
-def train_with_two_processes(folder: Path, recipe: Recipe, *more: str, status: int = 0) -> None:
-    """What torchrun does, without its supervisor: two processes that find each other by a port."""
+def train_with_two_processes(folder: Path, recipe: Recipe, *more: str, status: int = 0) -> str:
+    """What torchrun does, without its supervisor: two processes that find each other by a port.
+
+    Returns what both wrote to stderr.
+    """
     path = folder.with_suffix(".toml")
     path.write_text(recipe.to_toml(), encoding="utf-8")
     with socket.socket() as probe:
@@ -56,11 +59,15 @@ def train_with_two_processes(folder: Path, recipe: Recipe, *more: str, status: i
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
             },
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
     ]
     try:
-        assert [process.wait(timeout=150) for process in processes] == [status, status]
+        said = "".join(process.communicate(timeout=150)[1] for process in processes)
+        assert [process.returncode for process in processes] == [status, status], said
+        return said
     finally:
         for process in processes:
             process.kill()
@@ -107,11 +114,13 @@ def test_a_process_that_never_has_data_changes_nothing(tmp_path: Path) -> None:
         assert shared[name] == pytest.approx(alone[name], abs=1e-6)
 
 
-def test_two_processes_that_fail_leave_no_threads_either(tmp_path: Path) -> None:
+def test_two_processes_that_fail_say_so_once_and_leave_no_threads_either(tmp_path: Path) -> None:
     folder = tmp_path / "two"
     folder.mkdir()
-    (folder / "thesis.txt").write_text("years of work")
-    train_with_two_processes(folder, small_recipe(model=QUIET), status=2)
+    (folder / "thesis.txt").write_text("years of work")  # which the first process alone sees
+    said = train_with_two_processes(folder, small_recipe(model=QUIET), status=2)
+    assert said.count("beamtree: ") == said.count("is not a run folder") == 1
+    assert "Traceback" not in said
 
 
 def test_a_run_of_two_processes_can_be_continued_by_one(tmp_path: Path) -> None:
