@@ -10,7 +10,7 @@ from torch import Tensor
 from beamtree.kernels import entangled_kernels as entangled_pairs
 from beamtree.kernels.fused_recursion import FusedReplayCall, FusedTape
 from beamtree.kernels.replay import level_kernels
-from beamtree.kernels.replay.cell_replay import Workspace, are_few, processors, whole_rows
+from beamtree.kernels.replay.cell_replay import CellStages, Workspace, are_few, processors, whole_rows
 from beamtree.kernels.replay.replay_plan import WIDEST_FUSED, ReplayPlan, graphs_for
 from beamtree.kernels.replay.survivors import Survivors, find_survivors
 from beamtree.kernels.runtime import address_kernels as boards
@@ -71,6 +71,12 @@ class _Gradient:
             self.scorer_precision = float32_precision() if precision in HALF else precision
             given["by_role"] = torch.cat((w1[:, : self.s], w1[:, self.s :]))  # (2·H, s)
             given |= {"scorer_b1": weights.scorer.b1, "scorer_w2": weights.scorer.w2}
+        # All that can be is done before the device is asked: the host would keep it waiting afterwards.
+        self.stages = (self.K, self.d, self.units, self.s, self.H, precision, self.scorer_precision)
+        stages = CellStages(*self.stages)
+        self.flat = stages.flat(self.device)
+        self.grads = stages.grads(self.flat)
+        self.grad_leaves = given["grad_leaves"] = torch.empty(self.B, self.n, self.d, device=self.device)
         self.held = given  # until the last launch, after which the stream's order protects it
         self.addresses = {name: tensor.data_ptr() for name, tensor in given.items()}
 
@@ -91,13 +97,11 @@ class _Gradient:
             "entry_weights": some.weights.data_ptr(), "starts": some.starts.data_ptr(),
             "height": some.height.data_ptr(),
         }  # fmt: skip
-        self.plan = ReplayPlan(
-            K, d, self.units, self.s, self.H, self.precision, self.scorer_precision,
-            self.dropped > 0, self.inner, are_few(N, d, self.units), has_large_levels(some, self.units),
-        )  # fmt: skip
+        few, many = are_few(N, d, self.units), has_large_levels(some, self.units)
+        self.plan = ReplayPlan(*self.stages, self.dropped > 0, self.inner, few, many)
 
     def make_room(self) -> None:
-        """What the cell is differentiated in, and the results."""
+        """What the cell is differentiated in."""
         N, rows = self.some.count, self.B * self.n + self.some.count
         shapes = {
             "hidden": (N, self.units), "activated": (N, self.units), "gates": (N, 4 * self.d),
@@ -105,11 +109,9 @@ class _Gradient:
         }  # fmt: skip
         # The projections are of no more use when the gates come.
         self.work = Workspace(torch.empty, self.device, shapes, {"gates": rows * 2 * self.H})
-        self.grad_leaves = torch.empty(self.B, self.n, self.d, device=self.device)
         self.addresses |= self.work.addresses()
         self.addresses["projections"] = self.addresses["gates"]
-        self.addresses["grad_leaves"] = self.grad_leaves.data_ptr()
-        self.flat = self.plan.outputs(self.addresses, self.device, N, self.B * self.n, cell=self.plan.few)
+        self.plan.outputs(self.addresses, self.flat, N, self.B * self.n, cell=self.plan.few)
 
     def write(self, board: Tensor) -> None:
         boards.write(board, self.addresses, self.B, self.n, self.dropped)
@@ -159,7 +161,7 @@ class _Gradient:
         product(work["activated"], cell.w2.t(), self.precision, bias=cell.b2, out=work["gates"])
 
     def _weight_gradients(self) -> list[Tensor]:
-        grads, work = self.plan.grads(self.flat), self.work
+        grads, work = self.grads, self.work
         if not self.plan.few:
             product(work["hidden"].t(), self.rows["pairs"], self.precision, out=grads[0])
             product(work["gates"].t(), work["activated"], self.precision, out=grads[2])

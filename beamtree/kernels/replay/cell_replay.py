@@ -172,15 +172,16 @@ class CellStages:
         d, units = self.d, self.units
         return [(4 * d, 0), (d, 4 * d + units), (d, 5 * d + units)]
 
-    def outputs(
-        self, addresses: dict[str, int], device: torch.device, N: int, leaves: int, *, cell: bool
-    ) -> Tensor:
-        """All weights' gradients, flat; adds where they and their parts lie to the addresses. `cell` says
-        whether those of the cell's matrices come in parts."""
+    def flat(self, device: torch.device) -> Tensor:
+        """Room for the gradients of all weights."""
+        return torch.empty(padded(self.sums) + padded(2 * self.H * self.s) + self.cell, device=device)
+
+    def outputs(self, addresses: dict[str, int], flat: Tensor, N: int, leaves: int, *, cell: bool) -> None:
+        """Add where the weights' gradients and their parts lie to the addresses. `cell` says whether those of
+        the cell's matrices come in parts."""
         size = 2 * self.H * self.s
         of_scorer = padded(self.sums)
         of_cell = of_scorer + padded(size)
-        flat = torch.empty(of_cell + self.cell, device=device)
         free, room = addresses["child_grads"], N * (5 * self.d + 1)  # words from child_grads to sums
         base = flat.data_ptr()
         addresses |= {
@@ -195,7 +196,6 @@ class CellStages:
         splits = min(splits_of(N, 1), room // self.cell, 4)
         if splits > 1 and cell:
             addresses |= {"cell_splits": splits, "partial_cell": free}
-        return flat
 
 
 class Descent(NamedTuple):
@@ -243,7 +243,8 @@ def through_cell(
         **dict(zip(("starts", "height"), levels, strict=False)),
     }  # fmt: skip
     addresses = work.addresses() | {name: tensor.data_ptr() for name, tensor in given.items()}
-    flat = stages.outputs(addresses, pairs.device, N, B * n, cell=own)
+    flat = stages.flat(pairs.device)
+    stages.outputs(addresses, flat, N, B * n, cell=own)
     board = torch.empty(boards.SIZE, dtype=torch.int64, device=pairs.device)
     boards.write(board, addresses, B, n, 0)
     if N:
