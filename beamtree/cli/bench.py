@@ -129,6 +129,7 @@ def bench(
             steps = repeat or (5 if place.type == "cpu" else 20)
             report = run_sizes(suite, wanted, Plan(place, steps, max_seconds_per_cell, memory), show)
     console = Console()
+    say(report.headline(), err=False)
     for table in report.tables():
         table.print_to(console)
     if json_file is not None:

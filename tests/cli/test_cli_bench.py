@@ -61,7 +61,8 @@ def test_a_tree_is_measured_beside_what_users_know_and_the_original_algorithm(tm
     markdown = files["b.md"].read_text()
     assert "| 3 | 4 | ebt-grc |" in markdown
     assert "AdamW (PyTorch's default)" in markdown
-    assert "search in " in markdown
+    assert markdown.splitlines()[0] in result.stdout
+    assert "search in " in result.stdout
     assert "One forward pass by n" in markdown
     assert "One training step by n" in markdown
     assert "tokens n" in files["b.svg"].read_text()

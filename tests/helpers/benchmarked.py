@@ -33,4 +33,6 @@ CELLS = [
 
 
 def benchmark(suite: str = "quick", **content: Any) -> Benchmark:
-    return Benchmark(suite, {"repeat": 3}, describe_environment(torch.device("cpu")), **content)
+    return Benchmark(
+        suite, {"repeat": 3, "step": "forward"}, describe_environment(torch.device("cpu")), **content
+    )

@@ -19,7 +19,7 @@ from beamtree.engine.compiled import why_not_compiled
 from beamtree.paper.published import TABLE_1, label_of
 from beamtree.paper.speed.measure import Measured, Measurement
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
-from beamtree.paper.speed.workload import ADAMW, NAIVE, PLAIN, VARIED, measurable_names
+from beamtree.paper.speed.workload import NAIVE, PLAIN, VARIED, measurable_names
 from beamtree.paper.table import NOTHING, Cell, Line, Table
 from beamtree.printable import write_json
 from beamtree.processes.fresh import OUT_OF_MEMORY
@@ -67,13 +67,18 @@ class Benchmark:
             return paper_tables(self.cells)
         return size_tables(self.groups, with_tokens=self.suite == "throughput")
 
-    def to_markdown(self) -> str:
+    def headline(self) -> str:
+        """What was measured, on what and with what."""
         e = self.environment
-        lines = [
+        return (
             f"beamtree {e['beamtree']}, suite {self.suite}, {e['device']}, torch {e['torch']}, "
             f"{e['threads']} threads, float32 matrix products `{e['matmul_precision']}`, "
-            f"search {e['search']}, {e['optimizer']}" + (", interrupted" if self.interrupted else ""),
-        ]
+            f"search {e['search']}; a step is {self.settings['step']}"
+            + ("; interrupted" if self.interrupted else "")
+        )
+
+    def to_markdown(self) -> str:
+        lines = [self.headline()]
         for table in self.tables():
             lines += ["", f"**{table.title}**", "", *table.to_markdown()]
             lines += [line for sentence in table.remarks for line in ("", sentence)]
@@ -94,7 +99,6 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "search": "in kernels" if on_gpu else _search_on_a_cpu(),
-        "optimizer": ADAMW[device.type],
         "command": sys.argv[1:],
     }
 

@@ -132,7 +132,7 @@ def _can_vary(model: str, varied: str) -> bool:
 def run_sizes(suite: str, wanted: Wanted, plan: Plan, progress: Progress) -> Benchmark:
     groups = SUITES[suite](wanted, plan.device.type)
     settings = {
-        "step": "forward" if wanted.inference else f"forward, backward, {ADAMW[plan.device.type]}",
+        "step": _step(groups, plan.device),
         "dropout": 0.0 if wanted.inference else DROPOUT,
         "repeat": plan.repeat,
         "max_seconds_per_cell": plan.max_seconds,
@@ -142,6 +142,12 @@ def run_sizes(suite: str, wanted: Wanted, plan: Plan, progress: Progress) -> Ben
     with report.until_interrupted():
         measure_groups(groups, plan, report.groups, progress)
     return report
+
+
+def _step(groups: Sequence[Group], device: torch.device) -> str:
+    modes = {case.inference for group in groups for case in group.cases}
+    alone = " (in inference: forward)" if len(modes) > 1 else ""
+    return "forward" if modes == {True} else f"forward, backward, {ADAMW[device.type]}{alone}"
 
 
 def run_paper(
