@@ -52,7 +52,7 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             shared = isinstance(error, SharedError)
-            said = error if isinstance(error, BeamtreeError) else "there is not enough memory for this"
+            said = str(error) if isinstance(error, BeamtreeError) else "there is not enough memory for this"
             if not shared or os.environ.get("RANK", "0") == "0":
                 typer.echo(f"beamtree: {said}", err=True)
         if shared:  # by now the error's frames, which hold on to the process group, are gone

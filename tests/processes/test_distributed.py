@@ -123,6 +123,16 @@ def test_two_processes_that_fail_say_so_once_and_leave_no_threads_either(tmp_pat
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
+def test_what_both_processes_find_wrong_is_said_once(tmp_path: Path) -> None:
+    recipe = small_recipe(model=QUIET)
+    run_in(tmp_path / "two", recipe, steps=7)
+    RunFolder(tmp_path / "two").checkpoint_file.write_bytes(b"damaged")
+    said = train_with_two_processes(tmp_path / "two", recipe, status=2)
+    assert said.count("beamtree: ") == said.count("state.safetensors") == 1
+    assert "Traceback" not in said
+
+
 def test_a_run_of_two_processes_can_be_continued_by_one(tmp_path: Path) -> None:
     recipe = small_recipe(model=QUIET)
     whole = run_in(tmp_path / "whole", recipe)
