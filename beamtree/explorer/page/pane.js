@@ -187,7 +187,7 @@ export class Pane {
     if (!whole && heirs.length) this.zoom.reveal(this.picture.middleOf(heirs[0].position));
     else if (!layout.upright && !this.zoom.asked) this.zoom.begin(this.picture.topOf());
     // Beside the top of the tree, not over it.
-    this.part("legend").classList.toggle("at-right", this.picture.topOf().x < layout.width / 2);
+    this.part("legend").classList.toggle("at-right", layout.upright && this.picture.topOf().x < layout.width / 2);
     const covers = whole || this.zoom.asked || this.part("key").scrollHeight > layout.free;
     this.part("key").classList.toggle("away", covers);
     this.root.classList.toggle("unfinished", !done);
