@@ -3,7 +3,7 @@
 
 import { byId } from "./dom.js";
 
-const NAMES = { auto: "Auto: colours as the system has them", light: "Light colours", dark: "Dark colours" };
+const NAMES = { auto: "colours as the system has them", light: "light colours", dark: "dark colours" };
 
 export function setUpTheme() {
   let theme = "auto";
@@ -22,9 +22,9 @@ export function setUpTheme() {
 function apply(theme) {
   document.documentElement.dataset.theme = theme;
   const button = byId("theme");
-  button.textContent = theme[0].toUpperCase() + theme.slice(1);
-  button.setAttribute("aria-label", NAMES[theme]);
-  button.title = NAMES[theme];
+  byId("theme-name").textContent = theme;
+  button.title = `Theme: ${theme}, ${NAMES[theme]}`;
+  button.setAttribute("aria-label", button.title);
   try {
     localStorage.setItem("beamtree-theme", theme);
   } catch {

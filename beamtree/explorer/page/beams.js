@@ -3,21 +3,23 @@
 
 import { element, shape } from "./dom.js";
 import { partOf } from "./search.js";
+import { tellLost } from "./story.js";
 import { term } from "./terms.js";
 import { clip, count, figure, percent, spanText, valueWords } from "./words.js";
 
 const IN_WORDS = 6;
 
-// `chosen`: a slot, or "gold"; `choose(slot or "gold")`; `anchor`: the beam that a person chose, and at which step
-export function beamList({ search, sentence, step, chosen, choose, valued, anchor }) {
+// `shown`: a slot; `gold`: whether the gold tree is shown instead; `choose(slot or "gold")`; `anchor`: the beam that a person chose, and at which step
+export function beamList({ search, sentence, step, shown, gold, choose, valued, anchor }) {
   const done = step === search.steps;
+  const begins = search.scored && step === 0;
   const single = !search.scored && search.final.length === 1;
   const rows = search.living(step).map((beam) => {
     const heirs = search.heirs(step, beam.slot);
     return beamRow({
       name: single ? "Its tree" : `Beam ${beam.slot + 1}`,
-      weight: single ? null : beam.weight,
-      pressed: chosen === beam.slot,
+      weight: single || (begins && !done) ? null : beam.weight,
+      pressed: !gold && shown === beam.slot,
       choose: () => choose(beam.slot),
       dies: !done && heirs.length === 0,
       fate: done ? finalWords(search, sentence, beam.slot, valued) : fateWords(heirs),
@@ -33,30 +35,35 @@ export function beamList({ search, sentence, step, chosen, choose, valued, ancho
         name: "Gold tree",
         tip: "gold tree",
         weight: null,
-        pressed: chosen === "gold",
+        pressed: gold,
         choose: () => choose("gold"),
         fate: goldWords(sentence.gold.agreement[0]),
       }),
     );
   }
   return [
-    element("h3", {}, done ? "Trees" : `Beams before merge ${step + 1}`),
+    element("h3", {}, headingOf(step, done)),
     element("ol", { class: done ? "beam-list" : "beam-list in-lines" }, ...rows),
-    ...notesOn(search, step, anchor),
+    ...notesOn({ search, step, anchor, shown }),
   ];
 }
 
+function headingOf(step, done) {
+  if (done) return "Trees";
+  return step === 0 ? "One beam, nothing merged yet" : `Beams before merge ${step + 1}`;
+}
+
 // What is easily misread: the numbers of beams and their percentages.
-function notesOn(search, step, anchor) {
+function notesOn({ search, step, anchor, shown }) {
   if (!search.scored || !search.steps) return [];
   const notes = [];
   const now = anchor && search.follow(anchor, step);
-  if (anchor && now === null) notes.push(`Beam ${anchor.slot + 1}, which you chose before merge ${anchor.step + 1}, was dropped; the best one is shown.`);
+  if (anchor && now === null) notes.push(tellLost({ search, step, anchor, shown }));
   else if (anchor && now !== anchor.slot) notes.push(`Beam ${anchor.slot + 1}, which you chose ${placeOf(search, anchor.step)}, is beam ${now + 1} here.`);
   const numbered = ["Numbers are ranks, given anew after each merge; % is the ", term("weight"), " among the beams."];
   return [
     ...notes.map((note) => element("p", { class: "chosen-note" }, note)),
-    search.data.beam_size > 1 ? element("p", { class: "beams-note quiet" }, ...numbered) : "",
+    search.data.beam_size > 1 && step > 0 ? element("p", { class: "beams-note quiet" }, ...numbered) : "",
   ];
 }
 
@@ -85,8 +92,10 @@ function beamRow({ name, tip, weight, pressed, choose, fate, strip, dies }) {
 
 function fateWords(heirs) {
   if (!heirs.length) return "is dropped";
-  const names = heirs.map(({ slot }) => slot + 1).join(", ");
-  return heirs.length > 1 ? `splits: ${names}` : `becomes beam ${names}`;
+  const names = heirs.map(({ slot }) => slot + 1);
+  if (names.length === 1) return `becomes beam ${names}`;
+  const row = names.length > 2 && names.at(-1) - names[0] === names.length - 1;
+  return `splits: ${row ? `${names[0]}–${names.at(-1)}` : names.join(", ")}`;
 }
 
 function finalWords(search, sentence, slot, valued) {

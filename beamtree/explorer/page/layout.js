@@ -36,7 +36,11 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top, r
   const largest = whole ? UPRIGHT_AT_MOST.screen : UPRIGHT_AT_MOST.page;
   const { scale, unit } = upright ? fitUpright(extent, levels, room, largest) : fitSideways(levels);
   const depth = unit * levels;
-  for (const { id, left, right } of open) places.set(id, (places.get(left) + places.get(right)) / 2);
+  for (const { id, left, right } of open) {
+    const [from, to] = [places.get(left), places.get(right)];
+    // On its side a tree is read from its first token down: its top stays near that.
+    places.set(id, from + (upright ? (to - from) / 2 : Math.min((to - from) / 2, LINE / 2)));
+  }
 
   const width = upright ? extent : ROOT_SIDE + depth + LABEL_GAP + longest + MARGIN;
   const height = upright ? ABOVE + depth + LINE + BELOW : extent;

@@ -167,7 +167,7 @@ export class Pane {
     const slot = this.slot();
     const done = step === search.steps;
     const meanings = explainTask(this.view.model.task).tokens;
-    const board = { ...search.board(step, slot), valued: this.valued(), meanings };
+    const board = { ...search.board(step, slot), valued: this.valued(), meanings, judged: done };
     const heirs = this.heirs();
     const taken = new Map();
     for (const { position, slot: heir } of heirs) taken.set(position, [...(taken.get(position) ?? []), heir]);
@@ -185,7 +185,9 @@ export class Pane {
     });
     this.zoom.take(layout);
     if (!whole && heirs.length) this.zoom.reveal(this.picture.middleOf(heirs[0].position));
-    else if (!layout.upright && !this.zoom.asked) this.zoom.reveal(this.picture.topOf());
+    else if (!layout.upright && !this.zoom.asked) this.zoom.begin(this.picture.topOf());
+    // Beside the top of the tree, not over it.
+    this.part("legend").classList.toggle("at-right", layout.upright && this.picture.topOf().x < layout.width / 2);
     const covers = whole || this.zoom.asked || this.part("key").scrollHeight > layout.free;
     this.part("key").classList.toggle("away", covers);
     this.root.classList.toggle("unfinished", !done);
@@ -197,7 +199,8 @@ export class Pane {
         search,
         sentence,
         step,
-        chosen: this.gold ? "gold" : slot,
+        shown: slot,
+        gold: this.gold,
         choose: (one) => this.choose(one),
         valued: board.valued,
         anchor: search.holds(this.anchor) ? this.anchor : null,
@@ -205,12 +208,10 @@ export class Pane {
     );
     this.part("fold").textContent = whole && this.hidesSome() ? "Open all" : "Fold";
     this.part("fold").disabled = !whole || this.forest.n < 3;
-    this.root.classList.toggle(
-      "judged",
-      this.forest.nodes.some((node) => typeof node.inGold === "boolean"),
-    );
     this.root.classList.toggle("valued", board.valued);
     this.part("values").setAttribute("aria-pressed", String(board.valued));
+    const judged = this.forest.judged && this.forest.nodes.some((node) => typeof node.inGold === "boolean");
+    this.root.classList.toggle("judged", judged);
     this.part("agrees-words").textContent = this.forest.marks.yes;
     this.part("differs-words").textContent = this.forest.marks.no;
     this.point(null);
@@ -222,19 +223,20 @@ export class Pane {
     const { search, view, sentence } = this;
     const slots = new Map(); // asked for again and again
     const slotAt = (s) => slots.get(s) ?? slots.set(s, this.slot(s)).get(s);
-    const chosen = search.holds(this.anchor);
-    return tellStep({ search, step, slotAt, chosen, view, sentence, valued: this.valued() });
+    const anchor = search.holds(this.anchor) ? this.anchor : null;
+    return tellStep({ search, step, slotAt, anchor, view, sentence, valued: this.valued() });
   }
 
   outcome() {
     return tellOutcome(this);
   }
 
-  // The beam a person chose, wherever it stands at this step; the best one if it was dropped.
+  // The beam a person chose, wherever it stands at this step; the one that ends best if it was dropped.
   slot(step = this.step) {
     const { search } = this;
-    const anchor = search.holds(this.anchor) ? this.anchor : { step: search.steps, slot: search.final[0] };
-    return search.follow(anchor, step) ?? search.living(step)[0].slot;
+    const best = { step: search.steps, slot: search.final[0] };
+    const anchor = search.holds(this.anchor) ? this.anchor : best;
+    return search.follow(anchor, step) ?? search.follow(best, step);
   }
 
   // What the shown beam becomes, the heir that is followed first.
@@ -245,7 +247,7 @@ export class Pane {
   }
 
   goldForest() {
-    const forest = { ...forestOf(this.search, this.sentence.gold.nodes), valued: this.valued() };
+    const forest = { ...forestOf(this.search, this.sentence.gold.nodes), valued: this.valued(), judged: true };
     const found = new Set(this.search.bestSpans());
     for (const node of forest.nodes.slice(0, -1)) node.inGold = found.has(keyOf(node));
     return forest;

@@ -10,6 +10,7 @@ import { clip, figure, percent, spanPlace, spanText, valueWords } from "./words.
 
 const VALUE_LETTER = 7.2; // the width of a letter of a value
 const NARROW = 34; // between two tokens, for a share
+const SMALL = 0.01; // a share that is shown in a narrow place only when pointed at
 
 export class Picture {
   constructor(stage) {
@@ -77,8 +78,9 @@ export class Picture {
         tabindex: -1,
       });
       item.classList.toggle("unknown", forest.unknown.has(of.id));
-      item.classList.toggle("agrees", of.inGold === true);
-      item.classList.toggle("differs", of.inGold === false);
+      // Not while the search runs, which knows no gold tree.
+      item.classList.toggle("agrees", forest.judged && of.inGold === true);
+      item.classList.toggle("differs", forest.judged && of.inGold === false);
       this.itemOf.set(of.id, item);
     }
     this.order = preorder(forest, part);
@@ -118,24 +120,25 @@ export class Picture {
   drawCandidates(taken) {
     const { row, shares } = this.forest;
     const made = [];
-    let lifted = false;
+    let [lifted, crowded] = [false, false]; // the label before: whether it stands higher, and close to this one
     if (taken) {
       for (let at = 0; at + 1 < row.length; at++) {
         const { x, y, path, room } = this.layout.candidate(row[at], row[at + 1]);
         const chosen = taken.has(at);
         const first = chosen && at === taken.keys().next().value;
         const share = shares ? shares[at] : chosen ? 1 : 0;
+        const small = share < SMALL && room <= NARROW;
         const group = shape(
           "g",
           {
-            class: `candidate${chosen ? " taken" : ""}${first ? " first" : ""}`,
+            class: `candidate${chosen ? " taken" : ""}${first ? " first" : ""}${small ? " small" : ""}`,
             vars: { share: 0.18 + 0.82 * Math.sqrt(share) },
           },
           shape("path", { d: path }),
         );
         if (shares && (chosen || (share >= 0.02 && room > NARROW))) {
           // Two that are kept side by side stand one above the other where there is little room.
-          const lift = this.layout.upright && room <= NARROW && taken.has(at - 1) && !lifted ? 11 : 0;
+          const lift = this.layout.upright && room <= NARROW && crowded && !small && !lifted ? 11 : 0;
           lifted = lift > 0;
           const [dx, dy] = this.layout.upright ? [0, -7 - lift] : [-6, 4];
           group.append(
@@ -146,6 +149,7 @@ export class Picture {
             ),
           );
         }
+        crowded = chosen && !small;
         made.push(group);
       }
     }

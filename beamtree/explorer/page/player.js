@@ -13,6 +13,7 @@ export class Player {
     this.show = show;
     this.words = words;
     this.sentences = tell;
+    this.told = false; // whether this search was explained before
     this.telling = false; // whether it plays slowly, until somebody touches anything
     this.step = this.steps = 0;
     this.timer = null;
@@ -29,6 +30,7 @@ export class Player {
   }
 
   take(steps, step = steps) {
+    this.told = false;
     this.pause();
     this.steps = steps;
     byId("player").hidden = steps === 0;
@@ -73,7 +75,7 @@ export class Player {
   // From the start, with time to read.
   tell() {
     this.pause();
-    this.telling = true;
+    this.told = this.telling = true;
     this.go(0);
     this.run(() => Math.max(TOLD.least, TOLD.letter * byId("story").textContent.length));
   }
@@ -108,6 +110,7 @@ export class Player {
     byId("player").classList.toggle("playing", playing);
     byId("play").setAttribute("aria-label", words);
     byId("play").title = words;
+    byId("tell").textContent = this.told && !playing ? "Tell it again" : "Explain";
     const heard = !playing || this.telling; // nobody can listen to more
     for (const name of ["step-text", "story"]) byId(name).setAttribute("aria-live", heard ? "polite" : "off");
   }

@@ -56,5 +56,5 @@ export function valuesNote({ model, sentences }) {
   const parts = sentences.some(({ texts_in: spans, tokens }) => spans?.some(([a, b]) => b - a > 1 && b - a < tokens.length));
   const bold = parts ? "bold where such parts occur as whole texts in training, grey" : "bold for the whole text, grey";
   const what = `what the classifier would answer for each part${beside}, not calculated results`;
-  return `Small labels are readings: ${what}; ${bold} where this extrapolates. Point at a node where its probability does not fit.`;
+  return `Small labels are readings: ${what}; ${bold} where this extrapolates. Point at a node to see its probability.`;
 }

@@ -6,16 +6,23 @@ import { count, percent, spanText } from "./words.js";
 const TOLD_UP_TO = 120; // tokens; in longer texts nobody reads every step
 
 // What to say of the merge that follows `step` merges, or of the whole at the end; `slotAt(step)` is the beam that is
-// followed, `chosen` whether a person chose it, `view` and `sentence` are what the server says of the text.
-export function tellStep({ search, step, slotAt, chosen, view, sentence, valued }) {
+// followed, `anchor` the one that a person chose, `view` and `sentence` are what the server says of the text.
+export function tellStep({ search, step, slotAt, anchor, view, sentence, valued }) {
   if (!search.scored || search.tokens.length > TOLD_UP_TO) return "";
-  if (step === search.steps) return tellEnd(search, view, sentence);
-  const sceneAt = (s) => setScene({ search, step: s, slotAt, chosen, valued });
+  const lost = anchor && tellLost({ search, step, anchor, shown: slotAt(step) });
+  if (step === search.steps) return inOneParagraph(lost, tellEnd(search, view, sentence));
+  const sceneAt = (s) => setScene({ search, step: s, slotAt, chosen: anchor !== null, valued });
   const scene = sceneAt(step);
-  if (!scene.heirs.length)
-    return `Beam ${scene.slot + 1} is dropped here: its share times those of all its earlier choices is too small to stay among the best ${search.data.beam_size}.`;
+  if (lost) return inOneParagraph(lost, tellMerge({ ...scene, chosen: false }));
+  if (!scene.heirs.length) return tellOwnDrop(scene);
   if (step === 0) return tellStart(scene);
-  return `${tellMerge(scene)} ${lessonAt(step, sceneAt)}`.trim();
+  return inOneParagraph(tellMerge(scene), ...lessonsAt(step, sceneAt));
+}
+
+// Of a beam that a person chose and that was dropped before this step: that it was, and which one is shown instead.
+export function tellLost({ search, step, anchor, shown }) {
+  if (search.follow(anchor, step) !== null) return "";
+  return `Beam ${anchor.slot + 1}, which you chose before merge ${anchor.step + 1}, was dropped; beam ${shown + 1}, the best at the end, is shown.`;
 }
 
 // How a search ended, in few words: for a model beside the one whose story is told.
@@ -52,57 +59,96 @@ function tellMerge(scene) {
   if (board.shares.length === 1) return `${name} merges its last pair, ${pairWords(board, best)}.`;
   const compares = `${name} compares ${count(board.shares.length, "pair")}`;
   if (heirs.length === 1) {
-    const renamed = next.slot === slot ? "" : `; it becomes the new beam ${next.slot + 1}`;
+    const renamed = next.slot === slot ? "" : `; it is the new beam ${next.slot + 1}`;
     return `${compares} and merges the best, ${pairWords(board, best)}${renamed}.`;
   }
   const others = heirs.filter((heir) => heir !== best && heir !== next);
   const told = [`the best, ${pairWords(board, best)}, makes the new beam ${best.slot + 1}`];
-  if (next !== best) told.push(`${pairWords(board, next)} makes beam ${next.slot + 1}`);
+  if (next !== best) told.push(`${pairWords(board, next)} beam ${next.slot + 1}`);
   const names = listWords(others.map((heir) => heir.slot + 1));
-  if (others.length) told.push(others.length > 1 ? `${others.length} others make beams ${names}` : `another makes beam ${names}`);
+  if (others.length) told.push(others.length > 1 ? `${others.length} others beams ${names}` : `another beam ${names}`);
   return `${compares} and splits: ${listWords(told)}.${whyFollow(scene)}`;
 }
 
 // Why the story leaves the best pair: beams that are behind now may be ahead later.
 function whyFollow({ best, next, chosen }) {
   if (next === best) return "";
-  return ` We follow beam ${next.slot + 1}, which ${chosen ? "leads to the beam you chose" : "ends as the best tree"}.`;
+  return ` We follow beam ${next.slot + 1}, ${chosen ? "which leads to the beam you chose" : "the best beam at the end"}.`;
 }
 
 // Each lesson is told once, at the first merge where it applies and none before it in the list does.
-const LESSONS = [lessonDrop, lessonRank, lessonValue, lessonSame, lessonWeight];
+const LESSONS = [lessonRank, lessonWeight, lessonValue, lessonSame];
 
-function lessonAt(step, sceneAt) {
-  const left = new Set(LESSONS);
-  for (let s = 1; s <= step; s++) {
-    const scene = sceneAt(s);
-    for (const lesson of scene.heirs.length ? left : []) {
-      const words = lesson(scene);
-      if (!words) continue;
-      if (s === step) return words;
-      left.delete(lesson);
-      break;
-    }
-    if (!left.size) break;
-  }
+// What is said after a merge: which beams are dropped, and a lesson.
+function lessonsAt(step, sceneAt) {
   const scene = sceneAt(step);
-  const dropped = droppedWords(scene);
-  return dropped ? `${dropped}.` : lessonSame(scene) || readingWords(scene);
+  const left = new Set(LESSONS);
+  const first = firstDrop(scene.search);
+  let lesson = "";
+  for (let s = 1; s <= step && left.size; s++) {
+    const then = sceneAt(s);
+    if (!then.heirs.length) continue;
+    // The first drop is a lesson itself, which leaves room for the shortest one only.
+    const due = [...left].find((one) => (s !== first || one === lessonRank) && one(then));
+    left.delete(due);
+    lesson = s === step && due ? due(then) : "";
+  }
+  const dropped = tellDrops(scene, step === first);
+  return [dropped, lesson || (dropped ? "" : readingWords(scene))];
 }
 
-function lessonDrop(scene) {
-  const dropped = droppedWords(scene);
-  if (!dropped) return "";
-  const whose = dropped.includes("beams") ? "their" : "its";
-  return `${dropped}: ${whose} best share, times the shares of all ${whose} earlier choices, is too small to be among the best ${scene.search.data.beam_size}.`;
+const droppedAt = (search, step) => search.living(step).filter(({ slot }) => !search.heirs(step, slot).length);
+
+function firstDrop(search) {
+  for (let step = 1; step < search.steps; step++) if (droppedAt(search, step).length) return step;
+  return null;
 }
 
-function droppedWords({ search, step }) {
-  const dropped = search.living(step).filter((beam) => !search.heirs(step, beam.slot).length);
+const WEIGHT = "(shares so far multiplied, then rescaled)";
+
+// With the figures the first time, and where a beam of no more weight lives on.
+function tellDrops({ search, step }, first) {
+  const dropped = droppedAt(search, step);
   if (!dropped.length) return "";
-  const names = dropped.map((beam) => beam.slot + 1);
+  const several = dropped.length > 1;
+  const names = listWords(dropped.map(({ slot }) => slot + 1));
   // Numbers of before this merge: those that it makes are given anew.
-  return names.length > 1 ? `The old beams ${listWords(names)} are dropped` : `The old beam ${names} is dropped`;
+  const told = several ? `The old beams ${names} are dropped` : `The old beam ${names} is dropped`;
+  const kept = search.living(step).filter(({ slot }) => search.heirs(step, slot).length);
+  const surprising = kept.some((beam) => isNoMore(beam, dropped[0]));
+  const figures = first || surprising ? whyDropped(search, step, dropped) : null;
+  if (!figures) return `${told}.`;
+  const most = several ? "at most " : "";
+  const product = first ? `weight ${step === 1 ? `${WEIGHT} ` : ""}× best share is ${most}` : most;
+  const less = first ? ", less than" : " is less than";
+  return `${told}: ${product}${figures.lost}${less} the last one kept, ${figures.last}.`;
+}
+
+const isNoMore = (beam, other) => beam.weight <= other.weight || percent(beam.weight) === percent(other.weight);
+
+function tellOwnDrop({ search, step, slot }) {
+  const figures = whyDropped(search, step, search.living(step).filter((beam) => beam.slot === slot));
+  const why = figures
+    ? `its weight times its best share, ${figures.lost}, is less than the last one kept, ${figures.last}`
+    : `its weight times its best share is too small to be among the best ${search.data.beam_size}`;
+  return `Beam ${slot + 1} is dropped here: ${why}.`;
+}
+
+// Weight times share, of the best that these beams offer and of the last one that is kept, with as many figures as tell
+// them apart; null if none do.
+function whyDropped(search, step, dropped) {
+  const beams = search.living(step);
+  const offers = dropped.map(({ slot, weight }) => [weight, Math.max(...search.board(step, slot).shares)]);
+  const lost = offers.reduce((a, b) => (a[0] * a[1] >= b[0] * b[1] ? a : b));
+  const { slot, parent } = search.living(step + 1).at(-1);
+  const { weight } = beams.find((beam) => beam.slot === parent);
+  const last = [weight, search.board(step, parent).shares[search.data.position[step][slot]]];
+  const product = ([a, b]) => parseFloat(a) * parseFloat(b);
+  for (const show of [percent, (one) => `${(100 * one).toFixed(1)} %`, (one) => `${(100 * one).toFixed(2)} %`]) {
+    const [less, more] = [lost.map(show), last.map(show)];
+    if (product(less) < product(more)) return { lost: less.join(" × "), last: more.join(" × ") };
+  }
+  return null;
 }
 
 // In later merges: what is read in a part that is a text by itself.
@@ -112,13 +158,13 @@ function readingWords({ board, valued }) {
 }
 
 function lessonRank({ slot, next }) {
-  return next.slot === slot ? "" : "Beam numbers are ranks, best first, given anew after each merge.";
+  return next.slot === slot ? "" : "Numbers are ranks, given anew after each merge.";
 }
 
 function lessonValue({ board, valued }) {
   const made = board.nodes.at(-1);
   if (!valued || !made?.value) return "";
-  return `The small ${made.value.label} at ${quote(board, made)} is a reading, not a calculation: what the classifier would answer if that part were the whole text.`;
+  return `The small ${made.value.label} at ${quote(board, made)} is a reading, not a calculation: the classifier's answer for that part alone.`;
 }
 
 function lessonSame({ search, step, slot }) {
@@ -130,8 +176,8 @@ function lessonSame({ search, step, slot }) {
 }
 
 function lessonWeight({ search, step }) {
-  if (search.living(step).length < 2) return "";
-  return "The percentage of a beam is its weight: its shares multiplied, then rescaled so that all beams add up to 100 %.";
+  if (search.living(step).length < 2 || firstDrop(search) === 1) return "";
+  return `The percentage of a beam is its weight ${WEIGHT}.`;
 }
 
 // The beams that hold the parts that one of them holds, counted from 1.
@@ -147,7 +193,7 @@ function tellEnd(search, { prediction, answer, sentences }, sentence) {
     search.final.length === 1
       ? `From its top node ${answers}`
       : `Their top nodes are averaged, each by its beam's weight, and from that average ${answers}`;
-  return [treesWords(search), read, judgeWords(prediction, answer, sentence)].filter(Boolean).join(" ");
+  return inOneParagraph(treesWords(search), read, judgeWords(prediction, answer, sentence));
 }
 
 function treesWords(search) {
@@ -171,6 +217,8 @@ function judgeWords({ label }, answer, { gold }) {
       : "";
   return `That is right: worked out exactly, it is ${answer}.${without}`;
 }
+
+const inOneParagraph = (...told) => told.filter(Boolean).join(" ");
 
 const quote = (board, part) => `“${spanText(board.tokens, part, 24)}”`;
 

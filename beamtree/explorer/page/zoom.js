@@ -63,10 +63,21 @@ export class Zoom {
     this.svg.style.height = `${this.size.height * this.scale}px`;
   }
 
-  // The words first, then the place of work.
-  reveal({ x, y }) {
+  // The words first, which stand below an upright tree, then the place of work.
+  reveal(place) {
+    this.stage.scrollTop = this.stage.scrollHeight;
+    this.follow(place);
+  }
+
+  // The beginning of a tree on its side, then its top.
+  begin(top) {
+    this.stage.scrollTo(0, 0);
+    this.follow(top);
+  }
+
+  // No further than `place` needs.
+  follow({ x, y }) {
     const { stage, scale } = this;
-    stage.scrollTop = stage.scrollHeight;
     const inside = (at, from, room) => at > from + 40 && at < from + room - 40;
     const [px, py] = [x * scale, y * scale];
     if (!inside(px, stage.scrollLeft, stage.clientWidth)) stage.scrollLeft = px - stage.clientWidth / 2;

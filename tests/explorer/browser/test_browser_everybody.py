@@ -71,7 +71,7 @@ def test_colours_can_be_chosen_and_are_remembered(explorer: Explorer) -> None:
     paper = "return getComputedStyle(document.body).backgroundColor"
     light = explorer.run(paper)
     explorer.click("#theme")
-    assert explorer.one("#theme").get_attribute("aria-label") == "Light colours"
+    assert explorer.one("#theme").get_attribute("aria-label") == "Theme: light, light colours"
     explorer.click("#theme")
     dark = explorer.run(paper)
     assert contrast(light, dark) > 10
@@ -174,7 +174,7 @@ def test_the_whole_page_can_be_reached_by_the_tab_key_and_shows_where_it_is(expl
         "Larger",
         "Download SVG",
         "copy-link",
-        "Auto: colours as the system has them",
+        "Theme: auto, colours as the system has them",
     ):
         assert wanted in seen
     assert sum("Beam" in name for name in seen) >= 2

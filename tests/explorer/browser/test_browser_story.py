@@ -15,8 +15,9 @@ FIFTY = (
 FIRST_VIEW = 657  # pixels that a browser leaves of a screen of 1280 x 800
 BEST = re.compile(r"(?:the best,|last pair,|Of \d+ pairs,) “(.+?)” and “(.+?)” \((.+? %)\)")
 WHY_DROPPED = re.compile(
-    r"The old beams? (?P<names>[\d, and]+) (?:are|is) dropped: (?:their|its) best share, "
-    r"times the shares of all (?:their|its) earlier choices, is too small to be among the best 5\."
+    r"The old beams? (?P<names>[\d, and]+) (?:are|is) dropped: weight "
+    r"\(shares so far multiplied, then rescaled\) × best share is (?:at most )?"
+    r"(?P<lost>[\d.]+ % × [\d.]+ %), less than the last one kept, (?P<last>[\d.]+ % × [\d.]+ %)\."
 )
 
 
@@ -43,6 +44,7 @@ def test_the_page_opens_on_a_story_that_stops_when_touched(explorer: Explorer) -
     explorer.wait("return document.querySelector('#player.playing')")
     explorer.keys("x")
     assert explorer.all("#player.playing") == []
+    assert explorer.text("#tell") == "Tell it again"
     explorer.run("document.activeElement.blur()")
     explorer.click("#tell")
     explorer.run("document.activeElement.blur()")
@@ -82,7 +84,7 @@ def test_the_pair_that_is_called_best_heads_the_list_and_beams_follow_on(
         becomes = numbers(listed[3])
         if named := re.search(r"new beam (\d+)", words):
             assert [int(named[1])] == becomes
-        followed = re.search(r"We follow beam (\d+), which ends as the best tree", words)
+        followed = re.search(r"We follow beam (\d+), the best beam at the end", words)
         expected = int(followed[1]) if followed else becomes[0]
         explorer.click("#next")
     assert explorer.text(".beam-list [aria-pressed=true] .name") == f"Beam {expected}"
@@ -93,14 +95,36 @@ def test_every_beam_that_is_said_to_be_dropped_is_crossed_out(explorer: Explorer
     told = []
     for _ in range(len(EXPRESSION.split()) - 2):
         fates = [fate.text for fate in explorer.all(".beam-list .fate")]
-        if found := re.search(r"The old beams? ([\d, and]+) (?:are|is) dropped", tell(explorer)):
-            told.append(numbers(found[1]))
-            assert told[-1] == [i + 1 for i, fate in enumerate(fates) if fate == "is dropped"]
+        dropped = [i + 1 for i, fate in enumerate(fates) if fate == "is dropped"]
+        found = re.search(r"The old beams? ([\d, and]+) (?:are|is) dropped", tell(explorer))
+        assert (numbers(found[1]) if found else []) == dropped
+        told += dropped
         explorer.click("#next")
     assert len(told) >= 3
     explorer.open(text=EXPRESSION, step=1)
     explorer.click(".beam-list button.dies")
     assert "is dropped here" in tell(explorer)
+
+
+def test_a_drop_that_surprises_is_told_with_the_products_that_decided_it(explorer: Explorer) -> None:
+    """Where a beam of the same weight lives on."""
+    explorer.open(text=OPENED, step=3)
+    found = re.search(
+        r"The old beam (\d) is dropped: (\S+) % × (\S+) % is less than "
+        r"the last one kept, (\S+) % × (\S+) %\.",
+        tell(explorer),
+    )
+    assert found
+    weights = explorer.each(".beam-list .share", "e.textContent")
+    dropped = int(found[1]) - 1
+    assert weights.count(weights[dropped]) == 2
+    weight, share, *last = map(float, found.groups()[1:])
+    assert weight * share < last[0] * last[1]
+    assert f"{weight:.0f} %" == weights[dropped]
+    explorer.click(".beam-list .dies")
+    assert explorer.text(".pairs li:first-child .share") == f"{share:.0f} %"
+    figures = " % × ".join(found.groups()[1:3])
+    assert f"its weight times its best share, {figures} %, is less than" in tell(explorer)
 
 
 @pytest.mark.parametrize("height", [FIRST_VIEW, 800])
@@ -117,6 +141,10 @@ def test_the_opening_story_says_why_at_the_first_drop_and_the_drop_is_in_sight(
     assert found
     crossed = explorer.all(".beam-list .dies .name")
     assert [f"Beam {number}" for number in numbers(found["names"])] == [name.text for name in crossed]
+    (weight, share), last = (
+        [float(one) for one in re.findall(r"[\d.]+", found[name])] for name in ("lost", "last")
+    )
+    assert weight * share < last[0] * last[1]
     assert explorer.run("return scrollY") == 0
     edges = explorer.each("#story, .beam-list .dies, .tree .leaf", "e.getBoundingClientRect().bottom")
     assert max(edges) <= height
@@ -132,12 +160,12 @@ def test_each_lesson_of_the_opening_story_is_told_once(explorer: Explorer) -> No
         explorer.click("#next")
     for lesson in (
         "merges two neighbours at a time",
-        "earlier choices",
+        "best share is at most",
+        "shares so far multiplied, then rescaled",
         "We follow beam",
-        "numbers are ranks",
+        "Numbers are ranks",
         "is a reading, not a calculation",
         "hold the same parts",
-        "rescaled so that all beams add up to 100 %",
         "a beam is one order of merging, so they were not joined",
         "are averaged, each by its beam's weight",
         "worked out exactly, it is 9",
@@ -157,7 +185,8 @@ def test_the_answer_is_not_shown_before_the_search_has_ended(explorer: Explorer,
         assert not explorer.one(".verdict").is_displayed()
         assert not explorer.one(".bars").is_displayed()
         assert explorer.text(".awaited") == "The answer is read after merge 8."
-        assert explorer.text(".beams h3") == f"Beams before merge {step + 1}"
+        heading = f"Beams before merge {step + 1}" if step else "One beam, nothing merged yet"
+        assert explorer.text(".beams h3") == heading
         explorer.click("#next")
     assert explorer.text(".verdict strong") == "9"
     assert explorer.one(".bars").is_displayed()
@@ -202,10 +231,52 @@ def test_a_chosen_beam_that_has_another_rank_later_says_so(explorer: Explorer) -
     now = explorer.text(".beam-list [aria-pressed=true] .name").removeprefix("Beam ")
     assert now != "1"
     assert explorer.text(".chosen-note") == f"Beam 1, which you chose before merge 3, is beam {now} here."
-    explorer.go_to(1)
-    explorer.click(".beam-list .dies")
+
+
+def test_after_a_chosen_beam_was_dropped_the_story_says_so_and_goes_on_with_the_best_one(
+    explorer: Explorer,
+) -> None:
+    explorer.open(text=OPENED, step=0)
+    followed = []
+    for _ in OPENED.split():
+        followed.append(explorer.text(".beam-list [aria-pressed=true] .name"))
+        explorer.click("#next")
+    explorer.go_to(2)
+    explorer.click(".beam-list li:nth-child(5) .dies")
+    assert tell(explorer).startswith("Beam 5 is dropped here: ")
+    for step in range(3, len(OPENED.split())):
+        explorer.click("#next")
+        shown = explorer.text(".beam-list [aria-pressed=true] .name")
+        assert shown == followed[step], "the beam of the story that nobody touched"
+        lost = (
+            "Beam 5, which you chose before merge 3, was dropped; "
+            f"{shown.lower()}, the best at the end, is shown."
+        )
+        told = tell(explorer)
+        assert told.startswith(lost)
+        assert f"{shown} " in told.removeprefix(lost) or "All 5 beams built" in told
+        assert explorer.text(".chosen-note") == lost
+
+
+def test_what_is_called_best_during_the_story_does_not_call_equal_trees_rivals(explorer: Explorer) -> None:
+    explorer.open(text=OPENED, step=0)
+    story = []
+    for _ in OPENED.split():
+        story.append(tell(explorer))
+        explorer.click("#next")
+    assert sum("We follow beam 2, the best beam at the end." in words for words in story) == 1
+    assert not any("best tree" in words for words in story)
+    assert "All 5 beams built the same tree" in story[-1]
+
+
+def test_colours_of_the_gold_tree_come_at_the_end_with_what_they_mean_in_sight(explorer: Explorer) -> None:
+    explorer.resize(1280, FIRST_VIEW)
+    explorer.open(text=OPENED, step=7)
+    assert explorer.all(".tree .agrees, .tree .differs") == []
+    assert not explorer.one(".legend").is_displayed()
     explorer.click("#next")
-    assert explorer.text(".chosen-note").endswith("was dropped; the best one is shown.")
+    assert explorer.box(".legend")["bottom"] <= FIRST_VIEW
+    assert len(set(explorer.each(".tree .node .dot", "getComputedStyle(e).fill"))) == 1, "the top one too"
 
 
 def test_a_right_answer_from_another_tree_than_the_gold_one_is_remarked(explorer: Explorer) -> None:
@@ -237,11 +308,13 @@ def test_a_single_token_says_that_there_is_nothing_to_merge(explorer: Explorer) 
     assert explorer.each(".beam-list .name", "e.textContent") == ["Beam 1"]
 
 
-def test_the_top_of_a_tree_on_its_side_is_in_sight(explorer: Explorer) -> None:
+@pytest.mark.parametrize("text", [FIFTY, f"[SM {FIFTY} {FIFTY} 3 ]"], ids=["50", "103"])
+def test_the_top_and_the_beginning_of_a_tree_on_its_side_are_in_sight(explorer: Explorer, text: str) -> None:
     explorer.resize(1280, 800)
-    explorer.open(text=FIFTY)
-    top, stage = explorer.box(".tree .node .dot"), explorer.box(".stage")
-    assert stage["top"] <= top["top"] < top["bottom"] <= min(800, stage["bottom"])
+    explorer.open(text=text)
+    stage = explorer.box(".stage")
+    for box in (explorer.box(".tree .node .dot"), explorer.box(".tree .leaf")):
+        assert stage["top"] <= box["top"] < box["bottom"] <= min(800, stage["bottom"])
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (1920, 1080), (375, 812)])
