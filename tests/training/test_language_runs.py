@@ -184,7 +184,7 @@ def test_a_run_goes_on_from_any_folder_with_the_data_and_vectors_it_began_with(
     moved = data.rename(tmp_path / "moved")
     (tmp_path / "vectors").rename(tmp_path / "moved" / "vectors")
     refused = attempt("train", "--resume", "../run")
-    assert f"the data of this run were in {data}, which is gone" in refused.output
+    assert f"the data of this run were in {data}, which no longer exists" in refused.output
     assert "or name their folder with --data" in refused.output
     said("train", "--resume", "../run", "--data", moved, "--max-steps", 1)
     assert f"data: {moved}, as before" in said("train", "--resume", "../run")

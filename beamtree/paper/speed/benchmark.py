@@ -25,6 +25,7 @@ from beamtree.printable import write_json
 from beamtree.processes.fresh import OUT_OF_MEMORY
 
 _PROCESSOR = Path("/proc/cpuinfo")
+NOISE = 1_000_000  # bytes by which processes that do the same differ
 
 
 @dataclass
@@ -171,7 +172,9 @@ def against_naive(one: Measurement, group: Iterable[Measurement]) -> tuple[float
     naive = next((other for other in group if other.case.model == NAIVE), None)
     if naive is None:
         return None, None
-    return _ratio(naive.seconds, one.seconds), _ratio(naive.peak_bytes, one.peak_bytes)
+    peaks = naive.peak_bytes, one.peak_bytes
+    is_seen = all(peak is not None and peak > NOISE for peak in peaks)
+    return _ratio(naive.seconds, one.seconds), _ratio(*peaks) if is_seen else None
 
 
 def paper_tables(cells: Sequence[RangeResult]) -> list[Table]:
