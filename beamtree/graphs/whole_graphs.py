@@ -46,6 +46,7 @@ class WholeGraphs(GraphCache["_Captured"]):
             self.capacity > 0
             and not is_compiling()
             and capturing.may_replay(tokens)
+            and tokens.shape[0] > 0
             and 1 < tokens.shape[1] <= LONGEST
             and torch.is_grad_enabled()
             and not torch.is_autocast_enabled(tokens.device.type)

@@ -25,6 +25,7 @@ from beamtree.pytorch.precision import layer_norm_wide, without_autocast
 
 STEPS = (1e-3, 1e-1)  # Δ is drawn log-uniformly between them
 _WINDOW = 4  # tokens that the convolution before the scan sees
+_ONE_BLOCK = 128  # tokens that are scanned one after the other
 
 
 class DiagonalStateSpace(nn.Module):
@@ -203,23 +204,26 @@ class SelectiveStateSpaceLayer(nn.Module):
         return y.to(self.skip.dtype)
 
     def _scan(self, u: Tensor, step: Tensor, write: Tensor, read: Tensor) -> Tensor:
-        decay = (step.unsqueeze(-1) * -self.log_decay.to(u.dtype).exp()).exp()  # (B, n, inner, states)
+        # Token by token: what is done for one of them lies together in memory.
+        u, step, write, read = (part.transpose(0, 1).contiguous() for part in (u, step, write, read))
+        decay = (step.unsqueeze(-1) * -self.log_decay.to(u.dtype).exp()).exp()  # (n, B, inner, states)
         states: Tensor = Scan.apply(decay, (step * u).unsqueeze(-1) * write.unsqueeze(2))
-        return torch.einsum("bnis,bns->bni", states, read) + self.skip.to(u.dtype) * u
+        y = torch.einsum("nbis,nbs->nbi", states, read) + self.skip.to(u.dtype) * u
+        return y.transpose(0, 1)
 
     def extra_repr(self) -> str:
         return f"inner_size={self.inner_size}, state_size={self.state_size}, backwards={self.backwards}"
 
 
 class Scan(torch.autograd.Function):
-    """s_t = decay_t·s_{t−1} + added_t for all t along dimension 1, from s = 0, in about 2·√n steps.
+    """s_t = decay_t·s_{t−1} + added_t for all t along dimension 0, from s = 0.
 
     The gradient is the same recurrence from the end to the beginning.
     """
 
     @staticmethod
     def forward(ctx: Any, decay: Tensor, added: Tensor) -> Tensor:
-        states = _scan_in_blocks(decay, added)
+        states = _scan(decay, added)
         ctx.save_for_backward(decay, states)
         return states
 
@@ -227,25 +231,25 @@ class Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor, Tensor]:
         decay, states = ctx.saved_tensors
-        later = F.pad(decay.flip(1)[:, :-1].movedim(1, -1), (1, 0)).movedim(-1, 1)
-        d_added = _scan_in_blocks(later, d_states.flip(1)).flip(1)
-        before = F.pad(states[:, :-1].movedim(1, -1), (1, 0)).movedim(-1, 1)
-        return d_added * before, d_added
+        nothing = torch.zeros_like(decay[:1])
+        d_added = _scan(torch.cat((nothing, decay[1:].flip(0))), d_states.flip(0)).flip(0)
+        d_decay = torch.cat((nothing, d_added[1:] * states[:-1]))
+        return d_decay, d_added
 
 
-def _scan_in_blocks(decay: Tensor, added: Tensor) -> Tensor:
-    """Inside all blocks of √n tokens side by side, then from block to block, then both together."""
-    n = added.shape[1]
-    size = max(1, math.isqrt(n))
+def _scan(decay: Tensor, added: Tensor) -> Tensor:
+    """Inside all blocks of tokens side by side, then from block to block: one block, or of many tokens √n."""
+    n = added.shape[0]
+    size = n if n <= _ONE_BLOCK else math.isqrt(n)
     missing = -n % size
     if missing:
-        decay, added = (F.pad(part.movedim(1, -1), (0, missing)).movedim(-1, 1) for part in (decay, added))
-    decay, added = (part.unflatten(1, (-1, size)) for part in (decay, added))  # (B, blocks, size, …)
-    states, passed = torch.empty_like(added), torch.empty_like(decay)
-    states[:, :, 0], passed[:, :, 0] = added[:, :, 0], decay[:, :, 0]
+        decay, added = (F.pad(part.movedim(0, -1), (0, missing)).movedim(-1, 0) for part in (decay, added))
+    decay, added = (part.unflatten(0, (-1, size)) for part in (decay, added))  # (blocks, size, …)
+    states = torch.empty_like(added)
+    states[:, 0] = added[:, 0]
     for t in range(1, size):
-        torch.addcmul(added[:, :, t], decay[:, :, t], states[:, :, t - 1], out=states[:, :, t])
-        torch.mul(passed[:, :, t - 1], decay[:, :, t], out=passed[:, :, t])
-    for block in range(1, states.shape[1]):
-        states[:, block].addcmul_(passed[:, block], states[:, block - 1, -1:])
-    return states.flatten(1, 2)[:, :n]
+        torch.addcmul(added[:, t], decay[:, t], states[:, t - 1], out=states[:, t])
+    passed = decay.cumprod(1) if states.shape[0] > 1 else decay
+    for block in range(1, states.shape[0]):
+        states[block].addcmul_(passed[block], states[block - 1, -1:])
+    return states.flatten(0, 1)[:n]

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.state_space import SelectiveStateSpaceLayer, StateSpaceLayer
 from beamtree.parts.leaf import LeafTransform
@@ -19,7 +20,8 @@ from beamtree.zoo.tree_encoder import row
 
 
 class SequenceModel(nn.Module):
-    """What encoders without trees share: the leaf transform, a last norm, and the refusal of trees."""
+    """What encoders without trees share: the leaf transform, a last norm, the refusal of trees, and graphs
+    for training on a GPU, which would wait for launches: each layer is dozens of small kernels."""
 
     builds_trees = False
 
@@ -40,15 +42,30 @@ class SequenceModel(nn.Module):
         self.leaf = LeafTransform(self.input_size, d_model, device=device, dtype=dtype)
         self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
         self.dropout = nn.Dropout(dropout)
+        self.graphs = WholeGraphs()
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Tensor:
         if need_trees:
             raise ValueError(f"{type(self).__name__} builds no tree: call it without need_trees")
         leaves, lengths = self.leaf.read(x, key_padding_mask)
-        return self.encode(leaves, lengths, key_padding_mask)
+        if not self.graphs.may_replay(leaves):
+            return self.encode(leaves, lengths, key_padding_mask)
+        leaves, is_padding = pad_for(self.graphs, leaves, key_padding_mask)
+        (sentence,) = self.graphs.run(
+            lambda *given: (self.encode(*given),), (leaves, lengths, is_padding), [self], (self.training,)
+        )
+        return sentence
 
     def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         raise NotImplementedError
+
+
+def pad_for(graphs: WholeGraphs, tokens: Tensor, is_padding: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Tokens (B, n, d) and their mask, in a length that such graphs are captured for."""
+    if is_padding is None:
+        is_padding = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+    more = graphs.padding(tokens)
+    return lengthen(tokens, more), lengthen(is_padding, more, value=True)
 
 
 class BiLSTM(SequenceModel):
@@ -74,6 +91,7 @@ class BiLSTM(SequenceModel):
             raise ValueError(f"d_model must be even, half of it for each direction, got {d_model}")
         at_least_one(layers=layers, hidden_size=hidden_size)
         super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
+        self.graphs.capacity = 0  # an LSTM is a few kernels of cuDNN
         self.hidden_size = d_model // 2 if hidden_size is None else hidden_size
         both = 2 * self.hidden_size
         self.rightward, self.leftward = (
@@ -250,15 +268,25 @@ class StateSpaceTree(nn.Module):
         search: dict[str, Any] = {"beam_size": beam_size, "slice_size": slice_size, "dropout": dropout}
         self.tree = BeamTreeEncoder(tree_size, input_size=d_model, **search, **factory)
         self.out = nn.Linear(tree_size, d_model, **factory)
+        self.graphs = WholeGraphs()
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
-        tokens, _ = self.leaf.read(x, key_padding_mask)
-        for layer in self.layers:
-            tokens = layer(tokens, key_padding_mask)
+        leaves, _ = self.leaf.read(x, key_padding_mask)
+        if self.graphs.may_replay(leaves):
+            given = pad_for(self.graphs, leaves, key_padding_mask)
+            (tokens,) = self.graphs.run(lambda *given: (self._contextualize(*given),), given, self.layers)
+            tokens = tokens[:, : leaves.shape[1]]
+        else:
+            tokens = self._contextualize(leaves, key_padding_mask)
         found = self.tree(tokens, key_padding_mask, need_trees=need_trees)
         root, trees = found if need_trees else (found, None)
         vector = self.out(root).to(root.dtype)
         return (vector, trees) if need_trees else vector
+
+    def _contextualize(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        for layer in self.layers:
+            tokens = layer(tokens, key_padding_mask)
+        return tokens
 
 
 def at_least_one(**sizes: int | None) -> None:

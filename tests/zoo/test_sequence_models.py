@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from beamtree import cuda_graphs
 from beamtree.zoo.by_name import create_encoder
 from beamtree.zoo.sequence_models import BiLSTM
 
@@ -101,3 +102,39 @@ def test_the_bilstm_on_a_gpu_waits_for_nothing_and_has_gradients_in_either_mode(
     empty = there(z[:0], is_padding[:0])
     assert empty.shape == (0, 16)
     empty.sum().backward()
+
+
+CAPTURED = ["transformer", "universal-transformer", "rotary-transformer", "s4d", "mamba", "ssm-ebt-grc"]
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", CAPTURED)
+def test_training_in_graphs_has_the_gradients_of_training_without(name: str) -> None:
+    encoder = make_encoder(name).cuda().float()
+    for seed, lengths in enumerate([LENGTHS, (7, 7, 7, 7, 7), (17, 4, 9, 12, 1), LENGTHS]):
+        x, is_padding = (part.cuda() for part in random_tokens(lengths, 16, seed=seed))
+        x = x.float().requires_grad_()
+        encoder(x, is_padding)  # captures, which draws random numbers
+        torch.manual_seed(seed)
+        found = gradients(encoder(x, is_padding), x, encoder)
+        with cuda_graphs(False):
+            torch.manual_seed(seed)
+            expected = gradients(encoder(x, is_padding), x, encoder)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=2e-4, rtol=2e-4)
+    assert len(encoder.graphs) == 2  # lengths of 8 and of 24
+    encoder(x[:0], is_padding[:0]).sum().backward()
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", CAPTURED)
+def test_dropout_in_graphs_is_drawn_afresh_and_ends_with_training(name: str) -> None:
+    encoder = make_encoder(name, dropout=0.3).cuda()
+    x, is_padding = (part.cuda() for part in random_tokens(LENGTHS, 16))
+    first, second = (encoder(x.requires_grad_(), is_padding).detach() for _ in range(2))
+    assert not torch.equal(first, second)
+    encoder.eval()
+    first, second = (encoder(x, is_padding).detach() for _ in range(2))
+    assert torch.equal(first, second)
