@@ -19,9 +19,30 @@ from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, tr
 from beamtree.zoo.tree_encoder import row
 
 
-class SequenceModel(nn.Module):
-    """What encoders without trees share: the leaf transform, a last norm, the refusal of trees, and graphs
-    for training on a GPU, which would wait for launches: each layer is dozens of small kernels."""
+class _InGraphs(nn.Module):
+    """Has CUDA graphs for training on a GPU, which would wait for launches: each layer is dozens of small
+    kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graphs = WholeGraphs()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({"graphs": WholeGraphs(), **state})  # older pickles have none
+
+    def may_replay(self, tokens: Tensor) -> bool:
+        return self.graphs.may_replay(tokens)
+
+    def pad(self, tokens: Tensor, is_padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Tokens (B, n, d) and their mask, in a length that graphs are captured for."""
+        if is_padding is None:
+            is_padding = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        more = self.graphs.padding(tokens)
+        return lengthen(tokens, more), lengthen(is_padding, more, value=True)
+
+
+class SequenceModel(_InGraphs):
+    """What encoders without trees share: the leaf transform, a last norm, and the refusal of trees."""
 
     builds_trees = False
 
@@ -42,15 +63,14 @@ class SequenceModel(nn.Module):
         self.leaf = LeafTransform(self.input_size, d_model, device=device, dtype=dtype)
         self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
         self.dropout = nn.Dropout(dropout)
-        self.graphs = WholeGraphs()
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Tensor:
         if need_trees:
             raise ValueError(f"{type(self).__name__} builds no tree: call it without need_trees")
         leaves, lengths = self.leaf.read(x, key_padding_mask)
-        if not self.graphs.may_replay(leaves):
+        if not self.may_replay(leaves):
             return self.encode(leaves, lengths, key_padding_mask)
-        leaves, is_padding = pad_for(self.graphs, leaves, key_padding_mask)
+        leaves, is_padding = self.pad(leaves, key_padding_mask)
         (sentence,) = self.graphs.run(
             lambda *given: (self.encode(*given),), (leaves, lengths, is_padding), [self], (self.training,)
         )
@@ -58,14 +78,6 @@ class SequenceModel(nn.Module):
 
     def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         raise NotImplementedError
-
-
-def pad_for(graphs: WholeGraphs, tokens: Tensor, is_padding: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Tokens (B, n, d) and their mask, in a length that such graphs are captured for."""
-    if is_padding is None:
-        is_padding = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-    more = graphs.padding(tokens)
-    return lengthen(tokens, more), lengthen(is_padding, more, value=True)
 
 
 class BiLSTM(SequenceModel):
@@ -91,7 +103,6 @@ class BiLSTM(SequenceModel):
             raise ValueError(f"d_model must be even, half of it for each direction, got {d_model}")
         at_least_one(layers=layers, hidden_size=hidden_size)
         super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
-        self.graphs.capacity = 0  # an LSTM is a few kernels of cuDNN
         self.hidden_size = d_model // 2 if hidden_size is None else hidden_size
         both = 2 * self.hidden_size
         self.rightward, self.leftward = (
@@ -104,6 +115,9 @@ class BiLSTM(SequenceModel):
             for _ in range(2)
         )
         self.out = nn.Identity() if both == d_model else nn.Linear(both, d_model, device=device, dtype=dtype)
+
+    def may_replay(self, tokens: Tensor) -> bool:
+        return False  # cuDNN launches an LSTM at once
 
     def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         check_exported(self)
@@ -236,7 +250,7 @@ class MambaEncoder(_MeanOfLayers):
         )
 
 
-class StateSpaceTree(nn.Module):
+class StateSpaceTree(_InGraphs):
     """(B, n, input_size) -> (B, d): `layers` bidirectional S4D layers, and EBT-GRC of width `tree_size` (d if
     not given) over what they make of the tokens; its root is mapped to d."""
 
@@ -268,12 +282,11 @@ class StateSpaceTree(nn.Module):
         search: dict[str, Any] = {"beam_size": beam_size, "slice_size": slice_size, "dropout": dropout}
         self.tree = BeamTreeEncoder(tree_size, input_size=d_model, **search, **factory)
         self.out = nn.Linear(tree_size, d_model, **factory)
-        self.graphs = WholeGraphs()
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
         leaves, _ = self.leaf.read(x, key_padding_mask)
-        if self.graphs.may_replay(leaves):
-            given = pad_for(self.graphs, leaves, key_padding_mask)
+        if self.may_replay(leaves):
+            given = self.pad(leaves, key_padding_mask)
             (tokens,) = self.graphs.run(lambda *given: (self._contextualize(*given),), given, self.layers)
             tokens = tokens[:, : leaves.shape[1]]
         else:
