@@ -195,24 +195,26 @@ class SelectiveStateSpaceLayer(nn.Module):
         step = F.softplus(self.step(rank))  # (B, n, inner)
         with without_autocast(u):
             wide = torch.promote_types(self.skip.dtype, torch.float32)
-            parts = [part.to(wide) for part in (u, step, write, read)]
+            parts = [part.to(wide) for part in (u, step, write, read, self.log_decay, self.skip)]
             if torch.is_grad_enabled():
                 # (B, n, inner, states) is a lot to keep for every layer, and quick to compute again.
-                y: Tensor = checkpoint(self._scan, *parts, use_reentrant=False, preserve_rng_state=False)
+                y: Tensor = checkpoint(_read_states, *parts, use_reentrant=False, preserve_rng_state=False)
             else:
-                y = self._scan(*parts)
+                y = _read_states(*parts)
         return y.to(self.skip.dtype)
-
-    def _scan(self, u: Tensor, step: Tensor, write: Tensor, read: Tensor) -> Tensor:
-        # Token by token: what is done for one of them lies together in memory.
-        u, step, write, read = (part.transpose(0, 1).contiguous() for part in (u, step, write, read))
-        decay = (step.unsqueeze(-1) * -self.log_decay.to(u.dtype).exp()).exp()  # (n, B, inner, states)
-        states: Tensor = Scan.apply(decay, (step * u).unsqueeze(-1) * write.unsqueeze(2))
-        y = torch.einsum("nbis,nbs->nbi", states, read) + self.skip.to(u.dtype) * u
-        return y.transpose(0, 1)
 
     def extra_repr(self) -> str:
         return f"inner_size={self.inner_size}, state_size={self.state_size}, backwards={self.backwards}"
+
+
+def _read_states(
+    u: Tensor, step: Tensor, write: Tensor, read: Tensor, log_decay: Tensor, skip: Tensor
+) -> Tensor:
+    # Token by token: what is done for one of them lies together in memory.
+    u, step, write, read = (part.transpose(0, 1).contiguous() for part in (u, step, write, read))
+    decay = (step.unsqueeze(-1) * -log_decay.exp()).exp()  # (n, B, inner, states)
+    states: Tensor = Scan.apply(decay, (step * u).unsqueeze(-1) * write.unsqueeze(2))
+    return (torch.einsum("nbis,nbs->nbi", states, read) + skip * u).transpose(0, 1)
 
 
 class Scan(torch.autograd.Function):
