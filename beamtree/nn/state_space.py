@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 from beamtree.pytorch.checks import lengths_from, zero_at_padding
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
@@ -196,11 +195,7 @@ class SelectiveStateSpaceLayer(nn.Module):
         with without_autocast(u):
             wide = torch.promote_types(self.skip.dtype, torch.float32)
             parts = [part.to(wide) for part in (u, step, write, read, self.log_decay, self.skip)]
-            if torch.is_grad_enabled():
-                # (B, n, inner, states) is a lot to keep for every layer, and quick to compute again.
-                y: Tensor = checkpoint(_read_states, *parts, use_reentrant=False, preserve_rng_state=False)
-            else:
-                y = _read_states(*parts)
+            y: Tensor = ReadStates.apply(*parts) if torch.is_grad_enabled() else _read_states(*parts)
         return y.to(self.skip.dtype)
 
     def extra_repr(self) -> str:
@@ -215,6 +210,22 @@ def _read_states(
     decay = (step.unsqueeze(-1) * -log_decay.exp()).exp()  # (n, B, inner, states)
     states: Tensor = Scan.apply(decay, (step * u).unsqueeze(-1) * write.unsqueeze(2))
     return (torch.einsum("nbis,nbs->nbi", states, read) + skip * u).transpose(0, 1)
+
+
+class ReadStates(torch.autograd.Function):
+    """Keeps what is given: (n, B, inner, states) is a lot to keep for every layer, and quick to make again."""
+
+    @staticmethod
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
+        ctx.save_for_backward(*parts)
+        return _read_states(*parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, ...]:
+        parts = [part.detach().requires_grad_() for part in ctx.saved_tensors]
+        with torch.enable_grad():
+            return torch.autograd.grad(_read_states(*parts), parts, d_y)
 
 
 class Scan(torch.autograd.Function):

@@ -287,7 +287,9 @@ class StateSpaceTree(_InGraphs):
         leaves, _ = self.leaf.read(x, key_padding_mask)
         if self.may_replay(leaves):
             given = self.pad(leaves, key_padding_mask)
-            (tokens,) = self.graphs.run(lambda *given: (self._contextualize(*given),), given, self.layers)
+            (tokens,) = self.graphs.run(
+                lambda *given: (self._contextualize(*given),), given, list(self.layers)
+            )
             tokens = tokens[:, : leaves.shape[1]]
         else:
             tokens = self._contextualize(leaves, key_padding_mask)
