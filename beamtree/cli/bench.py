@@ -61,6 +61,13 @@ def bench(
         Precision | None,
         typer.Option(help="Of float32 matrix products; high allows tf32.", show_default="PyTorch's"),
     ] = None,
+    cuda_graphs: Annotated[
+        bool,
+        typer.Option(
+            "--cuda-graphs/--no-cuda-graphs",
+            help="On a GPU; without them the host launches every kernel.",
+        ),
+    ] = True,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads on a CPU.", show_default="PyTorch's")
     ] = None,
@@ -88,6 +95,7 @@ def bench(
     from beamtree.paper.plots import check_plot, curves_of, draw_speed
     from beamtree.paper.speed.measure import Plan
     from beamtree.paper.speed.suites import Wanted, arithmetic, run_paper, run_sizes
+    from beamtree.pytorch import capturing
     from beamtree.training.display import EverySoOften
 
     place = choose_device(device)
@@ -100,7 +108,8 @@ def bench(
         if file is not None:
             make_folder(file.parent)
     columns = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    with arithmetic(threads, matmul_precision), show_progress(*columns) as bar:
+    graphs = capturing.cuda_graphs(cuda_graphs)
+    with graphs, arithmetic(threads, matmul_precision), show_progress(*columns) as bar:
         task, log = bar.add_task("", total=1.0), EverySoOften(LINE_EVERY)
 
         def show(share: float, doing: str) -> None:

@@ -16,6 +16,7 @@ from beamtree.paper.speed import table1 as paper
 from beamtree.paper.speed import workload
 from beamtree.paper.speed.suites import arithmetic
 from beamtree.paper.speed.table1 import Range
+from beamtree.pytorch import capturing
 
 SMALL = ["--device", "cpu", "--no-memory", "--repeat", "2", "--d-model", "8", "--beam", "2"]
 
@@ -66,6 +67,17 @@ def test_a_tree_is_measured_beside_what_users_know_and_the_original_algorithm(tm
     assert "One forward pass by n" in markdown
     assert "One training step by n" in markdown
     assert "tokens n" in files["b.svg"].read_text()
+
+
+def test_without_cuda_graphs_every_kernel_is_launched_and_graphs_are_put_back(monkeypatch):
+    wanted = []
+    monkeypatch.setattr(
+        "beamtree.paper.speed.suites.measure_groups", lambda *_: wanted.append(capturing.are_wanted())
+    )
+    for options in ([], ["--no-cuda-graphs"]):
+        assert bench(*SMALL, "--lengths", "4", *options).exit_code == 0
+    assert wanted == [True, False]
+    assert capturing.are_wanted()
 
 
 def test_threads_and_precision_are_put_back():

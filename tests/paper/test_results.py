@@ -24,8 +24,9 @@ def test_the_results_page_is_made_from_the_kept_runs(monkeypatch: pytest.MonkeyP
         assert Path("docs", name).read_text(encoding="utf-8") == text, f"make it anew: {COMMAND}"
 
 
-def test_the_results_page_is_short() -> None:
-    assert len((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split()) < 1500
+@pytest.mark.parametrize(("page", "words"), [("results", 1500), ("performance", 1200), ("beyond", 1200)])
+def test_a_page_of_figures_is_short(page: str, words: int) -> None:
+    assert len((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split()) < words
 
 
 def test_kept_runs_are_small_records_without_paths_of_a_machine() -> None:

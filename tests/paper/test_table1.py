@@ -73,6 +73,23 @@ def test_a_slow_row_stops_after_the_expression_that_was_too_much(monkeypatch):
     assert train_on("recurrent-grc", SHORT, 1.5, "cpu")["seconds"] == [1.0, 1.0]
 
 
+def test_an_expression_that_takes_too_long_warms_up_a_gpu_once(monkeypatch):
+    limits = []
+
+    class Watched:
+        def __init__(self, model, device):
+            pass
+
+        def train(self, examples, max_seconds=float("inf")):
+            limits.append(max_seconds)
+            return [0.1]
+
+    monkeypatch.setattr(paper, "Trainer", Watched)
+    monkeypatch.setattr(paper, "PeakMemory", lambda device: SimpleNamespace(warmed_up=int, bytes=int))
+    train_on("bt-grc-os", SHORT, 1.5, "cuda")
+    assert limits == [1.5, 1.5]
+
+
 def test_a_gpu_is_warmed_up_by_the_first_expression_and_a_cpu_by_its_beginning(monkeypatch):
     seen = []
 

@@ -17,6 +17,7 @@ from beamtree.paper.speed.workload import (
     measurable_names,
     takes,
 )
+from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.zoo.by_name import encoder_names
 
 CPU = torch.device("cpu")
@@ -97,6 +98,21 @@ def test_what_users_know_is_pytorchs_own_layer_of_the_same_width(name, kind):
     else:
         assert len(step.encoder.layers) == 2
         torch.testing.assert_close(sentences, tokens.mean(1))
+
+
+def test_a_cell_of_ones_own_takes_the_place_of_the_built_in_one():
+    encoder = Workload(replace(TINY, model="own-cell"), CPU).encoder
+    assert not isinstance(encoder.cell, GatedRecursiveCell)
+    assert encoder.cell(torch.ones(3, 16), torch.ones(3, 16)).shape == (3, 16)
+
+
+def test_a_contextualiser_is_measured_by_the_mean_of_its_tokens():
+    work = Workload(replace(TINY, model="contextualizer", inference=True), CPU)
+    found = work.encoder(work.x, key_padding_mask=work.is_padding)
+    torch.testing.assert_close(found, work.encoder.block(work.x).mean(1))
+    training = Workload(replace(TINY, model="contextualizer"), CPU).encoder.block
+    assert training.source.cell.dropout == 0.1
+    assert training.parent_gau.dropout.p == 0.1
 
 
 def test_a_training_step_has_noise_dropout_and_a_mask():

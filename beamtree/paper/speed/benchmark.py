@@ -23,6 +23,7 @@ from beamtree.paper.speed.workload import NAIVE, PLAIN, VARIED, measurable_names
 from beamtree.paper.table import NOTHING, Cell, Line, Table
 from beamtree.printable import write_json
 from beamtree.processes.fresh import OUT_OF_MEMORY
+from beamtree.pytorch import capturing
 
 _PROCESSOR = Path("/proc/cpuinfo")
 NOISE = 1_000_000  # bytes by which processes that do the same differ
@@ -99,9 +100,13 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "triton": _version("triton"),
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
-        "search": "in kernels" if on_gpu else _search_on_a_cpu(),
+        "search": _search_on_a_gpu() if on_gpu else _search_on_a_cpu(),
         "command": sys.argv[1:],
     }
+
+
+def _search_on_a_gpu() -> str:
+    return "in kernels" if capturing.are_wanted() else "in kernels, no CUDA graphs"
 
 
 def _search_on_a_cpu() -> str:

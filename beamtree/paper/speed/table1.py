@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import mean
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,11 +15,10 @@ from beamtree.classifier.model import ModelSettings, TreeClassifier, create_mode
 from beamtree.data.batching import Batch
 from beamtree.data.listops import TASK, sample_expressions
 from beamtree.data.task import Example
-from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.heads import class_losses
 from beamtree.paper.published import TABLE_1, Efficiency
 from beamtree.paper.speed.measure import FIRST_LENGTH, PeakMemory, Progress
-from beamtree.paper.speed.workload import NAIVE, NaiveEncoder, find_variant, wait_for
+from beamtree.paper.speed.workload import NAIVE, find_variant, wait_for
 from beamtree.processes.fresh import call_alone, noting_lack_of_memory
 from beamtree.training.ranger import Ranger
 
@@ -138,7 +137,7 @@ def train_on(
     examples = [Example((tuple(text.split()),), label) for text, label in expressions]
     peak = PeakMemory(place)
     trainer = Trainer(model, place)
-    trainer.train([_beginning(examples[0])] if place.type == "cpu" else examples[:1] * 2)
+    trainer.train([_beginning(examples[0])] if place.type == "cpu" else examples[:1] * 2, max_seconds)
     peak.warmed_up()
     seconds = trainer.train(examples, max_seconds)
     return {"seconds": seconds, "peak_bytes": peak.bytes()}
@@ -162,8 +161,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.classifier: TreeClassifier = create_model(settings, TASK)
-        if model == NAIVE:
-            self.classifier.encoder = NaiveEncoder(cast(BeamTreeEncoder, self.classifier.encoder))
+        self.classifier.encoder = variant.changed(self.classifier.encoder)
         self.classifier.to(device).train()
         self.optimizer = Ranger(self.classifier.parameters(), lr=1e-3, weight_decay=1e-2)
 

@@ -1,23 +1,25 @@
-"""What is measured: an encoder of the zoo, the original algorithm, a variant of the paper's Table 1 or a
-layer of PyTorch's, in a training step (forward, backward, AdamW) or a forward pass on random tokens, ready to
-repeat.
+"""What is measured: an encoder of the zoo, the original algorithm, a variant of the paper's Table 1, a user's
+cell, a contextualiser or a layer of PyTorch's, in a training step (forward, backward, AdamW) or a forward
+pass on random tokens, ready to repeat.
 
 Noise and dropout 0.1 are on in training, a padding mask is passed, every sequence has full length.
 """
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.kernels.runtime.random_bits import draw_seed
+from beamtree.nn.contextualizer import BeamTreeContextualizer
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.parts.contract import dropout_rate
 from beamtree.trees.beam_trees import BeamTrees
@@ -31,20 +33,14 @@ VARIED = {"n": "n", "K": "K", "d": "d", "d_s": "slice_size"}  # what can grow, a
 
 @dataclass(frozen=True)
 class Variant:
-    """An encoder of the zoo with options; `d_model` and `input_size` hold whatever sizes are asked for."""
+    """An encoder of the zoo with options, and what is made of it; `d_model` and `input_size` hold whatever
+    sizes are asked for."""
 
     encoder: str
     options: Mapping[str, Any] = field(default_factory=dict)
     d_model: int | None = None
     input_size: int | None = None
-
-
-_VARIANTS = {
-    NAIVE: Variant("ebt-grc"),
-    **{f"{name}-faithful": Variant(name, {"mode": "faithful"}) for name in ("gt-grc", "bt-grc", "bt-grc-os")},
-    "ebt-grc-512": Variant("ebt-grc", d_model=512, input_size=128),
-    "ebt-grc-512-noslice": Variant("ebt-grc-noslice", d_model=512, input_size=128),
-}
+    changed: Callable[[Any], nn.Module] = lambda encoder: encoder
 
 
 class NaiveEncoder(nn.Module):
@@ -75,6 +71,48 @@ class NaiveEncoder(nn.Module):
         if not need_trees:
             return root
         return root, BeamTrees(merges, scores, scores.new_zeros(len(scores), dtype=torch.float64), lengths)
+
+
+class TokensInContext(nn.Module):
+    """A contextualiser over the trees of an encoder: the mean of its tokens."""
+
+    def __init__(self, encoder: BeamTreeEncoder) -> None:
+        super().__init__()
+        self.d_model, self.input_size = encoder.d_model, encoder.input_size
+        device = next(encoder.parameters()).device
+        dropout = dropout_rate(encoder.cell)
+        self.block = BeamTreeContextualizer(self.d_model, source=encoder, dropout=dropout, device=device)
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        tokens: Tensor = self.block(x, key_padding_mask=key_padding_mask)
+        return tokens.mean(1)
+
+
+class TwoLayerCell(nn.Module):
+    """A cell such as a user writes, of which the engine knows nothing."""
+
+    def __init__(self, d_model: int, device: torch.device) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(2 * d_model, 4 * d_model, device=device)
+        self.out = nn.Linear(4 * d_model, d_model, device=device)
+
+    def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+        return torch.tanh(self.out(F.gelu(self.hidden(torch.cat((left, right), -1)))))
+
+
+def _with_own_cell(encoder: BeamTreeEncoder) -> BeamTreeEncoder:
+    encoder.cell = TwoLayerCell(encoder.d_model, next(encoder.parameters()).device)
+    return encoder
+
+
+_VARIANTS = {
+    NAIVE: Variant("ebt-grc", changed=NaiveEncoder),
+    **{f"{name}-faithful": Variant(name, {"mode": "faithful"}) for name in ("gt-grc", "bt-grc", "bt-grc-os")},
+    "ebt-grc-512": Variant("ebt-grc", d_model=512, input_size=128),
+    "ebt-grc-512-noslice": Variant("ebt-grc-noslice", d_model=512, input_size=128),
+    "own-cell": Variant("ebt-grc", changed=_with_own_cell),
+    "contextualizer": Variant("ebt-grc", changed=TokensInContext),
+}
 
 
 class PlainLSTM(nn.LSTM):
@@ -169,7 +207,7 @@ def create_measured(case: Case, device: torch.device | str) -> nn.Module:
         device=device,
         **{**variant.options, **options},
     )
-    return NaiveEncoder(cast(BeamTreeEncoder, encoder)) if case.model == NAIVE else encoder
+    return variant.changed(encoder)
 
 
 class Timing(NamedTuple):
