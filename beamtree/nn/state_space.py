@@ -213,7 +213,7 @@ def _read_states(
 
 
 class ReadStates(torch.autograd.Function):
-    """Keeps what is given: (n, B, inner, states) is a lot to keep for every layer, and quick to make again."""
+    """Keeps what is given: (n, B, inner, states) is a lot to keep for every layer, and quickly made again."""
 
     @staticmethod
     def forward(ctx: Any, *parts: Tensor) -> Tensor:
