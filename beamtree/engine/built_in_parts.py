@@ -201,9 +201,10 @@ class ParentScore:
         return [gradient.to(self.dtype) for gradient in self.gradients]
 
 
-def weight_gradients(cell: list[Tensor], score: SlicedScore | ParentScore) -> list[Tensor]:
-    """Gradients of all weights, from those that came through nodes to the cell's, and the score's own."""
-    if isinstance(score, SlicedScore):
-        return [*cell, *score.parameter_gradients()]
-    through_scores = Weights.of(score.parameter_gradients())
+def weight_gradients(cell: list[Tensor], score: list[Tensor], entangled: bool) -> list[Tensor]:
+    """Gradients of all weights: the cell's that came through nodes, and the score's, which if entangled has
+    some for the cell too."""
+    if not entangled:
+        return [*cell, *score]
+    through_scores = Weights.of(score)
     return [*(a + b for a, b in zip(cell, through_scores.cell, strict=True)), *through_scores.scorer]

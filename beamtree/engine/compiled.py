@@ -46,7 +46,7 @@ def why_not_compiled() -> str | None:
     return c_library.why_not(SOURCE, REAL="float")
 
 
-def is_compiled(leaves: Tensor, lengths: Tensor, weights: Weights[Any], product_dtype: torch.dtype) -> bool:
+def runs_in_c(leaves: Tensor, lengths: Tensor, weights: Weights[Any], product_dtype: torch.dtype) -> bool:
     """Whether the search of these leaves, neither given nor pinned, runs in C.
 
     Nothing checks sizes there: what does not fit is left to PyTorch, which says so.
@@ -83,7 +83,7 @@ def compiled_search(
     beam_size: int,
     randomness: Randomness | None,
 ) -> Tape:
-    """What `search` returns, for leaves that `is_compiled` accepts."""
+    """What `search` returns, for leaves that `runs_in_c` accepts."""
     (B, n, d), K = leaves.shape, beam_size
     library = _library(leaves.dtype)
     timeline = Timeline(lengths, n, K)

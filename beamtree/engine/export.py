@@ -129,7 +129,7 @@ def search_in_a_loop(
         source = torch.where(runs.repeat_interleave(K, 0), made.source, row).squeeze(1)
         return (
             *now,
-            torch.where(runs, offset + made.best, offset),
+            torch.where(runs, offset + made.lead, offset),
             torch.where(is_now, made.column - 1, positions[source]),
             torch.where(is_now, new_ids, made_ids[source]),
         )

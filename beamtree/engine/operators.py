@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from beamtree.engine.built_in_parts import GatedCell, ParentScore, SlicedScore, weight_gradients
-from beamtree.engine.compiled import compiled_search, is_compiled
+from beamtree.engine.compiled import compiled_search, runs_in_c
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Options, Tape, empty_results, find_lineages, inner_nodes, merge_positions
 from beamtree.engine.replay import replay
@@ -39,12 +39,12 @@ def registered_recursion(
         from beamtree.kernels.fused_recursion import fused_recursion, supports
 
         beam_size, seed, noisy, dropout, merges, _, need_nodes = options
-        has_kernels = supports(leaves, weights.flat(), beam_size)
-        if has_kernels and merges is None:
+        covered = supports(leaves, weights.flat(), beam_size)
+        if covered and merges is None:
             return fused_recursion(
                 leaves, lengths, weights, beam_size, seed, noisy, dropout, products, need_nodes
             )
-        if has_kernels and merges is not None and isinstance(scorer, SlicedScorer):
+        if covered and merges is not None and isinstance(scorer, SlicedScorer):
             return given.follow_merges(leaves, lengths, weights, seed, dropout, merges, products, need_nodes)
     call = SearchCall(leaves, lengths, weights.flat(), *options, products)
     vectors, relative, inner, offset, lineages, links, *_ = torch.ops.beamtree.search(*call)
@@ -98,7 +98,7 @@ class ReplayCall(NamedTuple):
     product_dtype: torch.dtype
 
 
-# Vectors, relative scores, inner nodes, offset, lineages; links, nodes, ended and roots of the tape.
+# Vectors, relative scores, inner nodes, offset, lineages; then links, nodes, ended and roots of the tape.
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -108,7 +108,7 @@ def _search(call: SearchCall) -> Outputs:
     randomness = _randomness(call.seed, call.noisy, call.dropout, weights)
     is_free = call.merges is None and call.pins is None
     with torch.autocast(leaves.device.type, enabled=False):
-        if is_free and is_compiled(leaves, lengths, weights, call.product_dtype):
+        if is_free and runs_in_c(leaves, lengths, weights, call.product_dtype):
             tape = compiled_search(leaves, lengths, weights, beam_size=call.beam_size, randomness=randomness)
         else:
             with threads_for(_work_of_a_step(leaves.shape[0] * call.beam_size, weights), leaves):
@@ -179,7 +179,7 @@ def _replay(call: ReplayCall) -> list[Tensor]:
             randomness=_randomness(call.seed, False, call.dropout, weights),
             inner=(call.lineages, call.grad_inner),
         )
-    return [gradients.leaves, *weight_gradients(gradients.cell, score)]
+    return [gradients.leaves, *weight_gradients(gradients.cell, gradients.scorer, weights.entangled)]
 
 
 def _replay_shapes(call: ReplayCall) -> list[Tensor]:

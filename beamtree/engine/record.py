@@ -19,6 +19,7 @@ LOG_Z = 3  # the column of Tape.ended behind those of the three pairs
 
 ROWS_AT_ONCE = 8192  # bounds what a batched computation holds beside the tape
 
+# `keep` are masks of dropout.
 Compose = Callable[[Tensor, Tensor | None], Tensor]  # child pairs (rows, 2, d), keep -> parents (rows, d)
 Score = Callable[..., Tensor]  # pairs (rows, 2, d), keep where a mask belongs to a pair -> scores (rows,)
 
@@ -26,8 +27,8 @@ Score = Callable[..., Tensor]  # pairs (rows, 2, d), keep where a mask belongs t
 class Tape(NamedTuple):
     """The search's record; row m of `links` and `ended` is merge m, which made node `first + m`.
 
-    Scores are kept less the best beam's, so that float32 does not run out in long sequences. The softmax over
-    beams does not see such a shift, so `offset` needs no gradient.
+    Scores are kept less the first beam's, so that float32 does not run out in long sequences. The softmax
+    over beams does not see such a shift, so `offset` needs no gradient.
     """
 
     nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero; what no step made is not set
@@ -57,7 +58,7 @@ class Beams(NamedTuple):
         vectors: (B, K, d), the root of each beam's tree; zero for dead beams.
         relative: (B, K), the log-score of each beam less `offset`; −inf for dead beams.
         nodes: (B, K, n−1, d), the node made at each step, zero where none; (B, K, 0, d) if not asked for.
-        offset: (B,), float64: the log-score of the best beam.
+        offset: (B,), float64: what was taken off; without noise the log-score of the best beam.
         merges: (B, K, n−1), the position merged at each step, −1 where none.
         lengths: (B,), the number of tokens.
     """
@@ -82,7 +83,7 @@ class Beams(NamedTuple):
 def empty_results(
     leaves: Tensor, lengths: Tensor, K: int, need_nodes: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What a recursion returns, shapes and types only."""
+    """The first outputs of `beamtree::search`, shapes and types only: those of `Beams`, and the links."""
     B, n, d = leaves.shape
     return (
         leaves.new_empty(B, K, d),

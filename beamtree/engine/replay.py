@@ -1,8 +1,8 @@
 """The gradient: from the beams alive at the end back to the leaves and the parameters.
 
-Only the survivors' history matters. Merge m made node `first + m`, and `Tape.links` chains the merges of a
-lineage, so a sum over a lineage is a sum over a linked list: done for all merges at once, in log₂ n rounds of
-doubling.
+Only the history of surviving beams matters: the merges in it are called survivors here, S of them. Merge m
+made node `first + m`, and `Tape.links` chains the merges of a lineage, so a sum over a lineage is a sum over
+a linked list: done for all merges at once, in log₂ n rounds of doubling.
 """
 
 from collections.abc import Callable
@@ -36,14 +36,16 @@ class DifferentiableCell(Protocol):
         """Take the children (S, 2, d) and masks of all survivors, lowest first, before the first `pull`."""
 
     def pull(self, rows: slice, grad: Tensor) -> Tensor:
-        """The vector–Jacobian product: ∂L of these rows' parents (m, d) → ∂L of their children (m, 2, d)."""
+        """The vector–Jacobian product: ∂L of these rows' parents (m, d) → ∂L of their children (m, 2, d).
+
+        Every row is pulled once; what it leaves behind makes the parameters' gradients."""
 
     def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
         """∂L of all survivors (S, d) → ∂L of the parameters."""
 
 
-class DifferentiableScore(Protocol):  # properties, as only some take masks
-    @property
+class DifferentiableScore(Protocol):
+    @property  # a method would have one signature, but only some scores take masks
     def __call__(self) -> Callable[..., Tensor]: ...
     @property
     def pull(self) -> Callable[..., Tensor]: ...  # pairs, gradients, keep where a mask belongs to a pair
@@ -146,22 +148,22 @@ def _masks(
 
 
 def _lineage_weights(tape: Tape, grad_scores: Tensor, first: int, made: int) -> Tensor:
-    """For each merge: the sum of ∂L/∂S over the surviving beams with it, and their number. (made, 2)"""
+    """For each merge: the sum of ∂L/∂score over the surviving beams with it, and their number. (made, 2)"""
     weight = tape.relative.new_zeros(made + 1, 2)  # the last row stands for "no merge"
     roots = tape.roots.view(-1)
     merged = (roots >= first).nonzero().squeeze(1)
     last = roots[merged] - first
     weight[last, 0] = grad_scores.reshape(-1)[merged].to(weight.dtype)
     weight[last, 1] = 1
-    ancestor = _ancestors(tape.links[:made, BEFORE] - first)
-    while bool((ancestor[:-1] < made).any()):
-        weight.index_add_(0, ancestor[:-1], weight[:-1].clone())
-        ancestor = ancestor[ancestor]
+    earlier = _earlier_merges(tape.links[:made, BEFORE] - first)
+    while bool((earlier[:-1] < made).any()):
+        weight.index_add_(0, earlier[:-1], weight[:-1].clone())
+        earlier = earlier[earlier]
     return weight[:-1]
 
 
-def _ancestors(before: Tensor) -> Tensor:
-    """The merge one step earlier, (m + 1,); m, the last entry, stands for "no merge"."""
+def _earlier_merges(before: Tensor) -> Tensor:
+    """The merge one step earlier in its beam, (m + 1,); m, the last entry, stands for "no merge"."""
     m = before.shape[0]
     return torch.cat((torch.where(before < 0, m, before), before.new_full((1,), m)))
 
@@ -190,15 +192,16 @@ def _pair_gradients(
     """The pairs (P, 2) that survivors ended, and ∂L/∂e of each, (P,).
 
     A pair is in Z_t from the first step after its younger node was made, through the step that merges it or
-    one of its nodes, so ∂S/∂e = [chosen] − Σ_life exp(e − log Z_t). A lineage ends every pair exactly once.
+    one of its nodes, so ∂score/∂e = [chosen] − Σ_life exp(e − log Z_t). A lineage ends every pair
+    exactly once.
     """
     pairs = links[:, LEFT_NEIGHBOUR : RIGHT_NEIGHBOUR + 1].unfold(1, 2, 1)  # (S, 3, 2): left, chosen, right
     scores, log_z = tape.ended[survivors].split((LOG_Z, 1), 1)  # (S, 3), (S, 1)
     birth = timeline.born(pairs).amax(-1)  # (S, 3)
     life = timeline.step(survivors).unsqueeze(1) + 1 - birth
     before = links[:, BEFORE] - timeline.first
-    ancestor = _ancestors(torch.where(before < 0, -1, place_of[before.clamp(min=0)]))
-    mass = _lineage_log_sum(-log_z.squeeze(1), ancestor, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
+    earlier = _earlier_merges(torch.where(before < 0, -1, place_of[before.clamp(min=0)]))
+    mass = _lineage_log_sum(-log_z.squeeze(1), earlier, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
     grad = -(scores + mass).exp()
     grad[:, 1] += 1
     grad *= weight.unsqueeze(1)
@@ -206,7 +209,7 @@ def _pair_gradients(
     return pairs[exists], grad[exists]
 
 
-def _lineage_log_sum(values: Tensor, ancestor: Tensor, life: Tensor) -> Tensor:
+def _lineage_log_sum(values: Tensor, earlier: Tensor, life: Tensor) -> Tensor:
     """log Σ exp(values) over the last `life` (S, m) merges of each lineage, this merge included. (S, m)
 
     A life is cut into windows of 1, 2, 4, … merges by the binary digits of its length; windows of the next
@@ -218,8 +221,8 @@ def _lineage_log_sum(values: Tensor, ancestor: Tensor, life: Tensor) -> Tensor:
     while bool(life.any()):
         odd = life % 2 == 1
         total = torch.where(odd, torch.logaddexp(total, window[place]), total)
-        place = torch.where(odd, ancestor[place], place)
-        window = torch.logaddexp(window, window[ancestor])
-        ancestor = ancestor[ancestor]
+        place = torch.where(odd, earlier[place], place)
+        window = torch.logaddexp(window, window[earlier])
+        earlier = earlier[earlier]
         life = life // 2
     return total

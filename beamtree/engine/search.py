@@ -1,9 +1,9 @@
 """The search: leaves → the K best beams, and a record (`Tape`) from which replay.py computes the gradient.
 
 Three facts make it cheap and exact. A node never changes, so all beams share one table of vectors, and a beam
-is a row of node ids with the scores of the pairs between them. A pair's score never changes, so only the two
-pairs a merge makes are scored, in the beam that makes it. Choosing has no gradient, so no graph is built;
-replay.py differentiates the survivors.
+is a row of node ids with the scores of the pairs between them. A pair's score never changes, so after the
+pairs of leaves only the two that a merge makes are scored, in the beam that makes it. Choosing has no
+gradient, so no graph is built; replay.py differentiates the survivors.
 
 `step` is the idea, and stores nothing. `search` calls it with its sequences longest first: those still
 running are then a prefix, and a finished one is simply left behind. With lists of a fixed width, as CUDA
@@ -31,7 +31,7 @@ class Lists(NamedTuple):
 
     ids: Tensor  # (A·K, width) of the nodes still there, NONE around them
     pair_scores: Tensor  # (A·K, width) of (ids[c], ids[c+1]), −inf where that is no pair
-    scores: Tensor  # (A, K) of the beams, less the best one's; −inf for dead beams
+    scores: Tensor  # (A, K) of the beams, less the first one's; −inf for dead beams
 
 
 class Made(NamedTuple):
@@ -40,10 +40,10 @@ class Made(NamedTuple):
     parents: Tensor  # (A·K, d)
     source: Tensor  # (A·K, 1) the row of the beam that went on
     near: Tensor  # (A·K, 4) ids: left neighbour, left, right, right neighbour
-    column: Tensor  # (A·K, 1) of the left child: its position, and one more
+    column: Tensor  # (A·K, 1) of the left child: its position + 1, as the first column is empty
     ended: Tensor  # (A·K, 3) scores of the pairs between those
     log_z: Tensor  # (A, K) of the beams before the step, by their own rows
-    best: Tensor  # (A, 1) what the best beam's score has become, before it is taken off all
+    lead: Tensor  # (A, 1) what the first beam's score has become, before it is taken off all
 
 
 class Places:
@@ -93,7 +93,7 @@ def step(
     else:
         slot, column = torch.zeros_like(followed), followed + 1
         scores = base + by_beam.gather(-1, column.unsqueeze(-1)).squeeze(-1)
-    best = scores[:, :1]
+    lead = scores[:, :1]  # the best, unless noise has moved the choice
 
     source = (slot + at.row[:A]).view(rows, 1)  # the row of the beam that each new one goes on from
     here = column.view(rows, 1)  # of the left child
@@ -123,10 +123,10 @@ def step(
     after = Lists(
         ids.take(shift).scatter_(1, here, new_ids),
         pair_scores.take(shift).scatter_(1, here + at.around[:2], new_scores),
-        scores - best,
+        scores - lead,
     )
     ended = pair_scores.take(window[:, :3])
-    return after, Made(parents, source, near, here, ended, log_z, best)
+    return after, Made(parents, source, near, here, ended, log_z, lead)
 
 
 def start(ids: Tensor, pair_scores: Tensor, K: int) -> Lists:
@@ -210,7 +210,7 @@ def search(
             may_die=may_die,
         )
         nodes[first + begin : first + end] = made.parents
-        offset = offset + made.best
+        offset = offset + made.lead
         history.append(made[1:6])
         begin = end
         go_on = running[t + 1] if t + 1 < len(running) else 0

@@ -173,7 +173,7 @@ class StaticSearch:
         pair_scores.copy_(after.pair_scores)
         merging = (self.lengths - 1 > self.t).unsqueeze(1)
         torch.where(merging, after.scores, scores, out=scores)
-        torch.where(merging, self.offset + made.best, self.offset, out=self.offset)
+        torch.where(merging, self.offset + made.lead, self.offset, out=self.offset)
         self.t += 1
 
     def tape(self, steps: int) -> tuple[Tape, Tensor]:

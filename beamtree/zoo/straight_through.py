@@ -198,7 +198,9 @@ class _StraightThroughTree(torch.autograd.Function):
         found = sweep(growth, ctx.timetable, cell, score, keep, grad_roots.to(wide), grad_nodes)
         for rows, some, mask in _in_chunks(found.pairs, keep if score.makes_parents else None):
             score.pull_parameters(nodes[some], mask, found.scores[rows])
-        gradients = weight_gradients(cell.parameter_gradients(found.merged), score.score)
+        gradients = weight_gradients(
+            cell.parameter_gradients(found.merged), score.score.parameter_gradients(), score.makes_parents
+        )
         return found.leaves.to(nodes.dtype), None, None, None, None, None, *gradients
 
 

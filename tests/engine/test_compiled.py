@@ -12,7 +12,7 @@ from torch import Tensor
 
 from beamtree import BeamTreeEncoder
 from beamtree.engine import compiled
-from beamtree.engine.compiled import compiled_search, is_compiled, why_not_compiled
+from beamtree.engine.compiled import compiled_search, runs_in_c, why_not_compiled
 from beamtree.engine.operators import search_parts, weights_of
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import Tape
@@ -63,7 +63,7 @@ def run_both(
         randomness = Randomness(SEED, noisy, dropout, cell.hidden_size)
     at = torch.tensor(lengths)
     weights = weights_of(cell, scorer)
-    assert is_compiled(leaves, at, weights, leaves.dtype)
+    assert runs_in_c(leaves, at, weights, leaves.dtype)
     in_c = compiled_search(leaves, at, weights, beam_size=K, randomness=randomness)
     parts = search_parts(cell, scorer, leaves)
     return in_c, search(leaves, at, *parts, beam_size=K, randomness=randomness)
@@ -218,9 +218,7 @@ def test_what_c_does_not_cover_is_left_to_pytorch() -> None:
     weights = weights_of(cell, scorer)
 
     def covers(leaves: Tensor = leaves, lengths: Tensor = lengths, **other: Any) -> bool:
-        return is_compiled(
-            leaves, lengths, other.get("weights", weights), other.get("products", leaves.dtype)
-        )
+        return runs_in_c(leaves, lengths, other.get("weights", weights), other.get("products", leaves.dtype))
 
     assert covers()
     assert not covers(products=torch.bfloat16)  # autocast
