@@ -156,9 +156,10 @@ class _Gradient:
     def _recall(self, activate: Callable[[], None]) -> None:
         """The cell at all survivors."""
         cell, work = self.weights.cell, self.work
-        product(self.rows["pairs"], cell.w1.t(), self.precision, bias=cell.b1, out=work["hidden"])
+        b1, b2 = (cell.b1, cell.b2) if self.plan.biased else (None, None)
+        product(self.rows["pairs"], cell.w1.t(), self.precision, bias=b1, out=work["hidden"])
         activate()
-        product(work["activated"], cell.w2.t(), self.precision, bias=cell.b2, out=work["gates"])
+        product(work["activated"], cell.w2.t(), self.precision, bias=b2, out=work["gates"])
 
     def _weight_gradients(self) -> list[Tensor]:
         grads, work = self.grads, self.work

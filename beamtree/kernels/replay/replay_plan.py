@@ -65,9 +65,9 @@ class ReplayPlan(CellStages):
             self._run(kernel, board, K=self.K, BLOCK_M=16, BLOCK_D=self._block_d)
 
     def recall(self, board: Tensor) -> None:
-        self._product(board, "pairs", "w1", "hidden", self.units, 2 * self.d, bias="b1")
+        self._product(board, "pairs", "w1", "hidden", self.units, 2 * self.d)
         self.activate(board)
-        self._product(board, "activated", "w2", "gates", 4 * self.d, self.units, bias="b2")
+        self._product(board, "activated", "w2", "gates", 4 * self.d, self.units)
 
     def activate(self, board: Tensor) -> None:
         launch(level_kernels.activate_survivors_kernel, (cell_replay.PROGRAMS,), board,
@@ -127,14 +127,13 @@ class ReplayPlan(CellStages):
         *,
         leaves: bool = False,
         across: bool = True,
-        bias: str | None = None,
         precision: str = "",
         stride: int = 0,
     ) -> None:
         slot = boards.SLOT
         launch(level_kernels.rows_product_kernel, (cell_replay.PROGRAMS,), board,
-            LEFT=slot[left], RIGHT=slot[right], BIAS=slot[bias or out], OUT=slot[out], LEAVES=leaves,
-            N=columns, R=terms, OUT_STRIDE=stride or columns, ACROSS=across, BIASED=bias is not None,
+            LEFT=slot[left], RIGHT=slot[right], OUT=slot[out], LEAVES=leaves,
+            N=columns, R=terms, OUT_STRIDE=stride or columns, ACROSS=across,
             PRECISION=precision or self.precision, BLOCK=BLOCK, BLOCK_R=BLOCK_R, num_warps=4, num_stages=3,
         )  # fmt: skip
 
