@@ -70,7 +70,7 @@ def test_a_search_keeps_no_graphs_that_failed_and_few_that_did_not(monkeypatch: 
 
     monkeypatch.setattr(fused_search, "_graphs", GraphCache(2))
     monkeypatch.setattr(fused_search, "_Graphs", make)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     find: Any = fused_search._graphs_for
     device = torch.device("cpu")
     with pytest.raises(RuntimeError, match="the first"):
