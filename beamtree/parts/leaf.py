@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from beamtree.kernels.runtime.products import linear
 from beamtree.pytorch.checks import check_form, lengths_from, looks_at_values
-from beamtree.pytorch.derivatives import carries_tangents
+from beamtree.pytorch.derivatives import is_transformed
 from beamtree.pytorch.direct_reading import DirectlyRead
 from beamtree.pytorch.precision import autocasts, layer_norm_wide
 from beamtree.pytorch.registry import has_kernels
@@ -53,17 +53,18 @@ class LeafTransform(DirectlyRead):
 
     def _reads_at_once(self, x: Tensor) -> bool:
         """Whether one kernel does it all, with nobody looking on."""
+        linear, norm = self.linear, self.norm
         return (
             not is_compiling()
             and type(x) is Tensor
             and x.is_cuda
-            and x.dtype == self.linear.weight.dtype == torch.float32
+            and x.dtype == linear.weight.dtype == torch.float32
             and x.numel() > 0
-            and self.linear.out_features <= WIDEST_AT_ONCE
+            and linear.out_features <= WIDEST_AT_ONCE
             and not (self._forward_hooks or self._forward_pre_hooks)
-            and not (self.linear._forward_pre_hooks or self.norm._forward_pre_hooks)
+            and not (linear._forward_pre_hooks or norm._forward_pre_hooks)
             and not autocasts(x)
             and not looks_at_values(x)
             and has_kernels(x.device)
-            and not carries_tangents(x, *self.linear.parameters(), *self.norm.parameters())
+            and not is_transformed()
         )
