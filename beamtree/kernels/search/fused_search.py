@@ -76,7 +76,7 @@ def search(
     dropout: float,
     noisy: bool,
     precision: str,
-    record: bool,
+    cleared: bool,
 ) -> tuple[Found, FusedTape]:
     B, n, d = leaves.shape
     H, twice_s = (0, 0) if weights.entangled else weights.scorer.w1.shape
@@ -85,7 +85,7 @@ def search(
     plan = Plan(B, beam_size, d, twice_s // 2, H, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
     K = plan.K
     new = leaves.new_empty
-    make = leaves.new_zeros if record else new
+    make = leaves.new_zeros if cleared else new
     made = B * (n - 1) * K
     tape = FusedTape.of(make(B, n + (n - 1) * K, d), K, make)
     merges = torch.empty((B, K, n - 1), dtype=torch.int64, device=leaves.device)
