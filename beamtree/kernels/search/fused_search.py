@@ -45,12 +45,13 @@ class _Graphs(boards.BoardGraphs):
 
 
 def sizes(steps: int) -> list[int]:
-    """Graphs that make these steps together, and at most three in vain: those cost launches too."""
+    """Graphs that make these steps together, and at most three in vain: those cost launches too. Small ones
+    come first: the device works on them while the host launches the large ones."""
     long, rest = divmod(steps, LONG)
     middle, rest = divmod(rest, MIDDLE)
     if rest > 2 * SHORT:
         middle, rest = middle + 1, 0
-    return [LONG] * long + [MIDDLE] * middle + [SHORT] * ceil(rest / SHORT)
+    return [SHORT] * ceil(rest / SHORT) + [MIDDLE] * middle + [LONG] * long
 
 
 def _steps(plan: Plan, count: int, board: Tensor) -> None:
