@@ -7,7 +7,7 @@ that they can be captured once for all sizes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -72,6 +72,7 @@ class Workspace:
         least: Mapping[str, int] | None = None,  # words that an array takes at least, for others to lie there
     ) -> None:
         self.shapes, self.starts, end = shapes, {}, 0
+        self.views: dict[str, Tensor] = {}
         for name, shape in shapes.items():
             self.starts[name] = end
             words = prod(shape) if least is None else max(prod(shape), least.get(name, 0))
@@ -83,8 +84,10 @@ class Workspace:
         return {name: base + 4 * start for name, start in self.starts.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        shape = self.shapes[name]
-        return self.words.as_strided(shape, (*shape[1:], 1), self.starts[name])
+        if name not in self.views:
+            shape = self.shapes[name]
+            self.views[name] = self.words.as_strided(shape, (*shape[1:], 1), self.starts[name])
+        return self.views[name]
 
 
 @dataclass(frozen=True)
@@ -291,6 +294,7 @@ def by_levels(
             launch(kernel, (2,), *arguments, level, **options, PHASE=phase)
 
 
+@cache
 def processors(device: torch.device) -> int:
     """How many programs a cooperative launch takes: all must be resident at once."""
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -5,6 +5,7 @@ No size of a batch is part of a plan, so that one graph serves them all.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -137,6 +138,8 @@ class ReplayPlan(CellStages):
             PRECISION=precision or self.precision, BLOCK=BLOCK, BLOCK_R=BLOCK_R, num_warps=4, num_stages=3,
         )  # fmt: skip
 
+
+plan_of = lru_cache(maxsize=64)(ReplayPlan)  # what a plan works out of its sizes it need not again
 
 _graphs: GraphCache[boards.BoardGraphs] = GraphCache(GRAPHS_AT_MOST)
 
