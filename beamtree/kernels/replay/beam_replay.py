@@ -85,10 +85,7 @@ class _Gradient:
         self.some = some
         B, n, K, d, N = self.B, self.n, self.K, self.d, some.number
         rows = B * n + N
-        self.zeros = Workspace(torch.zeros, self.device, {
-            "tree_parents": (rows, K), "grad_projections": (rows, 2 * self.H), "gradients": (rows, d),
-        })  # fmt: skip
-        self.addresses |= self.zeros.addresses() | {
+        self.addresses |= {
             "survivors": N, "order": some.order.data_ptr(), "rows": some.rows.data_ptr(),
             "entry_weights": some.weights.data_ptr(), "starts": some.starts.data_ptr(),
             "height": some.height.data_ptr(),
@@ -96,6 +93,7 @@ class _Gradient:
         few, many = are_few(N, d, self.units), has_large_levels(some, self.units)
         self.plan = plan_of(*self.stages, self.dropped > 0, self.inner, few, many)
         shapes = {
+            "tree_parents": (rows, K), "grad_projections": (rows, 2 * self.H), "gradients": (rows, d),
             "pairs": (N, 2 * d), "slices": (rows, self.s), "activity": (N, self.H), "grad_energies": (N,),
         }  # fmt: skip
         # With an entangled scorer the cell's come only when nothing is left of what the scores take.
@@ -112,7 +110,7 @@ class _Gradient:
     def _make_room(self, shapes: dict[str, tuple[int, ...]]) -> Workspace:
         N, leaves = self.some.number, self.B * self.n
         # The projections are of no more use when the gates come.
-        room = Workspace(torch.empty, self.device, shapes, {"gates": (leaves + N) * 2 * self.H})
+        room = Workspace(self.device, shapes, {"gates": (leaves + N) * 2 * self.H})
         self.addresses |= room.addresses()
         if "gates" in shapes:
             self.work = room
@@ -204,7 +202,7 @@ class _SlicedScores:
             plan.pairs(board, pair_rows, pair_grads)
             for role in range(2):
                 index = (pair_rows[..., role].reshape(-1),)
-                call.zeros["grad_projections"][:, role * H : (role + 1) * H].index_put_(
+                call.rows["grad_projections"][:, role * H : (role + 1) * H].index_put_(
                     index, pair_grads.view(-1, H), accumulate=True
                 )
         else:
@@ -231,7 +229,7 @@ class _ParentScores:
 
     def differentiate(self, call: _Gradient, board: Tensor) -> None:
         some, B, n, K, d, device = call.some, call.B, call.n, call.K, call.d, call.device
-        gradients, chosen = call.zeros["gradients"], call.rows["grad_energies"]
+        gradients, chosen = call.rows["gradients"], call.rows["grad_energies"]
         links, slots, _, energies, log_z = call.parts
         N = some.number
         beside = torch.empty(2 * N, device=device)

@@ -66,7 +66,6 @@ class Workspace:
 
     def __init__(
         self,
-        make: Callable[..., Tensor],
         device: torch.device,
         shapes: Mapping[str, tuple[int, ...]],
         least: Mapping[str, int] | None = None,  # words that an array takes at least, for others to lie there
@@ -77,7 +76,7 @@ class Workspace:
             self.starts[name] = end
             words = prod(shape) if least is None else max(prod(shape), least.get(name, 0))
             end += padded(words)
-        self.words = make(end, device=device)
+        self.words = torch.empty(end, device=device)
 
     def addresses(self) -> dict[str, int]:
         base = self.words.data_ptr()
@@ -243,7 +242,7 @@ def through_cell(
     hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
     activated = activate(hidden)
     gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
-    work = Workspace(torch.empty, pairs.device, stages.shapes(N))
+    work = Workspace(pairs.device, stages.shapes(N))
     grad_leaves = torch.empty(B, n, d, device=pairs.device)
     own = are_few(N, d, units)
     given = {

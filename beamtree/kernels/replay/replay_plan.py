@@ -38,6 +38,7 @@ class ReplayPlan(CellStages):
         self.roots(board)
 
     def link(self, board: Tensor) -> None:
+        self._run(survivor_kernels.clear_kernel, board, K=self.K, H=self.H, BLOCK=1024)
         self._run(survivor_kernels.link_kernel, board, K=self.K, S=self.s, BLOCK_M=16, BLOCK_D=self._block_d)
 
     def project(self, board: Tensor) -> None:
