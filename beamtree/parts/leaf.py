@@ -38,17 +38,18 @@ class LeafTransform(DirectlyRead):
 
         `once`: there will be no second derivative, so that on a GPU one kernel can do it in training too.
         """
-        size, weight = self.linear.in_features, self.linear.weight
+        linear = self.linear
+        size, weight = linear.in_features, linear.weight
         simple = once or not torch.is_grad_enabled()
         if simple and self._reads_at_once(x):
             check_form(x, key_padding_mask, input_size=size, weight=weight)
             from beamtree.kernels.leaf_kernels import read_leaves
 
-            return read_leaves(x, key_padding_mask, self.linear, self.norm)
+            return read_leaves(x, key_padding_mask, linear, self.norm)
         lengths = lengths_from(x, key_padding_mask, input_size=size, weight=weight)
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
-        with threads_for(x.numel() * self.linear.out_features, x):
+        with threads_for(x.numel() * linear.out_features, x):
             return self(x), lengths
 
     def _reads_at_once(self, x: Tensor) -> bool:
