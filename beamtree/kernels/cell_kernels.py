@@ -91,9 +91,11 @@ def drawn_mask(seed, step, sequence, slot, unit, dropped):
 
 
 @triton.jit
-def activate_tile(before, keep, hidden, slopes, place, inside, SLOPES: tl.constexpr, DROPS: tl.constexpr):
-    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h, which may take h's place."""
-    h = tl.load(before + place, mask=inside, other=0.0)
+def activate_tile(
+    before, keep, hidden, slopes, place, inside, SLOPES: tl.constexpr, DROPS: tl.constexpr, bias=0.0
+):
+    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h, which may take h's place; `bias` is what h still lacks."""
+    h = tl.load(before + place, mask=inside, other=0.0) + bias
     u, slope = gelu(h), gelu_slope(h)
     if DROPS:
         u, slope = u * keep, slope * keep
@@ -103,14 +105,21 @@ def activate_tile(before, keep, hidden, slopes, place, inside, SLOPES: tl.conste
 
 
 @triton.jit
-def open_gates(gates, left_place, right_place, mask, D: tl.constexpr, EPS: tl.constexpr):
-    """Of rows × all features, by pointers: l, r, σ(a), σ(b), σ(g), c, the sum normalised and its scale."""
+def gate_tile(gates, biases, mask, which: tl.constexpr, D: tl.constexpr):
+    x = tl.load(gates + which * D, mask=mask, other=0.0)
+    return x if biases is None else x + tl.load(biases + which * D, mask=mask, other=0.0)
+
+
+@triton.jit
+def open_gates(gates, left_place, right_place, mask, D: tl.constexpr, EPS: tl.constexpr, biases=None):
+    """Of rows × all features, by pointers: l, r, σ(a), σ(b), σ(g), c, the sum normalised and its scale.
+    `biases` is given where the gates are W₂ u alone."""
     left = tl.load(left_place, mask=mask, other=0.0)
     right = tl.load(right_place, mask=mask, other=0.0)
-    a = tl.sigmoid(tl.load(gates, mask=mask, other=0.0))
-    b = tl.sigmoid(tl.load(gates + D, mask=mask, other=0.0))
-    g = tl.sigmoid(tl.load(gates + 2 * D, mask=mask, other=0.0))
-    c = tl.load(gates + 3 * D, mask=mask, other=0.0)
+    a = tl.sigmoid(gate_tile(gates, biases, mask, 0, D))
+    b = tl.sigmoid(gate_tile(gates, biases, mask, 1, D))
+    g = tl.sigmoid(gate_tile(gates, biases, mask, 2, D))
+    c = gate_tile(gates, biases, mask, 3, D)
     normed, scale = normalised(tl.where(mask, a * left + b * right + g * c, 0.0), mask, D, EPS)
     return left, right, a, b, g, c, normed, scale
 

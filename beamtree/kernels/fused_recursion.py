@@ -131,7 +131,7 @@ def fused_recursion(
     if is_compiling():
         return torch.ops.beamtree.fused_search(*call)[:SEEN]
     if not torch.is_grad_enabled():
-        return run_search(call, record=False)[:SEEN]
+        return run_search(call, cleared=False)[:SEEN]
     return _Recursion.apply(*call.flat())
 
 
@@ -151,11 +151,11 @@ def _refuse_capture(x: Tensor) -> None:
 
 
 def _search(call: FusedSearchCall) -> Outputs:
-    return run_search(call, record=True)
+    return run_search(call, cleared=True)
 
 
-def run_search(call: FusedSearchCall, *, record: bool) -> Outputs:
-    """The search; without `record` its tape has no meaning, and is not cleared before."""
+def run_search(call: FusedSearchCall, *, cleared: bool) -> Outputs:
+    """The search; of its tape only what some step made has a meaning, unless it is cleared before."""
     from beamtree.kernels.search import fused_search
 
     weights = Weights.of(aligned(w) for w in call.weights)
@@ -170,7 +170,7 @@ def run_search(call: FusedSearchCall, *, record: bool) -> Outputs:
             dropout=call.dropout,
             noisy=call.noisy,
             precision=precision_of(call.product_dtype),
-            record=record,
+            cleared=cleared,
         )
         inner = fused_search.inner_nodes(tape, call.beam_size, call.need_nodes)
     return found.roots, found.relative, inner, found.offset, found.merges, *tape
@@ -218,7 +218,7 @@ class _Recursion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
         call = FusedSearchCall.of(given)
-        output = _search(call)
+        output = run_search(call, cleared=False)  # gradients read what was made, and leaves
         remember_tape(ctx, call, output)
         return output[:SEEN]
 

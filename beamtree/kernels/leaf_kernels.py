@@ -32,28 +32,26 @@ def read_leaves(
 def _read(
     x: Tensor, is_padding: Tensor | None, eps: float, parameters: Iterable[Tensor], *, record: bool
 ) -> tuple[Tensor, ...]:
-    """Leaves and lengths; with `record` also what the gradient needs: x without padding, W x + b, its mean
-    and reciprocal standard deviation."""
+    """Leaves and lengths; with `record` also what the gradient needs: x without padding, and, in one, W x + b
+    of all rows, their means and reciprocal standard deviations."""
     weight, *vectors = (p.contiguous() for p in parameters)
     B, n, width = x.shape
     d = weight.shape[0]
     x = x.contiguous()
     mask = x if is_padding is None else is_padding.contiguous()
     leaves, lengths = x.new_empty(B, n, d), x.new_empty(B, dtype=torch.int64)
-    clean, mixed, mean, scale = x, leaves, leaves, leaves
-    if record:
-        clean = x if is_padding is None else torch.empty_like(x)
-        mixed, (mean, scale) = x.new_empty(B * n, d), x.new_empty(2, B * n + -B * n % 4, 1)
+    clean = torch.empty_like(x) if record and is_padding is not None else x
+    mixed = x.new_empty(B * n * (d + 2)) if record else leaves
     block_m = 32 if d <= 128 else 16
     tiles = blocks(B * n, block_m)
     with torch.cuda.device_of(x):
         launch(read_kernel, (tiles + B,),
-            x, mask, weight, *vectors, leaves, lengths, clean, mixed, mean, scale, B * n, tiles, n,
+            x, mask, weight, *vectors, leaves, lengths, clean, mixed, B * n, tiles, n,
             D=d, WIDTH=width, EPS=eps, MASKED=is_padding is not None, RECORD=record,
             PRECISION=float32_precision(), ALL_D=max(16, power_of_two(d)), BLOCK_M=block_m,
             BLOCK_K=min(2 * block_m, max(16, power_of_two(width))), num_warps=4,
         )  # fmt: skip
-    return leaves, lengths, clean, mixed, mean[: B * n], scale[: B * n]
+    return leaves, lengths, clean, mixed
 
 
 class _Read(torch.autograd.Function):
@@ -70,36 +68,35 @@ class _Read(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        is_padding, weight, gamma, x, mixed, mean, scale = ctx.saved_tensors
+        is_padding, weight, gamma, x, mixed = ctx.saved_tensors
         d, width = weight.shape
         grad, need_x = grad.contiguous(), ctx.needs_input_grad[0]
-        rows = len(mixed)
+        rows = x.shape[0] * x.shape[1]
         programs = min(blocks(rows, 16), PROGRAMS)
-        to_mixed, partial = torch.empty_like(mixed), mixed.new_empty(programs, 3, d)
+        to_mixed, partial = x.new_empty(rows, d), x.new_empty(programs, 3, d)
         to_x = torch.empty_like(x) if need_x else None
         with torch.cuda.device_of(x):
             launch(read_back_kernel, (programs,),
-                grad, mixed, mean, scale, gamma.contiguous(), weight.contiguous(),
+                grad, mixed, gamma.contiguous(), weight.contiguous(),
                 x if is_padding is None else is_padding.contiguous(), to_mixed, x if to_x is None else to_x,
                 partial, rows,
                 D=d, WIDTH=width, MASKED=is_padding is not None, NEED_X=need_x,
                 PRECISION=float32_precision(), ALL_D=max(16, power_of_two(d)), BLOCK_M=16,
                 BLOCK_W=min(32, max(16, power_of_two(width))), num_warps=4, num_stages=1,
             )  # fmt: skip
-        to_gamma, to_beta, to_bias = partial.sum(0).unbind()
-        to_weight = _product(to_mixed.t(), x.view(-1, width))
+            to_gamma, to_beta, to_bias = partial.sum(0).unbind()
+            to_weight = _product(to_mixed.t(), x.view(-1, width))
         return to_x, None, None, to_weight, to_bias, to_gamma, to_beta
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
     """The library is faster, but holds a workspace that a few numbers do not deserve (products.py)."""
-    with torch.cuda.device_of(x):
-        return product(x, y, float32_precision()) if max(x.numel(), y.numel()) <= FEW else torch.mm(x, y)
+    return product(x, y, float32_precision()) if max(x.numel(), y.numel()) <= FEW else torch.mm(x, y)
 
 
 @triton.jit(do_not_specialize=["rows", "tiles", "n"])
 def read_kernel(
-    x, is_padding, weight, bias, gamma, beta, leaves, lengths, clean, mixed, mean, scale, rows, tiles, n,
+    x, is_padding, weight, bias, gamma, beta, leaves, lengths, clean, mixed, rows, tiles, n,
     D: tl.constexpr, WIDTH: tl.constexpr, EPS: tl.constexpr, MASKED: tl.constexpr, RECORD: tl.constexpr,
     PRECISION: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -135,8 +132,9 @@ def read_kernel(
         tl.store(leaves + target, leaf, mask=inside[:, None] & wanted[None, :])
         if RECORD:
             tl.store(mixed + target, total, mask=inside[:, None] & wanted[None, :])
-            tl.store(mean + row, middle, mask=inside)
-            tl.store(scale + row, sharpness, mask=inside)
+            mean = mixed + rows.to(tl.int64) * D + row
+            tl.store(mean, middle, mask=inside)
+            tl.store(mean + rows, sharpness, mask=inside)
     else:
         sequence = program - tiles
         count = n
@@ -150,7 +148,7 @@ def read_kernel(
 
 @triton.jit(do_not_specialize=["rows"])
 def read_back_kernel(
-    grad, mixed, mean, scale, gamma, weight, is_padding, to_mixed, to_x, partial, rows,
+    grad, mixed, gamma, weight, is_padding, to_mixed, to_x, partial, rows,
     D: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr, NEED_X: tl.constexpr,
     PRECISION: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
@@ -163,8 +161,9 @@ def read_back_kernel(
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK_M), tl.num_programs(0)):
         row, inside, _, _, mask, place = math_kernels.row_tile(tile, rows, D, ALL_D, BLOCK_M)
         g = tl.load(grad + place, mask=mask, other=0.0)
-        sharpness = tl.load(scale + row, mask=inside, other=0.0)
-        middle = tl.load(mean + row, mask=inside, other=0.0)
+        mean = mixed + rows.to(tl.int64) * D + row
+        middle = tl.load(mean, mask=inside, other=0.0)
+        sharpness = tl.load(mean + rows, mask=inside, other=0.0)
         centred = tl.load(mixed + place, mask=mask, other=0.0) - middle[:, None]
         normed = tl.where(mask, centred * sharpness[:, None], 0.0)
         through = tl.where(mask, cell.through_norm(g * gain[None, :], normed, sharpness, D), 0.0)

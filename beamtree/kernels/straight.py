@@ -40,7 +40,7 @@ def straight_through(
     if torch.is_grad_enabled():
         found: tuple[Tensor, Tensor, Tensor] = _StraightThrough.apply(*call.flat())
         return found
-    roots, _, nodes, _, merges, *_ = fused.run_search(call, record=False)
+    roots, _, nodes, _, merges, *_ = fused.run_search(call, cleared=False)
     return roots[:, 0], merges[:, 0], nodes[:, 0]
 
 
@@ -48,7 +48,7 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
         call = fused.FusedSearchCall.of(given)
-        roots, _, nodes, _, merges, *tape = fused.run_search(call, record=True)
+        roots, _, nodes, _, merges, *tape = fused.run_search(call, cleared=True)
         root, merges, nodes = roots[:, 0], merges[:, 0], nodes[:, 0]
         ctx.mark_non_differentiable(merges)
         ctx.save_for_backward(call.lengths, call.seed, merges, *tape, *call.weights)

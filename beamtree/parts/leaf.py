@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from beamtree.kernels.runtime.products import linear
 from beamtree.pytorch.checks import check_form, lengths_from, looks_at_values
-from beamtree.pytorch.derivatives import carries_tangents
+from beamtree.pytorch.derivatives import is_transformed
 from beamtree.pytorch.direct_reading import DirectlyRead
 from beamtree.pytorch.precision import autocasts, layer_norm_wide
 from beamtree.pytorch.registry import has_kernels
@@ -38,32 +38,34 @@ class LeafTransform(DirectlyRead):
 
         `once`: there will be no second derivative, so that on a GPU one kernel can do it in training too.
         """
-        size, weight = self.linear.in_features, self.linear.weight
+        linear = self.linear
+        size, weight = linear.in_features, linear.weight
         simple = once or not torch.is_grad_enabled()
         if simple and self._reads_at_once(x):
             check_form(x, key_padding_mask, input_size=size, weight=weight)
             from beamtree.kernels.leaf_kernels import read_leaves
 
-            return read_leaves(x, key_padding_mask, self.linear, self.norm)
+            return read_leaves(x, key_padding_mask, linear, self.norm)
         lengths = lengths_from(x, key_padding_mask, input_size=size, weight=weight)
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
-        with threads_for(x.numel() * self.linear.out_features, x):
+        with threads_for(x.numel() * linear.out_features, x):
             return self(x), lengths
 
     def _reads_at_once(self, x: Tensor) -> bool:
         """Whether one kernel does it all, with nobody looking on."""
+        linear, norm = self.linear, self.norm
         return (
             not is_compiling()
             and type(x) is Tensor
             and x.is_cuda
-            and x.dtype == self.linear.weight.dtype == torch.float32
+            and x.dtype == linear.weight.dtype == torch.float32
             and x.numel() > 0
-            and self.linear.out_features <= WIDEST_AT_ONCE
+            and linear.out_features <= WIDEST_AT_ONCE
             and not (self._forward_hooks or self._forward_pre_hooks)
-            and not (self.linear._forward_pre_hooks or self.norm._forward_pre_hooks)
+            and not (linear._forward_pre_hooks or norm._forward_pre_hooks)
             and not autocasts(x)
             and not looks_at_values(x)
             and has_kernels(x.device)
-            and not carries_tangents(x, *self.linear.parameters(), *self.norm.parameters())
+            and not is_transformed()
         )

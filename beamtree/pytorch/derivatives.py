@@ -15,7 +15,9 @@ NO_SECOND_DERIVATIVE = (
 
 
 def carries_tangents(*inputs: Tensor) -> bool:
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in inputs)
+    return forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(x).tangent is not None for x in inputs
+    )
 
 
 def is_transformed() -> bool:

@@ -5,7 +5,8 @@ time; a compiled kernel can be launched directly, in a few.
 from typing import Any
 
 import torch
-from torch import Tensor
+
+NUMBERS = int, float
 
 _compiled: dict[tuple[Any, ...], Any] = {}
 
@@ -21,20 +22,22 @@ def power_of_two(number: int) -> int:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-    """`kernel[grid](*arguments, **options)`; options are the kernel's constants, in order, then Triton's.
+    """`kernel[grid](*arguments, **options)`; arguments are tensors, then numbers, and options the kernel's
+    constants, in order, then Triton's.
 
     A kernel compiled once serves every call with the same options and types of tensors: integers among the
-    arguments must not be specialised (`do_not_specialize`), and tensors start at multiples of 16 bytes, or
+    numbers must not be specialised (`do_not_specialize`), and tensors start at multiples of 16 bytes, or
     take the slow way.
     """
     device = arguments[0].device
     key, addresses, together = [id(kernel), device.index, *options.values()], [], 0
     for x in arguments:
-        if isinstance(x, Tensor):
-            key.append(x.dtype)
-            x = x.data_ptr()
-            together |= x
-        addresses.append(x)
+        if type(x) in NUMBERS:
+            break
+        key.append(x.dtype)
+        address = x.data_ptr()
+        together |= address
+        addresses.append(address)
     if device.type != "cuda" or together % 16:
         kernel[grid](*arguments, **options)
         return
@@ -49,5 +52,6 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
     # it asks nothing more; a tensor costs a question to the driver.
     compiled.run(
         *(*grid, 1, 1)[:3], torch._C._cuda_getCurrentRawStream(device.index),
-        compiled.function, compiled.packed_metadata, None, None, None, *addresses, *constants,
+        compiled.function, compiled.packed_metadata, None, None, None,
+        *addresses, *arguments[len(addresses) :], *constants,
     )  # fmt: skip

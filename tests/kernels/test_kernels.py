@@ -253,6 +253,31 @@ def test_nan_in_a_sequence_stays_there() -> None:
     assert relative[0].softmax(0).isnan().any() or roots[0].isnan().any()
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_gradients_read_nothing_that_no_step_made(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make([6, 3, 1, 5])
+    if broken:
+        with torch.no_grad():
+            case.leaves[3, 2] = torch.nan
+
+    def gradients() -> tuple[Tensor, ...]:
+        roots, relative, *_ = run(case, 3, noisy=True, dropout=0.2)
+        mean = (relative.softmax(1).unsqueeze(-1) * roots).sum(1)
+        return torch.autograd.grad(mean[:3].square().sum() + mean[3].sum(), [case.leaves, *case.weights])
+
+    expected, tape_of = gradients(), fused.FusedTape.of
+
+    def filled(*given: Any) -> fused.FusedTape:
+        tape = tape_of(*given)
+        for x in tape:
+            x.fill_(torch.nan if x.is_floating_point() else 2**30)
+        return tape
+
+    monkeypatch.setattr(fused.FusedTape, "of", filled)
+    for one, other in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4, equal_nan=True)
+
+
 def test_an_empty_board_is_a_step_that_does_nothing() -> None:
     empty = torch.zeros(board.SIZE, dtype=torch.int64, device=DEVICE)
     for rows in (1, 40):

@@ -42,7 +42,7 @@ class Compiled:
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(launching, "_compiled", {})
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 77 + index, raising=False)
-    return SimpleNamespace(device=torch.device("cuda", 0))
+    return SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.int64, data_ptr=lambda: 32)
 
 
 def test_the_second_launch_passes_the_constants_in_the_kernels_order(on_gpu: Any) -> None:

@@ -11,7 +11,7 @@ from beamtree.kernels import entangled_kernels as entangled_pairs
 from beamtree.kernels.fused_recursion import FusedReplayCall, FusedTape
 from beamtree.kernels.replay import level_kernels
 from beamtree.kernels.replay.cell_replay import CellStages, Workspace, are_few, processors, whole_rows
-from beamtree.kernels.replay.replay_plan import WIDEST_FUSED, ReplayPlan, graphs_for
+from beamtree.kernels.replay.replay_plan import WIDEST_FUSED, graphs_for, plan_of
 from beamtree.kernels.replay.survivors import Survivors, find_survivors
 from beamtree.kernels.runtime import address_kernels as boards
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
@@ -38,9 +38,9 @@ def replay(
 
 def has_large_levels(some: Survivors, units: int) -> bool:
     """Whether small tiles of an average level would keep every processor busy more than twice."""
-    if not some.count or not some.order.is_cuda:
+    if not some.number or not some.order.is_cuda:
         return False
-    return some.count // some.highest * units > 2 * processors(some.order.device) * 16 * 32
+    return some.number // some.highest * units > 2 * processors(some.order.device) * 16 * 32
 
 
 def replays_graphs(x: Tensor) -> bool:
@@ -83,42 +83,46 @@ class _Gradient:
     def make_rows(self, some: Survivors) -> None:
         """What scores are differentiated in. Gradient rows are leaves, then survivors."""
         self.some = some
-        B, n, K, d, N = self.B, self.n, self.K, self.d, some.count
+        B, n, K, d, N = self.B, self.n, self.K, self.d, some.number
         rows = B * n + N
-        self.zeros = Workspace(torch.zeros, self.device, {
-            "tree_parents": (rows, K), "grad_projections": (rows, 2 * self.H), "gradients": (rows, d),
-        })  # fmt: skip
-        self.rows = Workspace(torch.empty, self.device, {
-            "pairs": (N, 2 * d), "slices": (rows, self.s), "activity": (N, self.H), "grad_energies": (N,),
-        })  # fmt: skip
-        self.addresses |= self.zeros.addresses() | self.rows.addresses()
         self.addresses |= {
             "survivors": N, "order": some.order.data_ptr(), "rows": some.rows.data_ptr(),
             "entry_weights": some.weights.data_ptr(), "starts": some.starts.data_ptr(),
             "height": some.height.data_ptr(),
         }  # fmt: skip
         few, many = are_few(N, d, self.units), has_large_levels(some, self.units)
-        self.plan = ReplayPlan(*self.stages, self.dropped > 0, self.inner, few, many)
-
-    def make_room(self) -> None:
-        """What the cell is differentiated in."""
-        N, rows = self.some.count, self.B * self.n + self.some.count
+        self.plan = plan_of(*self.stages, self.dropped > 0, self.inner, few, many)
         shapes = {
+            "tree_parents": (rows, K), "grad_projections": (rows, 2 * self.H), "gradients": (rows, d),
+            "pairs": (N, 2 * d), "slices": (rows, self.s), "activity": (N, self.H), "grad_energies": (N,),
+        }  # fmt: skip
+        # With an entangled scorer the cell's come only when nothing is left of what the scores take.
+        self.rows = self._make_room({**shapes, **self._of_cell()} if self.H else shapes)
+
+    def _of_cell(self) -> dict[str, tuple[int, ...]]:
+        """What the cell is differentiated in."""
+        N = self.some.number
+        return {
             "hidden": (N, self.units), "activated": (N, self.units), "gates": (N, 4 * self.d),
             **self.plan.shapes(N),
         }  # fmt: skip
+
+    def _make_room(self, shapes: dict[str, tuple[int, ...]]) -> Workspace:
+        N, leaves = self.some.number, self.B * self.n
         # The projections are of no more use when the gates come.
-        self.work = Workspace(torch.empty, self.device, shapes, {"gates": rows * 2 * self.H})
-        self.addresses |= self.work.addresses()
-        self.addresses["projections"] = self.addresses["gates"]
-        self.plan.outputs(self.addresses, self.flat, N, self.B * self.n, cell=self.plan.few)
+        room = Workspace(self.device, shapes, {"gates": (leaves + N) * 2 * self.H})
+        self.addresses |= room.addresses()
+        if "gates" in shapes:
+            self.work = room
+            self.addresses["projections"] = self.addresses["gates"]
+            self.plan.outputs(self.addresses, self.flat, N, leaves, cell=self.plan.few)
+        return room
 
     def write(self, board: Tensor) -> None:
         boards.write(board, self.addresses, self.B, self.n, self.dropped)
 
     def replayed(self) -> list[Tensor]:
         """By graphs, between which the library has its turn where products are large."""
-        self.make_room()
         graphs = graphs_for(self.plan, self.device)
         with graphs.lock:
             self.write(graphs.board)
@@ -134,20 +138,18 @@ class _Gradient:
         """Kernel by kernel."""
         plan = self.plan
         board = torch.empty(boards.SIZE, dtype=torch.int64, device=self.device)
-        if plan.H:
-            self.make_room()
         self.write(board)
         plan.link(board)
         scored.differentiate(self, board)
         plan.roots(board)
-        if not plan.H:  # only now, when nothing is left of what that took
-            self.make_room()
+        if not plan.H:
+            self._make_room(self._of_cell())
             self.write(board)
         self._recall(partial(scored.activate, self, board))
         plan.open_gates(board)
         if self.d > WIDEST_FUSED:
             self._descend_by_library(board)
-        elif self.some.count:
+        elif self.some.number:
             plan.descend(board, self.some.height)
         plan.close(board)
         plan.weights(board, cell=plan.few)
@@ -156,9 +158,10 @@ class _Gradient:
     def _recall(self, activate: Callable[[], None]) -> None:
         """The cell at all survivors."""
         cell, work = self.weights.cell, self.work
-        product(self.rows["pairs"], cell.w1.t(), self.precision, bias=cell.b1, out=work["hidden"])
+        b1, b2 = (cell.b1, cell.b2) if self.plan.biased else (None, None)
+        product(self.rows["pairs"], cell.w1.t(), self.precision, bias=b1, out=work["hidden"])
         activate()
-        product(work["activated"], cell.w2.t(), self.precision, bias=cell.b2, out=work["gates"])
+        product(work["activated"], cell.w2.t(), self.precision, bias=b2, out=work["gates"])
 
     def _weight_gradients(self) -> list[Tensor]:
         grads, work = self.grads, self.work
@@ -193,13 +196,13 @@ class _SlicedScores:
         plan, H = call.plan, call.H
         plan.project(board)
         if self.deterministic:
-            N = call.some.count
+            N = call.some.number
             pair_grads = torch.zeros(N, 3, H, device=call.device)
             pair_rows = torch.zeros(N, 3, 2, dtype=torch.int64, device=call.device)
             plan.pairs(board, pair_rows, pair_grads)
             for role in range(2):
                 index = (pair_rows[..., role].reshape(-1),)
-                call.zeros["grad_projections"][:, role * H : (role + 1) * H].index_put_(
+                call.rows["grad_projections"][:, role * H : (role + 1) * H].index_put_(
                     index, pair_grads.view(-1, H), accumulate=True
                 )
         else:
@@ -226,9 +229,9 @@ class _ParentScores:
 
     def differentiate(self, call: _Gradient, board: Tensor) -> None:
         some, B, n, K, d, device = call.some, call.B, call.n, call.K, call.d, call.device
-        gradients, chosen = call.zeros["gradients"], call.rows["grad_energies"]
+        gradients, chosen = call.rows["gradients"], call.rows["grad_energies"]
         links, slots, _, energies, log_z = call.parts
-        N = some.count
+        N = some.number
         beside = torch.empty(2 * N, device=device)
         names = torch.empty(N, 3, dtype=torch.int64, device=device)
         beside_names = torch.empty(2 * N, 3, dtype=torch.int64, device=device)

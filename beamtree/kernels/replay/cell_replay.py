@@ -7,7 +7,7 @@ that they can be captured once for all sizes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -66,25 +66,27 @@ class Workspace:
 
     def __init__(
         self,
-        make: Callable[..., Tensor],
         device: torch.device,
         shapes: Mapping[str, tuple[int, ...]],
         least: Mapping[str, int] | None = None,  # words that an array takes at least, for others to lie there
     ) -> None:
         self.shapes, self.starts, end = shapes, {}, 0
+        self.views: dict[str, Tensor] = {}
         for name, shape in shapes.items():
             self.starts[name] = end
             words = prod(shape) if least is None else max(prod(shape), least.get(name, 0))
             end += padded(words)
-        self.words = make(end, device=device)
+        self.words = torch.empty(end, device=device)
 
     def addresses(self) -> dict[str, int]:
         base = self.words.data_ptr()
         return {name: base + 4 * start for name, start in self.starts.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        shape = self.shapes[name]
-        return self.words.as_strided(shape, (*shape[1:], 1), self.starts[name])
+        if name not in self.views:
+            shape = self.shapes[name]
+            self.views[name] = self.words.as_strided(shape, (*shape[1:], 1), self.starts[name])
+        return self.views[name]
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,16 @@ class CellStages:
             "partial_sums": (SPLITS, self.sums), "counter": (1,),
         }  # fmt: skip
 
+    @property
+    def biased(self) -> bool:
+        """Whether the cell's products come with their biases. With a sliced scorer the kernels after them add
+        these: the library's products are launched in half the time without."""
+        return self.H == 0
+
     def open_gates(self, board: Tensor) -> None:
-        tile = whole_rows(self.d)
-        launch(level_kernels.open_survivors_kernel, (PROGRAMS,), board, D=self.d, **tile, num_warps=4)
+        launch(level_kernels.open_survivors_kernel, (PROGRAMS,), board,
+            D=self.d, **whole_rows(self.d), BIASED=self.biased, num_warps=4,
+        )  # fmt: skip
 
     def close(self, board: Tensor) -> None:
         """The leaves' gradient, ∂L/∂gates and the sums over rows."""
@@ -233,7 +242,7 @@ def through_cell(
     hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
     activated = activate(hidden)
     gates = product(activated, weights.w2.t(), precision, bias=weights.b2)
-    work = Workspace(torch.empty, pairs.device, stages.shapes(N))
+    work = Workspace(pairs.device, stages.shapes(N))
     grad_leaves = torch.empty(B, n, d, device=pairs.device)
     own = are_few(N, d, units)
     given = {
@@ -284,6 +293,7 @@ def by_levels(
             launch(kernel, (2,), *arguments, level, **options, PHASE=phase)
 
 
+@cache
 def processors(device: torch.device) -> int:
     """How many programs a cooperative launch takes: all must be resident at once."""
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -21,11 +21,12 @@ def activate_survivors_kernel(
     board,
     K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h; a mask belongs to a survivor."""
+    """u = keep·GELU(h + b₁) beside h, and h itself becomes ∂u/∂h; a mask belongs to a survivor."""
     BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
     N, T = at.number(board, at.SURVIVORS), at.number(board, at.LENGTH) - 1
     order, slots = at.longs(board, at.ORDER), at.integers(board, at.SLOTS)
     hidden, activated = at.floats(board, at.HIDDEN), at.floats(board, at.ACTIVATED)
+    biases = at.floats(board, at.B1)
     for job in range(tl.program_id(0), tl.cdiv(N, BLOCK_M) * BLOCKS, tl.num_programs(0)):
         row, unit, inside, place = cell.unit_tile(job // BLOCKS, job % BLOCKS, N, UNITS, BLOCK_M, BLOCK_N)
         keep = 1.0
@@ -33,19 +34,25 @@ def activate_survivors_kernel(
             _, sequence, _, t, record = locate(order, slots, row, row < N, T, K)
             slot = record - (sequence * T + t) * K
             keep = cell.drawn_mask(at.seed(board), t, sequence, slot, unit, at.number(board, at.DROPPED))
-        cell.activate_tile(hidden, keep, activated, hidden, place, inside, True, DROPS)
+        bias = tl.load(biases + unit, mask=unit < UNITS, other=0.0)[None, :]
+        cell.activate_tile(hidden, keep, activated, hidden, place, inside, True, DROPS, bias)
 
 
 @triton.jit
 def open_gates(
     gates, pairs, opened, normed, scales, tile, N,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr, biases=None,
 ):  # fmt: skip
-    """gates become ∂p/∂gates; σ(a), σ(b), the normed sum and its scale are kept."""
+    """gates become ∂p/∂gates; σ(a), σ(b), the normed sum and its scale are kept. `biases` is b₂ where the
+    gates lack it."""
     row, inside, feature, _, mask, place = row_tile(tile, N, D, ALL_D, BLOCK_M)
     gate = gates + row[:, None] * (4 * D) + feature[None, :]
     pair = row[:, None] * (2 * D) + feature[None, :]
-    left, right, a, b, g, c, y, scale = cell.open_gates(gate, pairs + pair, pairs + pair + D, mask, D, 1e-5)
+    if biases is not None:
+        biases += feature[None, :] + row[:, None] * 0
+    left, right, a, b, g, c, y, scale = cell.open_gates(
+        gate, pairs + pair, pairs + pair + D, mask, D, 1e-5, biases
+    )
     tl.store(normed + place, y, mask=mask)
     tl.store(scales + row, scale, mask=inside)
     tl.store(opened + pair, a, mask=mask)
@@ -62,14 +69,18 @@ def open_gates_kernel(
 
 
 @triton.jit
-def open_survivors_kernel(board, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr):
-    """Of the survivors; also sets the barrier's counter to zero."""
+def open_survivors_kernel(
+    board, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr, BIASED: tl.constexpr
+):
+    """Of the survivors, whose gates have their biases with BIASED; also sets the barrier's counter to
+    zero."""
     N = at.number(board, at.SURVIVORS)
     tl.store(at.integers(board, at.COUNTER), 0, mask=tl.program_id(0) < tl.minimum(N, 1))
     for tile in range(tl.program_id(0), tl.cdiv(N, BLOCK_M), tl.num_programs(0)):
         open_gates(
             at.floats(board, at.GATES), at.floats(board, at.PAIRS), at.floats(board, at.CHILD_GRADS),
             at.floats(board, at.NORMED), at.floats(board, at.SCALES), tile, N, D, BLOCK_M, ALL_D,
+            None if BIASED else at.floats(board, at.B2),
         )  # fmt: skip
 
 
@@ -285,12 +296,12 @@ def collect_kernel(board, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexp
 @triton.jit
 def rows_product_kernel(
     board,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, BIAS: tl.constexpr, OUT: tl.constexpr, LEAVES: tl.constexpr,
-    N: tl.constexpr, R: tl.constexpr, OUT_STRIDE: tl.constexpr, ACROSS: tl.constexpr, BIASED: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, OUT: tl.constexpr, LEAVES: tl.constexpr,
+    N: tl.constexpr, R: tl.constexpr, OUT_STRIDE: tl.constexpr, ACROSS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Survivors' rows, with LEAVES all rows, of a (·, R) times b (R, N), or with ACROSS its transpose; LEFT,
-    RIGHT, BIAS and OUT are slots of the board."""
+    RIGHT and OUT are slots of the board."""
     BLOCKS: tl.constexpr = (N + BLOCK - 1) // BLOCK
     rows = at.number(board, at.SURVIVORS)
     if LEAVES:
@@ -302,6 +313,4 @@ def rows_product_kernel(
         total = product_tile(
             a, b, row, column, 0, R, rows, N, R, R if ACROSS else N, False, ACROSS, PRECISION, BLOCK_R
         )
-        if BIASED:
-            total += tl.load(at.floats(board, BIAS) + column, mask=column < N, other=0.0)
         tl.store(out + row * OUT_STRIDE + column, total, mask=(row < rows) & (column < N))

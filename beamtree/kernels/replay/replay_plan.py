@@ -5,6 +5,7 @@ No size of a batch is part of a plan, so that one graph serves them all.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ class ReplayPlan(CellStages):
         self.roots(board)
 
     def link(self, board: Tensor) -> None:
+        self._run(survivor_kernels.clear_kernel, board, K=self.K, H=self.H, BLOCK=1024)
         self._run(survivor_kernels.link_kernel, board, K=self.K, S=self.s, BLOCK_M=16, BLOCK_D=self._block_d)
 
     def project(self, board: Tensor) -> None:
@@ -65,9 +67,9 @@ class ReplayPlan(CellStages):
             self._run(kernel, board, K=self.K, BLOCK_M=16, BLOCK_D=self._block_d)
 
     def recall(self, board: Tensor) -> None:
-        self._product(board, "pairs", "w1", "hidden", self.units, 2 * self.d, bias="b1")
+        self._product(board, "pairs", "w1", "hidden", self.units, 2 * self.d)
         self.activate(board)
-        self._product(board, "activated", "w2", "gates", 4 * self.d, self.units, bias="b2")
+        self._product(board, "activated", "w2", "gates", 4 * self.d, self.units)
 
     def activate(self, board: Tensor) -> None:
         launch(level_kernels.activate_survivors_kernel, (cell_replay.PROGRAMS,), board,
@@ -127,17 +129,18 @@ class ReplayPlan(CellStages):
         *,
         leaves: bool = False,
         across: bool = True,
-        bias: str | None = None,
         precision: str = "",
         stride: int = 0,
     ) -> None:
         slot = boards.SLOT
         launch(level_kernels.rows_product_kernel, (cell_replay.PROGRAMS,), board,
-            LEFT=slot[left], RIGHT=slot[right], BIAS=slot[bias or out], OUT=slot[out], LEAVES=leaves,
-            N=columns, R=terms, OUT_STRIDE=stride or columns, ACROSS=across, BIASED=bias is not None,
+            LEFT=slot[left], RIGHT=slot[right], OUT=slot[out], LEAVES=leaves,
+            N=columns, R=terms, OUT_STRIDE=stride or columns, ACROSS=across,
             PRECISION=precision or self.precision, BLOCK=BLOCK, BLOCK_R=BLOCK_R, num_warps=4, num_stages=3,
         )  # fmt: skip
 
+
+plan_of = lru_cache(maxsize=64)(ReplayPlan)  # what a plan works out of its sizes it need not again
 
 _graphs: GraphCache[boards.BoardGraphs] = GraphCache(GRAPHS_AT_MOST)
 

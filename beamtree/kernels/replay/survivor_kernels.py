@@ -104,6 +104,23 @@ def sizes(board):
 
 
 @triton.jit
+def clear(words, count, BLOCK: tl.constexpr):
+    for first in range(tl.program_id(0) * BLOCK, count, tl.num_programs(0) * BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        tl.store(words + place, tl.zeros([BLOCK], words.dtype.element_ty), mask=place < count)
+
+
+@triton.jit
+def clear_kernel(board, D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows begin without parents and without gradients."""
+    B, n, N = sizes(board)
+    rows = (B * n + N).to(tl.int64)
+    clear(at.integers(board, at.TREE_PARENTS), rows * K, BLOCK)
+    clear(at.floats(board, at.GRAD_PROJECTIONS), rows * (2 * H), BLOCK)
+    clear(at.floats(board, at.GRADIENTS), rows * D, BLOCK)
+
+
+@triton.jit
 def link_kernel(
     board, D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):

@@ -1,8 +1,8 @@
 """The nodes that surviving beams own: each once, highest first."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +11,7 @@ from beamtree.kernels.replay import survivor_kernels
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 
-@dataclass(frozen=True)
-class Survivors:
+class Survivors(NamedTuple):
     """Every surviving node once, highest first."""
 
     order: Tensor  # entries (beam, step), the survivors' first
@@ -20,7 +19,7 @@ class Survivors:
     rows: Tensor  # (B, n−1, K) int32: node -> survivor
     starts: Tensor  # (n,) int32: how many survivors are higher than this
     height: Tensor  # int32, its first number: the greatest height
-    count: int
+    number: int
     highest: int
     bounds: list[int]  # `starts` for the host, if it asked
 

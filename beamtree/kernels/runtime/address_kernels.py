@@ -100,6 +100,7 @@ ADDRESSES = (
 )
 SLOT = {name: number for number, name in enumerate(ADDRESSES, 4)}
 SIZE = 80  # four numbers (steps done, B, n, what dropout drops of 65536), then the addresses
+EMPTY = dict.fromkeys((*ADDRESSES, *range(4 + len(ADDRESSES), SIZE)), 0)  # in the board's order
 
 i64 = tl.int64  # Triton would take a small number for 32 bits, and keep to that at the next launch
 
@@ -198,10 +199,9 @@ def write_kernel(
     _eight(board + 72, v72, v73, v74, v75, v76, v77, v78, v79)
 
 
-def write(board: Tensor, addresses: Mapping[str, int], B: int, n: int, dropped: int) -> None:
+def write(board: Tensor, addresses: dict[Any, int], B: int, n: int, dropped: int) -> None:
     """Fill the board in stream order."""
-    values = [0, B, n, dropped] + [addresses.get(name, 0) for name in ADDRESSES]
-    launch(write_kernel, (1,), board, *values, *[0] * (SIZE - len(values)), num_warps=1)
+    launch(write_kernel, (1,), board, 0, B, n, dropped, *(EMPTY | addresses).values(), num_warps=1)
 
 
 class BoardGraphs:
@@ -235,7 +235,7 @@ def find_graphs(
     cache: GraphCache[Graphs], plan: Hashable, device: torch.device, capture: Callable[[], Graphs]
 ) -> Graphs:
     # By stream too: a board may be rewritten only after the kernels that read it.
-    key = (plan, device, torch.cuda.current_stream(device).cuda_stream)
+    key = (plan, device, torch._C._cuda_getCurrentRawStream(device.index))
     graphs = cache.get(key, capture)
     assert graphs is not None
     return graphs

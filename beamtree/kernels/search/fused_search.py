@@ -45,12 +45,13 @@ class _Graphs(boards.BoardGraphs):
 
 
 def sizes(steps: int) -> list[int]:
-    """Graphs that make these steps together, and at most three in vain: those cost launches too."""
+    """Graphs that make these steps together, and at most three in vain: those cost launches too. Small ones
+    come first: the device works on them while the host launches the large ones."""
     long, rest = divmod(steps, LONG)
     middle, rest = divmod(rest, MIDDLE)
     if rest > 2 * SHORT:
         middle, rest = middle + 1, 0
-    return [LONG] * long + [MIDDLE] * middle + [SHORT] * ceil(rest / SHORT)
+    return [SHORT] * ceil(rest / SHORT) + [MIDDLE] * middle + [LONG] * long
 
 
 def _steps(plan: Plan, count: int, board: Tensor) -> None:
@@ -76,21 +77,21 @@ def search(
     dropout: float,
     noisy: bool,
     precision: str,
-    record: bool,
+    cleared: bool,
 ) -> tuple[Found, FusedTape]:
     B, n, d = leaves.shape
     H, twice_s = (0, 0) if weights.entangled else weights.scorer.w1.shape
     units = weights.cell.b1.shape[0]
     chains = leaves.is_cuda and can_chain(leaves.device)
-    plan = Plan(B, beam_size, d, twice_s // 2, H, units, *chunks_of(n), noisy, dropout > 0, precision, chains)
+    numbers = (B, beam_size, d, twice_s // 2, H, units, *chunks_of(n))
+    plan, starts, words = _prepare(n, *numbers, noisy, dropout > 0, precision, chains)
     K = plan.K
     new = leaves.new_empty
-    make = leaves.new_zeros if record else new
+    make = leaves.new_zeros if cleared else new
     made = B * (n - 1) * K
     tape = FusedTape.of(make(B, n + (n - 1) * K, d), K, make)
     merges = torch.empty((B, K, n - 1), dtype=torch.int64, device=leaves.device)
     found = Found(new(B, K, d), new(B, K), new(B, dtype=torch.float64), merges)
-    starts, words = _scratch(plan, n)
     scratch = new(words)  # held until the last launch, after which the stream's order protects it
     if plan.entangled:
         parts = {name: scratch[start:] for name, start in starts.items()}
@@ -144,8 +145,10 @@ def inner_nodes(tape: FusedTape, K: int, wanted: bool) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _scratch(plan: Plan, n: int) -> tuple[dict[str, int], int]:
-    """What only the search itself needs, in one allocation: where each part starts, and the end."""
+def _prepare(n: int, *of_plan: Any) -> tuple[Plan, dict[str, int], int]:
+    """The plan, and what only the search itself needs, in one allocation: where each part starts, and the
+    end."""
+    plan = Plan(*of_plan)
     B, K, C = plan.B, plan.K, plan.chunks
     words = {
         "projections": B * (n + (n - 1) * K) * 2 * plan.H,
@@ -173,4 +176,4 @@ def _scratch(plan: Plan, n: int) -> tuple[dict[str, int], int]:
     for name, count in words.items():
         starts[name] = end
         end += (count + 31) // 32 * 32  # each part starts on its own cache line
-    return starts, end
+    return plan, starts, end
