@@ -4,7 +4,7 @@ Trains a hybrid stack and one of at least its size without the tree block on sho
 tell whether a stack has learnt the task, longer ones whether it generalises. Three seeds are three
 independent runs of both.
 
-    python examples/label_listops.py --steps 8000 --seeds 3 --device cuda
+    python examples/label_listops.py --steps 4000 --seeds 3
 """
 
 import argparse
@@ -27,6 +27,7 @@ from beamtree.nn.heads import tag_accuracy, tag_loss
 STACKS = {"hybrid": ["ssm", "tree", "attention"], "plain": ["ssm", *["attention"] * 4]}
 DEEPEST = 6
 SHORT, LONG = (4, 30), (60, 100)  # tokens
+ARGUMENTS = range(2, 6)  # that lists may have
 VOCABULARY = Vocabulary(TOKENS)
 
 
@@ -63,24 +64,23 @@ def widen(layers: Sequence[str], d_model: int, size: int) -> int:
     return width + max(0, -(-missing // a_unit))
 
 
-def draw(count: int, lengths: tuple[int, int], seed: int, arguments: int) -> list[Tokens]:
+def draw(count: int, lengths: tuple[int, int], seed: int) -> list[Tokens]:
     """Expressions whose lists have at most two arguments, at most three and so on, an equal part of each.
 
     [SM adds up modulo 10: from long lists alone this looks like noise for very long, but two digits have 100
     sums, which are soon learnt, and three are two and one more.
     """
-    most = range(2, arguments + 1)
     shortest, longest = lengths
     found = [
         sample_expressions(
-            -(-count // len(most)),
+            -(-count // len(ARGUMENTS)),
             seed=seed,
-            max_args=at_most,
+            max_args=most,
             min_length=shortest,
             max_length=longest,
             max_nesting=DEEPEST,
         )
-        for at_most in most
+        for most in ARGUMENTS
     ]
     return [example.sentences[0] for part in found for example in part]
 
@@ -94,11 +94,11 @@ def label(expressions: Sequence[Tokens]) -> Labelled:
     )
 
 
-def train(model: Labeller, data: Labelled, steps: int, rate: float, batch_size: int, device: str) -> None:
+def train(model: Labeller, data: Labelled, steps: int, device: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps + 1, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps + 1, pct_start=0.1)
     for step in range(steps):
-        batch = data.batch(torch.randint(len(data.ids), (batch_size,)))
+        batch = data.batch(torch.randint(len(data.ids), (32,)))
         ids, values, depths = (part.to(device) for part in batch)
         value_logits, depth_logits = model(ids)
         loss = tag_loss(value_logits, values, ids != 0) + tag_loss(depth_logits, depths, ids != 0)
@@ -128,14 +128,11 @@ def test(model: Labeller, data: Labelled, device: str) -> tuple[float, float]:
 
 def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=1, help="how many runs of each stack")
     parser.add_argument("--first-seed", type=int, default=0, help="so that machines can share the seeds out")
     parser.add_argument("--d-model", type=int, default=64)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--expressions", type=int, default=200_000, help="to train on")
-    parser.add_argument("--arguments", type=int, default=5, help="that a list has at most")
     parser.add_argument("--tested", type=int, default=1000, help="how many short and how many long ones")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args(arguments)
@@ -144,8 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     hybrid_size = Labeller(STACKS["hybrid"], d_model, 4 * d_model).size()
     long_values: dict[str, list[float]] = {name: [] for name in STACKS}
     for seed in range(options.first_seed, options.first_seed + options.seeds):
-        short, long = (draw(options.tested, tokens, 2 * seed, options.arguments) for tokens in (SHORT, LONG))
-        known = draw(options.expressions, SHORT, 2 * seed + 1, options.arguments)
+        short, long = (draw(options.tested, tokens, 2 * seed) for tokens in (SHORT, LONG))
+        known = draw(options.expressions, SHORT, 2 * seed + 1)
         unseen = set(short)
         data, near, far = (
             label([tokens for tokens in known if tokens not in unseen]),
@@ -156,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
             torch.manual_seed(seed)
             model = Labeller(layers, d_model, widen(layers, d_model, hybrid_size)).to(options.device)
             print(f"{name}, {' + '.join(layers)}, {model.size():,} parameters, seed {seed}")
-            train(model, data, options.steps, options.learning_rate, options.batch_size, options.device)
+            train(model, data, options.steps, options.device)
             near_value, near_depth = test(model, near, options.device)
             far_value, far_depth = test(model, far, options.device)
             long_values[name].append(far_value)
