@@ -43,6 +43,7 @@ class Competitor:
     name: str
     confusion: Confusion
     seconds: float = 0.0
+    balanced: bool = False  # whether it has learnt as if all labels were equally frequent
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "accuracy": self.confusion.accuracy, "macro_f1": self.confusion.macro_f1}
@@ -65,9 +66,10 @@ class Company:
         self.most_frequent, share = largest_share(train)
         self.missing: str | None = None  # what to install for a fuller comparison
         self.counts: WordCounts | None = None
-        balanced = settings.class_weights == "balanced"
+        self.balanced = settings.class_weights == "balanced"
+        scoring = "balanced_accuracy" if self.balanced else "f1_macro" if share > IMBALANCED else "accuracy"
         try:
-            self.counts = WordCounts(train, balanced=balanced, by_macro_f1=balanced or share > IMBALANCED)
+            self.counts = WordCounts(train, balanced=self.balanced, scoring=scoring)
         except MissingExtraError as error:
             self.missing = str(error)
 
@@ -76,11 +78,11 @@ class Company:
         found = [Competitor(f"always {self.most_frequent!r}", _confusion(tested, always, self.labels))]
         if self.counts is not None:
             given = _confusion(tested, self.counts.label(tested), self.labels)
-            found.append(Competitor(TFIDF, given, self.counts.seconds))
+            found.append(Competitor(TFIDF, given, self.counts.seconds, self.balanced))
         if self.twin is not None:
             measured = evaluate(self.twin, WITHOUT_TREE, tested).confusion
             assert measured is not None  # of own data it always is
-            found.append(Competitor(WITHOUT_TREE, measured, self.twin_seconds))
+            found.append(Competitor(WITHOUT_TREE, measured, self.twin_seconds, self.balanced))
         return found
 
 
@@ -88,8 +90,9 @@ class WordCounts:
     """TF-IDF with logistic regression, fitted to training rows."""
 
     def __init__(
-        self, train: Sequence[Example], *, balanced: bool = False, by_macro_f1: bool = False
+        self, train: Sequence[Example], *, balanced: bool = False, scoring: str = "accuracy"
     ) -> None:
+        """`scoring`, by scikit-learn's name, chooses how it is regularised."""
         try:
             from sklearn.feature_extraction.text import TfidfVectorizer
         except ImportError as error:
@@ -104,7 +107,7 @@ class WordCounts:
             max_features=max(1000, _MOST_WEIGHTS // len(set(gold))),
         )
         found = self._vectorizer.fit_transform(train)
-        self._classifier = _regression(found, gold, _STRENGTHS, balanced, by_macro_f1)
+        self._classifier = _regression(found, gold, _STRENGTHS, balanced, scoring)
         self.seconds = time.monotonic() - began
 
     def label(self, examples: Sequence[Example]) -> list[str]:
@@ -113,14 +116,14 @@ class WordCounts:
 
 
 def _regression(
-    found: Any, gold: Sequence[str], strengths: Sequence[float], balanced: bool, by_macro_f1: bool
+    found: Any, gold: Sequence[str], strengths: Sequence[float], balanced: bool, scoring: str
 ) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     make = {"max_iter": 1000, "class_weight": "balanced" if balanced else None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fold without a rare label, a fit that stops early
-        strength = _choose_strength(found, gold, make, strengths, "f1_macro" if by_macro_f1 else "accuracy")
+        strength = _choose_strength(found, gold, make, strengths, scoring)
         return LogisticRegression(C=strength, **make).fit(found, gold)
 
 
@@ -182,14 +185,19 @@ def load_twin(run: RunFolder, device: torch.device | str) -> Classifier | None:
 
 
 def verdict(model: Competitor, others: Sequence[Competitor], split: str) -> str:
-    """One line that says which is best, by accuracy or where labels are uneven by macro-F1, and what the tree
-    adds."""
+    """One line that says which is best, by what they were trained for, and what the tree adds.
+
+    By mean recall where they learnt all labels as equally frequent, else by macro-F1 where labels are uneven,
+    else by accuracy.
+    """
     uneven = model.confusion.majority[1] > IMBALANCED
-    measure = "macro-F1" if uneven else "accuracy"
+    balanced = any(one.balanced for one in others)
+    measure = "mean recall" if balanced else "macro-F1" if uneven else "accuracy"
     rows = model.confusion.examples
 
     def score(competitor: Competitor) -> float:
-        return competitor.confusion.macro_f1 if uneven else competitor.confusion.accuracy
+        found = competitor.confusion
+        return found.mean_recall if balanced else found.macro_f1 if uneven else found.accuracy
 
     def doubt(lead: Competitor, rival: Competitor) -> str:
         low, _ = wilson_interval(round(rows * score(lead)), rows)

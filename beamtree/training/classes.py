@@ -3,6 +3,7 @@
 Where one label has most of the rows, accuracy tells little: always naming that label is nearly as right.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,12 @@ class Confusion:
         return sum(counted) / max(1, len(counted))
 
     @property
+    def mean_recall(self) -> float:
+        """Of the labels that some example has: the accuracy, were all of them equally frequent."""
+        found = [score.recall for score in self.scores if score.examples]
+        return sum(found) / max(1, len(found))
+
+    @property
     def majority(self) -> tuple[str, float]:
         """The most frequent label and its share: the accuracy of always naming it."""
         most = max(self.scores, key=lambda score: score.examples)
@@ -75,8 +82,19 @@ def largest_share(examples: Iterable[Example]) -> tuple[str, float]:
     return label, count / counted.total()
 
 
+def log_frequencies(labels: Sequence[int], classes: int) -> list[float]:
+    """What a classifier's logits would be if it knew nothing but how often each class occurs.
+
+    Added to the logits in training alone, they leave the logits to learn what does not depend on how frequent
+    the classes are (Menon et al. 2021). Weighted losses do not once every training row is right: rare rows
+    are then as well known as others, and new ones are taken for the most frequent class.
+    """
+    counted = Counter(labels)
+    return [math.log(max(1, counted[i]) / len(labels)) for i in range(classes)]
+
+
 def balanced_weights(labels: Sequence[int], classes: int) -> list[float]:
-    """A weight for each class, with which all have the same part in the loss and a row's mean weight is 1."""
+    """A weight for each class, with which all have the same part in a loss and a row's mean weight is 1."""
     counted = Counter(labels)
     present = len(counted)
     return [len(labels) / (present * counted[i]) if counted[i] else 0.0 for i in range(classes)]

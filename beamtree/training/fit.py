@@ -188,11 +188,12 @@ class _Epoch:
         with nullcontext() if batch.ends_step else run.accelerator.no_sync(run.wrapped):
             with run.autocast():
                 logits = run.wrapped(batch.ids, batch.key_padding_mask, batch.gold_merges)
-            losses = class_losses(logits, batch.labels)
-            learnt = losses if run.class_weights is None else losses * run.class_weights[batch.labels]
+            learnt = losses = class_losses(logits, batch.labels)
+            if run.class_offsets is not None:
+                learnt = class_losses(logits + run.class_offsets, batch.labels)
             # Gradients are averaged over the processes, but the parts of a mean add up.
             run.accelerator.backward(batch.part_of_mean(learnt) * run.processes)
-        add_up(run.sums, batch, losses, logits)
+        add_up(run.sums, batch, run.weigh(losses, batch.labels), logits)
 
     def _update(self) -> None:
         run, position = self.run, self.run.position

@@ -121,12 +121,12 @@ class TrainingSettings:
     selection: str = setting(
         "loss",
         "what the dev score is: loss (lower is better), accuracy, macro_f1 (the mean F1 of the labels), or "
-        "auto: macro_f1 where one label has over 70 % of the rows or class_weights are balanced, else loss",
+        "auto: macro_f1 where one label has over 70 % of the rows and class_weights are none, else loss",
         choices=("loss", "accuracy", "macro_f1", "auto"),
     )
     class_weights: str = setting(
         "none",
-        "balanced: every label has the same part in the loss, however few rows it has",
+        "balanced: labels are learnt as if all were equally frequent, and have the same part in the dev loss",
         choices=("none", "balanced"),
     )
     patience: int = setting(4, "epochs in a row without a better dev score that are borne", least=0)

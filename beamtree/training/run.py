@@ -26,7 +26,13 @@ from beamtree.training.checkpoint import (
     save_checkpoint,
     set_random_state,
 )
-from beamtree.training.classes import IMBALANCED, Confusion, balanced_weights, largest_share
+from beamtree.training.classes import (
+    IMBALANCED,
+    Confusion,
+    balanced_weights,
+    largest_share,
+    log_frequencies,
+)
 from beamtree.training.display import Display, EverySoOften
 from beamtree.training.examples import LearningData
 from beamtree.training.ranger import Ranger
@@ -91,12 +97,13 @@ class Run:
         _read_texts_once(self.model, (self.train_batches.examples, self.dev_batches.examples), display)
         # Which label is taken for which is counted of a user's own data, and where it decides.
         self.counts_classes = data.task.own is not None or settings.selection == "macro_f1"
-        self.class_weights: Tensor | None = None
+        self.class_weights: Tensor | None = None  # in the losses that are shown and judged
+        self.class_offsets: Tensor | None = None  # on the logits that are learnt from
         if settings.class_weights == "balanced":
-            weights = balanced_weights(
-                self.train_batches.examples.labels.tolist(), len(self.model.task.labels)
-            )
-            self.class_weights = torch.tensor(weights, device=self.device)
+            counted = self.train_batches.examples.labels.tolist(), len(self.model.task.labels)
+            self.class_weights = torch.tensor(balanced_weights(*counted), device=self.device)
+            offsets = torch.tensor(log_frequencies(*counted), device=self.device)
+            self.class_offsets = offsets.diff() if len(offsets) == 2 else offsets
         self.position = Position(data=_checksum(self.train_batches, self.dev_batches))
         self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # this epoch's loss and correct
         self._seed_noise()
@@ -142,7 +149,7 @@ class Run:
         for batch in self.dev_batches.epoch(0, device=self.device):
             with self.autocast():
                 logits = model(batch.ids, batch.key_padding_mask, batch.gold_merges)
-            add_up(sums, batch, class_losses(logits, batch.labels), logits)
+            add_up(sums, batch, self.weigh(class_losses(logits, batch.labels), batch.labels), logits)
             if self.counts_classes:
                 places = batch.labels * len(labels) + predicted_classes(logits)
                 counts.index_add_(0, places, batch.counted.to(counts.dtype))
@@ -151,6 +158,10 @@ class Run:
             return loss, accuracy, None
         table = self.accelerator.reduce(counts, "sum").unflatten(0, (len(labels), -1)).long().tolist()
         return loss, accuracy, Confusion(labels, table).macro_f1
+
+    def weigh(self, losses: Tensor, labels: Tensor) -> Tensor:
+        """Losses (B,) in which, if asked for, every label has the same part."""
+        return losses if self.class_weights is None else losses * self.class_weights[labels]
 
     def means(self, sums: Tensor, examples: int) -> tuple[float, float]:
         """Loss and accuracy from the sums of all processes."""
@@ -213,7 +224,7 @@ def choose_selection(settings: TrainingSettings, train: Sequence[Example]) -> Tr
     """`auto` decided by the training rows."""
     if settings.selection != "auto":
         return settings
-    uneven = settings.class_weights == "balanced" or largest_share(train)[1] > IMBALANCED
+    uneven = settings.class_weights == "none" and largest_share(train)[1] > IMBALANCED
     return replace(settings, selection="macro_f1" if uneven else "loss")
 
 

@@ -90,7 +90,7 @@ def test_company_measures_the_model_without_its_tree_on_the_same_rows() -> None:
 def test_few_rows_and_lone_labels_are_borne(rows: int) -> None:
     pytest.importorskip("sklearn")
     few = [*TRAIN[:rows], Example((("odd",),), "rare")]
-    assert len(WordCounts(few, balanced=True, by_macro_f1=True).label(few)) == rows + 1
+    assert len(WordCounts(few, balanced=True, scoring="balanced_accuracy").label(few)) == rows + 1
 
 
 def test_the_most_frequent_label_is_that_of_training_and_the_extra_is_named(
@@ -125,6 +125,17 @@ def test_one_line_says_which_is_best_and_by_how_much() -> None:
     assert "the tree" not in verdict(competitor("tree", 45), [always, twin], "dev")  # the line has it already
     uneven = Competitor("tree", Confusion(("a", "b"), [[80, 10], [5, 5]]))
     assert "by macro-F1" in verdict(uneven, [Competitor("x", Confusion(("a", "b"), [[90, 0], [10, 0]]))], "t")
+
+
+def test_what_learnt_labels_as_equally_frequent_is_judged_so() -> None:
+    finds_rare = Competitor("tree", Confusion(("a", "b"), [[70, 20], [2, 8]]))
+    misses_rare = Confusion(("a", "b"), [[88, 2], [6, 4]])
+    assert misses_rare.macro_f1 > finds_rare.confusion.macro_f1
+    said = verdict(finds_rare, [Competitor(TFIDF, misses_rare, balanced=True)], "dev")
+    assert said.startswith("best on dev by mean recall: tree with 78.9%")
+    pytest.importorskip("sklearn")
+    company = Company(TRAIN, LABELS, TrainingSettings(class_weights="balanced"))
+    assert any(one.balanced for one in company.on(TRAIN))
 
 
 @pytest.mark.parametrize("there", [True, False])

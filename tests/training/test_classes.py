@@ -1,10 +1,12 @@
 """Figures label by label, weights of labels, and what decides which epoch is best."""
 
 import pytest
+import torch
 from small_runs import run_in, small_recipe
 
 from beamtree.data.task import Example
-from beamtree.training.classes import Confusion, balanced_weights, largest_share
+from beamtree.nn.heads import class_losses
+from beamtree.training.classes import Confusion, balanced_weights, largest_share, log_frequencies
 from beamtree.training.run import choose_selection
 
 UNEVEN = Confusion(("neg", "pos"), [[90, 0], [10, 0]])  # always the first
@@ -26,6 +28,7 @@ def test_precision_recall_and_f1_are_those_of_the_books() -> None:
     assert MIXED.macro_f1 == pytest.approx(
         (a.f1 + b.f1 + c.f1) / 3
     )  # a label that is nowhere counts for nothing
+    assert MIXED.mean_recall == pytest.approx((a.recall + b.recall + c.recall) / 3)
     assert MIXED.to_dict()["confusion"][1] == [2, 4, 0, 0]
 
 
@@ -36,17 +39,27 @@ def test_balanced_weights_give_every_label_the_same_part() -> None:
     assert sum(weights[label] for label in labels) == pytest.approx(len(labels))
 
 
+@pytest.mark.parametrize("labels", [[0] * 9 + [1], [0] * 6 + [1] * 2 + [2] * 3])
+def test_with_frequencies_added_logits_that_favour_no_label_fit_uneven_rows_best(labels: list[int]) -> None:
+    classes = max(labels) + 1
+    offsets = torch.tensor(log_frequencies(labels, classes))
+    offsets = offsets.diff() if classes == 2 else offsets
+    logits = torch.zeros_like(offsets, requires_grad=True)
+    class_losses((logits + offsets).expand(len(labels), -1), torch.tensor(labels)).mean().backward()
+    assert logits.grad.abs().max() < 1e-6
+
+
 @pytest.mark.parametrize(
     ("selection", "weights", "common", "chosen"),
     [
         ("auto", "none", 6, "loss"),
         ("auto", "none", 9, "macro_f1"),
-        ("auto", "balanced", 5, "macro_f1"),
+        ("auto", "balanced", 9, "loss"),
         ("loss", "balanced", 9, "loss"),
         ("accuracy", "none", 9, "accuracy"),
     ],
 )
-def test_macro_f1_decides_by_itself_only_where_labels_are_uneven(
+def test_macro_f1_decides_by_itself_only_where_labels_are_uneven_and_not_made_even(
     selection: str, weights: str, common: int, chosen: str
 ) -> None:
     rows = [Example((("x",),), "a")] * common + [Example((("x",),), "b")] * (10 - common)
@@ -65,3 +78,13 @@ def test_a_run_is_selected_by_macro_f1_and_learns_otherwise_with_weights(tmp_pat
     usual = run_in(tmp_path / "usual", small_recipe())
     assert "dev_macro_f1" not in usual.history[0]
     assert usual.history[0]["train_loss"] == plain.history[0]["train_loss"]
+
+
+def test_balanced_labels_have_the_same_part_in_the_dev_loss(tmp_path) -> None:
+    def first_epoch(weights: str) -> dict:
+        settings = {"class_weights": weights, "learning_rate": 0.0, "max_epochs": 1, "selection": "loss"}
+        return run_in(tmp_path / weights, small_recipe(training=settings)).history[0]
+
+    plain, balanced = first_epoch("none"), first_epoch("balanced")
+    assert plain["dev_accuracy"] == balanced["dev_accuracy"]  # neither has learnt
+    assert plain["dev_loss"] != balanced["dev_loss"]
