@@ -22,6 +22,7 @@ from beamtree.pytorch.tracing import is_compiling
 Outputs = tuple[Tensor, ...]
 Computation = Callable[..., Outputs]
 
+MOST_CAPTURES = 2  # times the capacity: shapes without end would be captured without end
 LONGEST = 128  # beyond, a graph has too many kernels, and they have enough to do
 MULTIPLE = 8  # lengths are padded to, so that few of them have graphs of their own
 
@@ -30,12 +31,13 @@ class WholeGraphs(GraphCache["_Captured"]):
     """The graphs of one module, which one pass uses at a time.
 
     A forward that comes while another still waits for its backward runs as usual, kernel by kernel, and so
-    does one without gradients, under autocast or activation checkpointing, of a module with hooks, or inside
-    another capture.
+    does one without gradients, under autocast or activation checkpointing, of a module with hooks, inside
+    another capture, or of a new shape after many others.
     """
 
     def __init__(self, capacity: int = 32) -> None:
         super().__init__(capacity)
+        self._captured = 0  # so far
         self._beginning = threading.Lock()  # of a pass
         # The latest, while anything may still ask for it.
         self._pass: Callable[[], _Pass | None] = lambda: None
@@ -107,7 +109,14 @@ class WholeGraphs(GraphCache["_Captured"]):
         addresses = tuple((w.data_ptr(), w.requires_grad) for w in reads.parameters())
         dropouts = tuple((part.training, part.p) for part in reads.modules() if isinstance(part, nn.Dropout))
         key = (shapes, addresses, dropouts, *options, *capturing.surroundings(device))
-        return self.find(key, lambda: _Captured(computation, inputs, reads, self.memory(device).pool))
+
+        def capture() -> _Captured | None:
+            if self._captured >= MOST_CAPTURES * self.capacity:
+                return None
+            self._captured += 1
+            return _Captured(computation, inputs, reads, self.memory(device).pool)
+
+        return self.find(key, capture)
 
 
 def lengthen(tensor: Tensor, by: int, axis: int = 1, value: float = 0.0) -> Tensor:

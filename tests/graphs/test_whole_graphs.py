@@ -36,6 +36,11 @@ QUIET = {"stochastic": False}
     [
         ("bt-grc-os", {"beam_size": 3}),
         ("bt-grc", {"beam_size": 3, "mode": "faithful", **QUIET}),
+        ("transformer", {"layers": 2}),
+        ("rotary-transformer", {"layers": 2}),
+        ("universal-transformer", {"steps": 3}),
+        ("s4d", {"layers": 2}),
+        ("mamba", {"layers": 2}),
     ],
 )
 def test_replays_give_values_and_gradients_of_the_recursion(
@@ -158,8 +163,13 @@ def test_graphs_are_few_and_copies_start_without(
     monkeypatch.setattr(whole_graphs, "MULTIPLE", 1)
     encoder = make()
     encoder.graphs = WholeGraphs(capacity=2)
-    for n in (3, 4, 5):
+    for n in (3, 4, 5, 6):
         encoder(make_input([n])[0])
+    assert len(encoder.graphs) == 2
+    made = len(captures)
+    encoder(make_input([7])[0]).sum().backward()  # a fifth: shapes may go on and on
+    assert len(captures) == made
+    encoder(make_input([6])[0])
     assert len(encoder.graphs) == 2
     assert len(copy.deepcopy(encoder).graphs) == len(pickle.loads(pickle.dumps(encoder)).graphs) == 0
 
