@@ -15,6 +15,7 @@ from beamtree.printable import printable
 
 SMALL = 4 << 20  # bytes: settings and figures have some thousand
 MOST_VALUES = 1_000_000  # of a JSON text, where a value of three bytes takes a hundred in memory
+_HALF_ESCAPE = re.compile(r"\\(x[0-9a-f]?|u[0-9a-f]{0,3})?$")
 _TEXT = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 
 
@@ -113,7 +114,10 @@ def machine_memory() -> int:
 def shown(value: object, *, most: int = 80) -> str:
     """A value as a message shows it: a line, whatever it holds."""
     if isinstance(value, str):
-        return f"'{printable(value)}'" if len(value) <= most else f"'{printable(value[: most - 1])}…"
+        text = printable(value[:most])
+        if max(len(value), len(text)) <= most:
+            return f"'{text}'"
+        return "'" + _HALF_ESCAPE.sub("", text[: most - 1]) + "…"
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # Python refuses to write thousands of digits

@@ -85,6 +85,9 @@ def test_memory_is_what_the_machine_says_or_a_guess(monkeypatch: pytest.MonkeyPa
 def test_values_are_shown_in_a_line_of_bounded_length() -> None:
     assert shown("a") == "'a'"
     assert len(shown("a" * 1000)) == 81
+    for character in "\x1b\u202e\ud800":  # four or six letters when spelt out
+        assert len(shown(character * 80)) <= 81
+        assert shown("a" + character * 80).endswith(character.encode("unicode_escape").decode() + "…")
     assert shown(int("9" * 4300) ** 2) == "a int too large to show"
 
 
