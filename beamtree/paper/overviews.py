@@ -68,10 +68,10 @@ def glance_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
         lines += measured or [line(title, "no run yet", *[NOTHING] * 5)]
     caption = (
         "Accuracy in %, the mean over the test splits that the paper has: its own, ours (median or mean of "
-        "the seeds) and our worst seed's. A split is within the spread if ours is at least the paper's "
-        "figure minus one of its standard deviations."
+        "the seeds) and our worst seed's. A split is at the paper's level if ours is at least its figure "
+        "minus one of its standard deviations."
     )
-    headers = ["task", "model", "paper", "ours", "worst seed", "seeds", "splits within the spread"]
+    headers = ["task", "model", "paper", "ours", "worst seed", "seeds", "splits at the paper's level"]
     said = remarks.on("")
     return Table("glance", "At a glance", caption, headers, lines, words=range(2), remarks=said)
 

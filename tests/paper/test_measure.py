@@ -106,7 +106,8 @@ def test_running_out_of_memory_is_a_result_and_larger_sizes_are_not_tried(calls)
 
 
 def test_the_peak_is_the_high_water_mark_of_this_process(monkeypatch, tmp_path):
-    assert peak_resident() >= resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1])
+    resident = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1])
+    assert peak_resident() >= resident - (4 << 20)  # the kernel adds up the pages of threads now and then
     status = tmp_path / "status"
     status.write_text("Name:\tpython\nVmHWM:\t  1000 kB\nVmRSS:\t   900 kB\n")
     monkeypatch.setattr(measure, "_STATUS", status)
