@@ -24,7 +24,6 @@ from beamtree.pytorch.precision import layer_norm_wide, without_autocast
 
 STEPS = (1e-3, 1e-1)  # Δ is drawn log-uniformly between them
 _WINDOW = 4  # tokens that the convolution before the scan sees
-_ONE_BLOCK = 128  # tokens that are scanned one after the other
 
 
 class DiagonalStateSpace(nn.Module):
@@ -194,75 +193,54 @@ class SelectiveStateSpaceLayer(nn.Module):
         step = F.softplus(self.step(rank))  # (B, n, inner)
         with without_autocast(u):
             wide = torch.promote_types(self.skip.dtype, torch.float32)
-            parts = [part.to(wide) for part in (u, step, write, read, self.log_decay, self.skip)]
-            y: Tensor = ReadStates.apply(*parts) if torch.is_grad_enabled() else _read_states(*parts)
-        return y.to(self.skip.dtype)
+            # Token by token: what is done for one of them lies together in memory.
+            by_token = [part.to(wide).transpose(0, 1).contiguous() for part in (u, step, write, read)]
+            y: Tensor = ReadStates.apply(*by_token, self.log_decay.to(wide), self.skip.to(wide))
+        return y.transpose(0, 1).to(self.skip.dtype)
 
     def extra_repr(self) -> str:
         return f"inner_size={self.inner_size}, state_size={self.state_size}, backwards={self.backwards}"
 
 
-def _read_states(
-    u: Tensor, step: Tensor, write: Tensor, read: Tensor, log_decay: Tensor, skip: Tensor
-) -> Tensor:
-    # Token by token: what is done for one of them lies together in memory.
-    u, step, write, read = (part.transpose(0, 1).contiguous() for part in (u, step, write, read))
-    decay = (step.unsqueeze(-1) * -log_decay.exp()).exp()  # (n, B, inner, states)
-    states: Tensor = Scan.apply(decay, (step * u).unsqueeze(-1) * write.unsqueeze(2))
-    return (torch.einsum("nbis,nbs->nbi", states, read) + skip * u).transpose(0, 1)
-
-
 class ReadStates(torch.autograd.Function):
-    """Keeps what is given: (n, B, inner, states) is a lot to keep for every layer, and quickly made again."""
+    """(n, B, inner) -> (n, B, inner) by the recurrence, from s = 0.
+
+    Kept is what is given: states, (n, B, inner, states), are much to keep for every layer, and quickly made
+    again. The gradient of a state is the recurrence from the end to the beginning.
+    """
 
     @staticmethod
-    def forward(ctx: Any, *parts: Tensor) -> Tensor:
-        ctx.save_for_backward(*parts)
-        return _read_states(*parts)
+    def forward(
+        ctx: Any, u: Tensor, step: Tensor, write: Tensor, read: Tensor, log_decay: Tensor, skip: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(u, step, write, read, log_decay, skip)
+        _, states = _make_states(u, step, write, log_decay)
+        return torch.einsum("nbis,nbs->nbi", states, read) + skip * u
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, ...]:
-        parts = [part.detach().requires_grad_() for part in ctx.saved_tensors]
-        with torch.enable_grad():
-            return torch.autograd.grad(_read_states(*parts), parts, d_y)
+        u, step, write, read, log_decay, skip = ctx.saved_tensors
+        d_y = d_y.contiguous()
+        decay, states = _make_states(u, step, write, log_decay)
+        d_states = d_y.unsqueeze(-1) * read.unsqueeze(2)
+        for t in range(len(u) - 2, -1, -1):
+            d_states[t].addcmul_(decay[t + 1], d_states[t + 1])
+        d_read = torch.einsum("nbis,nbi->nbs", states, d_y)
+        d_write = torch.einsum("nbis,nbi->nbs", d_states, step * u)
+        d_added = torch.einsum("nbis,nbs->nbi", d_states, write)  # of step·u
+        d_exponent = decay[1:].mul_(d_states[1:]).mul_(states[:-1])  # the first state has none before it
+        a = -log_decay.exp()
+        d_step = d_added * u
+        d_step[1:] += torch.einsum("nbis,is->nbi", d_exponent, a)
+        d_log_decay = a * torch.einsum("nbis,nbi->is", d_exponent, step[1:])
+        return d_added * step + d_y * skip, d_step, d_write, d_read, d_log_decay, (d_y * u).sum((0, 1))
 
 
-class Scan(torch.autograd.Function):
-    """s_t = decay_t·s_{t−1} + added_t for all t along dimension 0, from s = 0.
-
-    The gradient is the same recurrence from the end to the beginning.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, decay: Tensor, added: Tensor) -> Tensor:
-        states = _scan(decay, added)
-        ctx.save_for_backward(decay, states)
-        return states
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor, Tensor]:
-        decay, states = ctx.saved_tensors
-        nothing = torch.zeros_like(decay[:1])
-        d_added = _scan(torch.cat((nothing, decay[1:].flip(0))), d_states.flip(0)).flip(0)
-        d_decay = torch.cat((nothing, d_added[1:] * states[:-1]))
-        return d_decay, d_added
-
-
-def _scan(decay: Tensor, added: Tensor) -> Tensor:
-    """Inside all blocks of tokens side by side, then from block to block: one block, or of many tokens √n."""
-    n = added.shape[0]
-    size = n if n <= _ONE_BLOCK else math.isqrt(n)
-    missing = -n % size
-    if missing:
-        decay, added = (F.pad(part.movedim(0, -1), (0, missing)).movedim(-1, 0) for part in (decay, added))
-    decay, added = (part.unflatten(0, (-1, size)) for part in (decay, added))  # (blocks, size, …)
-    states = torch.empty_like(added)
-    states[:, 0] = added[:, 0]
-    for t in range(1, size):
-        torch.addcmul(added[:, t], decay[:, t], states[:, t - 1], out=states[:, t])
-    passed = decay.cumprod(1) if states.shape[0] > 1 else decay
-    for block in range(1, states.shape[0]):
-        states[block].addcmul_(passed[block], states[block - 1, -1:])
-    return states.flatten(0, 1)[:n]
+def _make_states(u: Tensor, step: Tensor, write: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor]:
+    """By what a state is multiplied at a token, and the states after it: both (n, B, inner, states)."""
+    decay = (step.unsqueeze(-1) * -log_decay.exp()).exp_()
+    states = (step * u).unsqueeze(-1) * write.unsqueeze(2)
+    for t in range(1, len(u)):
+        states[t].addcmul_(decay[t], states[t - 1])
+    return decay, states

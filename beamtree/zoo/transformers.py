@@ -15,9 +15,10 @@ from torch.autograd.function import once_differentiable
 from beamtree.pytorch.checks import looks_at_values
 from beamtree.pytorch.derivatives import refuse_forward_mode
 from beamtree.pytorch.precision import layer_norm_wide
-from beamtree.pytorch.tracing import is_exporting
+from beamtree.pytorch.tracing import is_compiling, is_exporting
 from beamtree.zoo.sequence_models import SequenceModel, at_least_one
 
+_FEW_STEPS = 4  # of a Universal Transformer: what most batches take after the first hundred of training
 _LONGEST_WAVE = 10_000.0  # of positions, over 2π
 
 
@@ -29,13 +30,16 @@ class ClsEncoder(SequenceModel):
         self.cls = nn.Parameter(torch.randn_like(self.norm.weight))
 
     def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        return self.contextualize(*self.with_cls(leaves, key_padding_mask))
+
+    def with_cls(self, leaves: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Tokens (B, n + 1, d) and what of them is padding."""
         B, n, _ = leaves.shape
         if key_padding_mask is None:
             is_padding = torch.zeros(B, n + 1, dtype=torch.bool, device=leaves.device)
         else:
             is_padding = F.pad(key_padding_mask, (1, 0), value=False)
-        tokens = torch.cat((self.cls.expand(B, 1, -1), leaves), 1)  # (B, n + 1, d)
-        return self.contextualize(tokens, is_padding)
+        return torch.cat((self.cls.expand(B, 1, -1), leaves), 1), is_padding
 
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
         raise NotImplementedError
@@ -109,12 +113,33 @@ class UniversalTransformer(ClsEncoder):
         self.halting = nn.Linear(d_model, 1, device=device, dtype=dtype)
 
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
-        may_look, real = looks_at_values(tokens), ~is_padding
+        return self._ponder(tokens, is_padding, self.steps)[0]
+
+    def replay(self, leaves: Tensor, lengths: Tensor, is_padding: Tensor) -> Tensor:
+        def run(steps: int) -> tuple[Tensor, ...]:
+            return self.graphs.run(
+                lambda *given: self._ponder(*self.with_cls(*given), steps),
+                (leaves, is_padding),
+                [self],
+                (self.training, steps),
+            )
+
+        # A graph cannot end early, and few steps are enough for most batches.
+        if self.steps > _FEW_STEPS:
+            sentence, runs_on = run(_FEW_STEPS)
+            if not runs_on:
+                return sentence
+            del sentence  # or the graphs would wait for its backward pass
+        return run(self.steps)[0]
+
+    def _ponder(self, tokens: Tensor, is_padding: Tensor, most: int) -> tuple[Tensor, Tensor]:
+        """The sentence, if no position runs on after so many steps, and whether one does."""
+        may_look, real = _may_look(tokens), ~is_padding
         positions = sinusoids(torch.arange(tokens.shape[1], device=tokens.device), tokens)
         # Padding has halted before it starts: it neither runs on nor counts.
         spent = is_padding.to(tokens.dtype)  # (B, n), the sum of each position's halting probabilities
         result, remainder = torch.zeros_like(tokens), torch.zeros_like(spent)
-        for step in range(self.steps):
+        for step in range(most):
             running = spent < self.threshold
             # An empty batch takes a step too: every parameter gets a gradient.
             if may_look and step > 0 and not running.any():
@@ -132,7 +157,14 @@ class UniversalTransformer(ClsEncoder):
             refuse_forward_mode(sentence)
             ponder = (remainder * real).sum() / real.sum().clamp(min=1)
             sentence = _AddToLoss.apply(sentence, self.ponder_weight * ponder)
-        return sentence
+        return sentence, (spent < self.threshold).any()
+
+
+def _may_look(tokens: Tensor) -> bool:
+    """Whether to look if all have halted: on a GPU too, where to wait for that takes less than a step."""
+    if tokens.is_cuda and type(tokens) is Tensor and not is_compiling():
+        return not torch.cuda.is_current_stream_capturing()
+    return looks_at_values(tokens)
 
 
 def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:

@@ -58,6 +58,24 @@ def test_replays_give_values_and_gradients_of_the_recursion(
     assert len(captures) == 2  # forward and backward, all three lengths in one
 
 
+@pytest.mark.parametrize(("bias", "graphs"), [(3.0, 1), (-3.0, 2)])
+def test_a_universal_transformer_replays_all_its_steps_only_where_a_few_are_not_enough(
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch, bias: float, graphs: int
+) -> None:
+    encoder = make("universal-transformer", steps=7)
+    with torch.no_grad():
+        encoder.halting.bias.fill_(bias)
+    for lengths in ([6, 3], [7, 2]):
+        given = make_input(lengths)
+        replayed = gradients(encoder, *given)
+        with monkeypatch.context() as alone:
+            alone.setattr(capturing, "may_replay", lambda tensor: False)
+            plain = gradients(encoder, *given)
+        for mine, theirs in zip(replayed, plain, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+    assert len(captures) == 2 * graphs
+
+
 def test_what_a_replay_returns_is_the_callers_to_keep(captures: list[Recording]) -> None:
     encoder = make()
     first = gradients(encoder, *make_input([6, 3]))

@@ -123,7 +123,8 @@ def test_training_in_graphs_has_the_gradients_of_training_without(name: str) -> 
             expected = gradients(encoder(x, is_padding), x, encoder)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, atol=2e-4, rtol=2e-4)
-    assert len(encoder.graphs) == 2  # lengths of 8 and of 24
+    # Lengths of 8 and of 24, and of a Universal Transformer few steps and all.
+    assert 2 <= len(encoder.graphs) <= (4 if name == "universal-transformer" else 2)
     encoder(x[:0], is_padding[:0]).sum().backward()
 
 

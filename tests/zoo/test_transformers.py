@@ -160,7 +160,7 @@ def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     encoder.layer.register_forward_hook(lambda *_: calls.append(1))
     early = encoder(x, is_padding)
     assert len(calls) < 12
-    monkeypatch.setattr(transformers, "looks_at_values", lambda tokens: False)
+    monkeypatch.setattr(transformers, "_may_look", lambda tokens: False)
     torch.testing.assert_close(encoder(x, is_padding), early, atol=1e-12, rtol=0)
 
 
