@@ -78,7 +78,7 @@ _CONTESTS = {
     "listops": Contest(
         "listops",
         {
-            "≤ 100": "near-iid",
+            "near-IID": "near-iid",
             **{f"{low}–{low + 100}": f"{low}-{low + 100}" for low in (200, 300, 500, 700, 900)},
         },
         inside=1,

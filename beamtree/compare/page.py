@@ -39,6 +39,11 @@ class Seeds:
     def label(self) -> str:
         return LABELS.get(self.model, self.model)
 
+    def label_on(self, contest: Contest) -> str:
+        """With a star if it did not learn the task."""
+        inside = self.accuracies(_inside(contest))
+        return self.label + (" *" if inside and mean(inside) < LEARNT else "")
+
     def accuracies(self, splits: Sequence[str]) -> list[float]:
         """Of each seed, over all examples of these splits."""
         found = []
@@ -99,11 +104,11 @@ def _panels(contest: Contest, groups: Sequence[Seeds]) -> Iterator[Panel]:
     lines = {}
     for group in groups:
         found = {at: group.accuracies([split]) for at, split in enumerate(splits)}
-        lines[group.label] = {at: shares for at, shares in found.items() if shares}
+        lines[group.label_on(contest)] = {at: shares for at, shares in found.items() if shares}
     trained = contest.inside - 0.5 if 0 < contest.inside < len(splits) else None
     yield Panel(contest.axis, lines, list(contest.points), trained)
     if contest.by_depth:
-        yield Panel("depth", {group.label: group.by_depth() for group in groups})
+        yield Panel("depth", {group.label_on(contest): group.by_depth() for group in groups})
 
 
 def _draw(panels: Sequence[Panel], title: str, paths: Sequence[Path]) -> None:
@@ -123,7 +128,10 @@ def _draw(panels: Sequence[Panel], title: str, paths: Sequence[Path]) -> None:
             _label(axes, panel)
             open_grid(axes)
         handles = figure.axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside right upper", frameon=False, fontsize=8)
+        starred = any(label.endswith("*") for label in panels[0].lines)
+        told = f"* below {LEARNT:.0%} inside training" if starred else None
+        look: dict[str, Any] = {"frameon": False, "fontsize": 8, "title_fontsize": 7}
+        figure.legend(*handles, loc="outside right upper", title=told, **look)
         figure.suptitle(title)
         for path in paths:
             save_picture(figure, path)
@@ -152,6 +160,11 @@ def _label(axes: Any, panel: Panel) -> None:
     axes.set(xlabel=panel.x_label, ylabel="accuracy (%)")
 
 
+def _inside(contest: Contest) -> list[str]:
+    """The splits that are like training."""
+    return list(contest.points.values())[: contest.inside]
+
+
 def columns(contest: Contest) -> dict[str, list[str]]:
     """Heading -> splits: training, all that is like it, then what lies beyond, place by place."""
     points = list(contest.points.items())
@@ -159,23 +172,19 @@ def columns(contest: Contest) -> dict[str, list[str]]:
     if contest.inside:
         first, last = points[0][0], points[contest.inside - 1][0]
         heading = first if contest.inside == 1 else f"{first}–{last}"
-        found[heading] = [split for _, split in points[: contest.inside]]
+        found[heading] = _inside(contest)
     return found | {label: [split] for label, split in points[contest.inside :]}
 
 
 def page(contest: Contest, groups: Sequence[Seeds], title: str) -> str:
     """Title, picture and table in Markdown."""
     heads = columns(contest)
-    inside = list(heads.values())[1] if contest.inside else []
     rows = [["model", "parameters", "rate", *heads, "minutes", "peak MB"]]
-    unlearnt = False
     for group in groups:
         runs = group.runs
-        learnt = not inside or mean(group.accuracies(inside) or [0.0]) >= LEARNT
-        unlearnt |= not learnt
         rows.append(
             [
-                group.label + ("" if learnt else " *"),
+                group.label_on(contest),
                 f"{runs[0].parameters:,}",
                 ", ".join(f"{rate:g}" for rate in sorted({run.learning_rate for run in runs})),
                 *(_share(group.accuracies(splits)) for splits in heads.values()),
@@ -192,7 +201,7 @@ def page(contest: Contest, groups: Sequence[Seeds], title: str) -> str:
         f"Accuracy in percent by {contest.axis}, {seeds}. Parameters include embedding and classifier. "
         f"Minutes are the mean of a seed's training, on {', '.join(devices)}, beside whatever else ran there."
     )
-    if unlearnt:
+    if any(row[0].endswith("*") for row in rows):
         told += (
             f"\n\n\\* below {LEARNT:.0%} inside training: it did not learn the task, so what lies beyond "
             "tells nothing of generalising."
