@@ -19,7 +19,6 @@ from beamtree.classifier.exports import compare_with_onnx
 from beamtree.classifier.model import TreeClassifier
 from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.errors import BeamtreeError
-from beamtree.explorer.app import create_app
 from beamtree.explorer.view import make_view
 from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.paper.runs import read_run
@@ -143,6 +142,8 @@ def write(path: Path, text: str) -> Path:
 
 def test_the_page_says_that_a_model_is_no_good() -> None:
     from fastapi.testclient import TestClient
+
+    from beamtree.explorer.app import create_app  # needs the extra `web`
 
     app = create_app({"bad": overflowing(*CASES[0])})
     with TestClient(app, base_url="http://localhost") as client:

@@ -176,7 +176,8 @@ class PeakMemory:
 
     def bytes(self) -> int:
         if self.device.type == "cpu":
-            return peak_resident() - self._before
+            # Linux adds up the pages of all cores a little late, so that its peak may even fall.
+            return max(0, peak_resident() - self._before)
         wait_for(self.device)
         return torch.cuda.max_memory_allocated(self.device) - self._before
 
