@@ -46,7 +46,7 @@ MOVED = {
     "data.listops_sampler": "data.listops.draws",
     "data.listops_tags": "data.listops.language",
     "data.logic_language": "data.logic",
-    "explorer.record": "explorer.outcome",
+    "explorer.record": "explorer.answer",
 }
 
 

@@ -10,7 +10,7 @@ import torch
 
 from beamtree import BeamTrees, load_model
 from beamtree.explorer.animation import animate_search
-from beamtree.explorer.outcome import SearchRecord, record_search
+from beamtree.explorer.answer import SearchRecord, record_search
 from beamtree.explorer.view import make_view
 
 MODEL = "listops-ebt-grc"

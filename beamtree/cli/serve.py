@@ -56,9 +56,9 @@ def serve(
         say_torch_loads()
 
         from beamtree.explorer.app import LOCAL_HOSTS, create_app
+        from beamtree.explorer.limits import Limits
         from beamtree.explorer.models import add_untrained, load_models
         from beamtree.explorer.server import run
-        from beamtree.explorer.work import Limits
 
         at_once = {"workers": workers} if workers is not None else {}
         limits = Limits(max_tokens, max_beam_size, max_request_bytes, seconds, waiting=waiting, **at_once)

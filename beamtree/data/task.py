@@ -135,7 +135,7 @@ class Task:
 
 
 TASKS = {  # name -> where its Task is, imported when it is asked for
-    "listops": "beamtree.data.listops.task:TASK",
+    "listops": "beamtree.data.listops.splits:TASK",
     "logic": "beamtree.data.logic:TASK",
     "filters": "beamtree.data.filters:TASK",
     "sst5": "beamtree.data.corpora:SST5",

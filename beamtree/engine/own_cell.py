@@ -25,7 +25,7 @@ from beamtree.engine.search import search
 from beamtree.parts.contract import mask_width, refuse_random_layers
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.threads import threads_for
-from beamtree.pytorch.tracing import untraced
+from beamtree.pytorch.tracing import runs_eagerly
 
 
 class RecursionGraphs(Protocol):
@@ -55,7 +55,7 @@ FindGraphs = Callable[
 ]  # cell, scorer, leaves, beam size, randomness, pins
 
 
-@untraced
+@runs_eagerly
 def own_cell_recursion(
     leaves: Tensor,
     lengths: Tensor,
@@ -98,7 +98,7 @@ def own_cell_recursion(
         )
 
     plan = _Plan(options, randomness, equal_trees, graphs, steps, parts)
-    vectors, relative, inner, offset, lineages, links = _Recursion.apply(
+    vectors, relative, inner, offset, lineages, links = _OwnRecursion.apply(
         leaves, lengths, plan, *cell_parameters, *scorer_parameters
     )
     merged = merge_positions(links, lineages)
@@ -133,7 +133,7 @@ class _Plan(NamedTuple):
     parts: Callable[[], tuple[AutogradCell, AutogradScore]]
 
 
-class _Recursion(torch.autograd.Function):
+class _OwnRecursion(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, leaves: Tensor, lengths: Tensor, plan: _Plan, *parameters: Tensor

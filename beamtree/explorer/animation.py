@@ -45,7 +45,7 @@ STYLE = """
 """
 
 
-class Step(NamedTuple):
+class AnimatedStep(NamedTuple):
     """What the best beam chose from at one merge: its parts in a row, the share of every pair, its choice."""
 
     row: list[int]  # ids: leaf i is i, the node of step t is n + t
@@ -169,7 +169,7 @@ class _Picture:
                 drawn += f"<g {FONT}>{write_text(x + 7, y - 4, value, kind)}</g>"
             yield clock.from_step(step + 1, drawn)
 
-    def draw_pairs(self, step: Step) -> str:
+    def draw_pairs(self, step: AnimatedStep) -> str:
         ranked = sorted(range(len(step.shares)), key=lambda i: -step.shares[i])[:SHOWN_PAIRS]
         drawn = []
         for i in [*(one for one in ranked if one != step.position), step.position]:
@@ -183,13 +183,13 @@ class _Picture:
         return "".join(drawn)
 
 
-def _follow_best(sentence: dict[str, Any]) -> Iterator[Step]:
+def _follow_best(sentence: dict[str, Any]) -> Iterator[AnimatedStep]:
     """The steps of the best beam, from the slots it passed through (docs/explorer.md says how)."""
     n, search = len(sentence["tokens"]), sentence["search"]
     row, pairs = list(range(n)), list(search["leaf_scores"])
     for t, slot in enumerate(_slots(search, search["final"][0])):
         at, log_z = search["position"][t][slot], search["log_z"][t][slot]
-        yield Step(list(row), [math.exp(score - log_z) for score in pairs], at)
+        yield AnimatedStep(list(row), [math.exp(score - log_z) for score in pairs], at)
         row[at : at + 2] = [n + t]
         del pairs[at]
         if at > 0:
@@ -207,7 +207,7 @@ def _slots(search: dict[str, Any], slot: int) -> list[int]:
     return slots[::-1]
 
 
-def _captions(tokens: list[str], nodes: dict[str, Any], steps: list[Step]) -> Iterator[str]:
+def _captions(tokens: list[str], nodes: dict[str, Any], steps: list[AnimatedStep]) -> Iterator[str]:
     def words(node: int) -> str:
         start, end = (node, node + 1) if node < len(tokens) else _span(nodes, node - len(tokens))
         return clip_label(" ".join(tokens[start:end]), CAPTION)

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import beamtree
 from beamtree.classifier.classifier import Classifier
 from beamtree.errors import BeamtreeError, MissingExtraError
+from beamtree.explorer.limits import BusyError, ClientLeftError, Limits, TooSlowError, Workshop
 from beamtree.explorer.models import describe_model, examples_for
 from beamtree.explorer.pages import API_STYLE, API_STYLE_ADDRESS, Asset, read_assets, write_api_page
 from beamtree.explorer.view import make_view
-from beamtree.explorer.work import BusyError, ClientLeftError, Limits, TooSlowError, Workshop
 
 try:
     from fastapi import Depends, FastAPI, Query, Request, Response

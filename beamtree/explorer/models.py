@@ -14,7 +14,7 @@ from beamtree.classifier.model import create_model
 from beamtree.classifier.model_folder import find_model, load_model, shipped_models
 from beamtree.data.listops import sample_expressions
 from beamtree.errors import BeamtreeError
-from beamtree.explorer.outcome import follows_gold, is_watched
+from beamtree.explorer.answer import follows_gold, is_watched
 from beamtree.printable import finite
 
 _TWIN = "untrained_twin_of"  # in the notes of a model that has learnt nothing

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from beamtree.errors import MissingExtraError
-from beamtree.explorer.work import Limits
+from beamtree.explorer.limits import Limits
 from beamtree.printable import printable_lines
 
 try:

@@ -12,8 +12,8 @@ from torch import Tensor
 from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.node_readings import texts_in
 from beamtree.data.task import Tokens
+from beamtree.explorer.answer import Readings, SearchRecord, run_model
 from beamtree.explorer.models import describe_model, explain_kind
-from beamtree.explorer.outcome import Readings, SearchRecord, run_model
 from beamtree.explorer.sentences import Reading, read_texts
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.brackets import Agreement, write_brackets

@@ -31,8 +31,8 @@ ROWS_AT_ONCE = 16384  # bounds the activations that are held
 
 
 @triton.jit
-def candidate_row(board, sequence, left, right, K: tl.constexpr):
-    n = at.number(board, at.LENGTH)
+def candidate_row(table, sequence, left, right, K: tl.constexpr):
+    n = at.number(table, at.LENGTH)
     youngest = tl.maximum(left, right)
     made = n - 1 + 2 * (youngest - n) + (youngest == left).to(tl.int32)
     return sequence.to(tl.int64) * ((n - 1) * (1 + 2 * K)) + tl.where(youngest < n, left, made)
@@ -40,56 +40,56 @@ def candidate_row(board, sequence, left, right, K: tl.constexpr):
 
 @triton.jit
 def score_parents(
-    board, t, sequence,
+    table, t, sequence,
     D: tl.constexpr, K: tl.constexpr, PAIRS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Layer norm and score of the pairs that step t − 1 made in a sequence. PAIRS is 2·K rounded up."""
-    B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
+    B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
     pair = tl.arange(0, PAIRS)
     row = sequence * (2 * K) + pair
-    active, _, left, right = children_of(board, row, pair < 2 * K, K, True)
-    source = at.floats(board, at.SUMS) + row.to(tl.int64) * D
-    candidate = candidate_row(board, sequence, left, right, K)
-    position = tl.load(at.integers(board, at.FRESH) + (sequence * K + pair // 2) * 4, mask=active, other=0)
+    active, _, left, right = children_of(table, row, pair < 2 * K, K, True)
+    source = at.floats(table, at.SUMS) + row.to(tl.int64) * D
+    candidate = candidate_row(table, sequence, left, right, K)
+    position = tl.load(at.integers(table, at.FRESH) + (sequence * K + pair // 2) * 4, mask=active, other=0)
     mean, scale = moments(source, active, D, PAIRS, BLOCK_D)
     total = tl.zeros([PAIRS], tl.float32)
     for first in range(0, D, BLOCK_D):
         feature = first + tl.arange(0, BLOCK_D)
-        x = node_vectors(board, source, mean, scale, active, feature, D, False)
-        target = at.floats(board, at.CANDIDATES) + candidate[:, None] * D + feature[None, :]
+        x = node_vectors(table, source, mean, scale, active, feature, D, False)
+        target = at.floats(table, at.CANDIDATES) + candidate[:, None] * D + feature[None, :]
         tl.store(target, x, mask=active[:, None] & (feature < D)[None, :])
-        w = tl.load(at.floats(board, at.SCORER_W2) + feature, mask=feature < D, other=0.0)
+        w = tl.load(at.floats(table, at.SCORER_W2) + feature, mask=feature < D, other=0.0)
         total += tl.sum(x * w[None, :], 1)
-    total += tl.load(at.floats(board, at.SCORER_B2))
+    total += tl.load(at.floats(table, at.SCORER_B2))
     beam = ((t & 1) * B + sequence) * K + pair // 2
-    place = at.floats(board, at.PAIR_SCORES) + beam.to(tl.int64) * n + position - 1 + pair % 2
+    place = at.floats(table, at.PAIR_SCORES) + beam.to(tl.int64) * n + position - 1 + pair % 2
     tl.store(place, total, mask=active)
 
 
 @triton.jit
-def settle(board, t, sequence, D: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr):
+def settle(table, t, sequence, D: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Make nodes of the candidates that step t chose, and say which pairs they make with their neighbours."""
-    B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
-    pairs = at.length_of(board, sequence, True) - 1 - t
+    B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
+    pairs = at.length_of(table, sequence, True) - 1 - t
     slot = tl.arange(0, BEAMS)
-    children = at.integers(board, at.CHILDREN) + (sequence * K + slot) * 2
+    children = at.integers(table, at.CHILDREN) + (sequence * K + slot) * 2
     left = tl.load(children, mask=slot < K, other=-1)
     chosen = left >= 0
     right = tl.load(children + 1, mask=chosen, other=0)
     record = (sequence * (n - 1) + t) * K + slot
-    parent = tl.load(at.integers(board, at.PARENTS) + record, mask=chosen, other=0)
-    position = tl.load(at.integers(board, at.POSITIONS) + record, mask=chosen, other=0)
-    ids = at.integers(board, at.IDS) + (((t & 1) * B + sequence) * K + parent).to(tl.int64) * n + position
+    parent = tl.load(at.integers(table, at.PARENTS) + record, mask=chosen, other=0)
+    position = tl.load(at.integers(table, at.POSITIONS) + record, mask=chosen, other=0)
+    ids = at.integers(table, at.IDS) + (((t & 1) * B + sequence) * K + parent).to(tl.int64) * n + position
     before = tl.load(ids - 1, mask=chosen & (position > 0), other=-1)
     behind = tl.load(ids + 2, mask=chosen & (position + 2 <= pairs), other=-1)
     made = n + t * K + slot
-    new_pairs = at.integers(board, at.NEW_PAIRS) + (sequence * K + slot) * 4
+    new_pairs = at.integers(table, at.NEW_PAIRS) + (sequence * K + slot) * 4
     tl.store(new_pairs, before, mask=slot < K)
     tl.store(new_pairs + 1, made, mask=slot < K)
     tl.store(new_pairs + 2, tl.where(behind >= 0, made, -1), mask=slot < K)
     tl.store(new_pairs + 3, behind, mask=slot < K)
-    source = at.floats(board, at.CANDIDATES) + candidate_row(board, sequence, left, right, K)[:, None] * D
-    target = at.floats(board, at.NODES) + (node_row(board, sequence, K) + made)[:, None] * D
+    source = at.floats(table, at.CANDIDATES) + candidate_row(table, sequence, left, right, K)[:, None] * D
+    target = at.floats(table, at.NODES) + (node_row(table, sequence, K) + made)[:, None] * D
     for first in range(0, D, BLOCK_D):
         feature = (first + tl.arange(0, BLOCK_D))[None, :]
         mask = chosen[:, None] & (feature < D)

@@ -132,7 +132,7 @@ def fused_recursion(
         return torch.ops.beamtree.fused_search(*call)[:SEEN]
     if not torch.is_grad_enabled():
         return run_search(call, cleared=False)[:SEEN]
-    return _Recursion.apply(*call.flat())
+    return _FusedRecursion.apply(*call.flat())
 
 
 def precision_of(product_dtype: torch.dtype) -> str:
@@ -214,7 +214,7 @@ def _replay_call(ctx: Any, grads: tuple[Tensor, ...]) -> FusedReplayCall:
     return FusedReplayCall._make(given)
 
 
-class _Recursion(torch.autograd.Function):
+class _FusedRecursion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
         call = FusedSearchCall.of(given)

@@ -123,10 +123,10 @@ def _decompose(call: DecomposeCall) -> list[Tensor]:
             )  # fmt: skip
         return activated
 
-    def descend(state: Descent, board: Tensor) -> None:
+    def descend(state: Descent, table: Tensor) -> None:
         for buffer in (state.totals, state.sums):
             buffer.zero_()  # for the rows without a merge
-        by_levels(level_kernels.descend_kernel, (board,), height, options)
+        by_levels(level_kernels.descend_kernel, (table,), height, options)
 
     with torch.cuda.device_of(nodes), without_autocast(nodes):
         if N:

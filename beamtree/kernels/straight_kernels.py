@@ -263,7 +263,7 @@ def places_kernel(
     links, lengths, pairs, pair_names, merged, merge_names, children, roots, B, n,
     ENTANGLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The rows of pairs, merges and roots, as `Places` names them."""
+    """The rows of pairs, merges and roots, as `PairPlaces` names them."""
     steps = n - 1
     record = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = record < B * steps

@@ -101,7 +101,7 @@ def _options(d: int, s: int, weights: CellWeights, n: int, precision: str) -> di
     }  # fmt: skip
 
 
-class Places(NamedTuple):
+class PairPlaces(NamedTuple):
     """A sequence's pairs: n−1 of leaves, then two of each merge. Merges go by step, then sequence.
 
     A name is sequence, left and right: the counter of a dropout mask, as the search had it.
@@ -115,12 +115,12 @@ class Places(NamedTuple):
     roots: Tensor  # (B,) gradient rows
 
 
-def find_places(links: Tensor, lengths: Tensor, n: int, *, entangled: bool) -> Places:
+def find_places(links: Tensor, lengths: Tensor, n: int, *, entangled: bool) -> PairPlaces:
     """From the links (B, n−1, 4) of a tape, n > 1."""
     B = len(lengths)
     count = B * (n - 1)
     shapes = (3 * count, 2), (3 * count, 3), (count, 2), (count, 3), (count, 2), (B,)
-    places = Places(*pieces(partial(torch.empty, dtype=torch.int64), lengths.device, *shapes))
+    places = PairPlaces(*pieces(partial(torch.empty, dtype=torch.int64), lengths.device, *shapes))
     launch(places_kernel, (blocks(count, 128),),
         links, lengths, *places, B, n, ENTANGLED=entangled, BLOCK=128, num_warps=4,
     )  # fmt: skip

@@ -11,7 +11,9 @@ from beamtree.classifier.model_folder import PRETRAINED
 from beamtree.data.task import find_task
 from beamtree.paper.published import LABELS, OPTIONAL, TABLES, Figure
 from beamtree.paper.remarks import COSTS, Cost, CutOff, Remarks, Target
-from beamtree.paper.rows import (
+from beamtree.paper.runs import EARLY, SplitFigures, TrainedRun, data_marks, marked_title
+from beamtree.paper.table import NOTHING, Table, TableCell, line
+from beamtree.paper.table_rows import (
     Row,
     RowKey,
     Rows,
@@ -22,8 +24,6 @@ from beamtree.paper.rows import (
     runs_of,
     training_command,
 )
-from beamtree.paper.runs import EARLY, SplitFigures, TrainedRun, data_marks, marked_title
-from beamtree.paper.table import NOTHING, Cell, Table, line
 from beamtree.saving.folder import WEIGHTS, hash_weights
 
 
@@ -44,7 +44,7 @@ def targets_table(targets: Sequence[Target], rows: Rows) -> Table:
                 line(
                     f"{table.title}: {LABELS[target.row]}",
                     table.columns.get(split, split),
-                    Cell("met", best=True) if reached else verdict,
+                    TableCell("met", best=True) if reached else verdict,
                     f"{least:g}",
                     *row.cells([split]),
                     str(published.get(split, NOTHING)),
@@ -76,7 +76,7 @@ def glance_table(tasks: Sequence[str], rows: Rows, remarks: Remarks) -> Table:
     return Table("glance", "At a glance", caption, headers, lines, words=range(2), remarks=said)
 
 
-def _at_a_glance(row: Row) -> list[Cell | str]:
+def _at_a_glance(row: Row) -> list[TableCell | str]:
     """Nothing for a row without a figure beside one of the paper's."""
     measured = _beside_paper(row)
     if not measured:
@@ -162,7 +162,7 @@ def shipped_table(runs: Sequence[TrainedRun]) -> Table:
                         _percent(here, "f1"),
                         _percent(on_cpu, "f1"),
                         _percent(here or on_cpu, "exact"),
-                        Cell(str(number), runs=(number,)),
+                        TableCell(str(number), runs=(number,)),
                     )
                 )
     caption = (
@@ -200,12 +200,12 @@ def splits_table(task: str, rows: Rows) -> Table:
     return Table(f"{task}-splits", title, caption, ["model", "seed", *splits, "run"], lines)
 
 
-def _with_interval(figures: SplitFigures | None) -> Cell:
+def _with_interval(figures: SplitFigures | None) -> TableCell:
     if figures is None:
-        return Cell()
+        return TableCell()
     low, high = figures.interval
     text = f"{100 * figures.accuracy:.2f} [{100 * low:.1f}–{100 * high:.1f}]"
-    return Cell(text, hint=f"{figures.examples:,} examples")
+    return TableCell(text, hint=f"{figures.examples:,} examples")
 
 
 def _sizes(ours: Rows, split: str) -> str:
@@ -222,8 +222,8 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
             line(
                 str(number),
                 f"{run.recipe.task.name}: {row_of(run).label}",
-                Cell(str(run.path), code=True),
-                Cell("; ".join(_commands(run)), code=True),
+                TableCell(str(run.path), code=True),
+                TableCell("; ".join(_commands(run)), code=True),
                 str(run.seed),
                 f"{run.epochs} of {run.recipe.training.max_epochs}",
                 run.end,

@@ -12,9 +12,19 @@ from beamtree.errors import BeamtreeError, nearest
 from beamtree.paper import overviews
 from beamtree.paper.published import COPIED, LABELS, TABLES, PaperTable, group
 from beamtree.paper.remarks import COSTS, Remarks, read_remarks
-from beamtree.paper.rows import ABOUT, Row, RowKey, Rows, Summary, group_runs, in_task_order, of_task, runs_of
 from beamtree.paper.runs import data_note, marked_title, read_runs
-from beamtree.paper.table import NOTHING, Cell, Table, line, write_html_page, write_markdown_page
+from beamtree.paper.table import NOTHING, Table, TableCell, line, write_html_page, write_markdown_page
+from beamtree.paper.table_rows import (
+    ABOUT,
+    Row,
+    RowKey,
+    Rows,
+    Summary,
+    group_runs,
+    in_task_order,
+    of_task,
+    runs_of,
+)
 from beamtree.printable import without_links
 
 KINDS = ("targets", "summary", "costs", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
@@ -168,38 +178,40 @@ def short_table(table: PaperTable, ours: Rows) -> Table:
     return Table(f"{table.task}-short", table.title, caption, headers, lines)
 
 
-def _in_short(row: Row, split: str, table: PaperTable) -> Cell:
+def _in_short(row: Row, split: str, table: PaperTable) -> TableCell:
     found = row.summary(split)
     if found is None:
-        return Cell()
+        return TableCell()
     published = table.rows.get(row.key.name, {}).get(split)
     several = f" / {found.worst:.2f}" if len(row.members) > 1 else ""
     beside = f" ({published.centre})" if published is not None else ""
-    return Cell(f"{found.rounded:.2f}{several}{beside}", hint=found.hint)
+    return TableCell(f"{found.rounded:.2f}{several}{beside}", hint=found.hint)
 
 
-def _ours(key: RowKey, column: dict[RowKey, Summary]) -> Cell:
+def _ours(key: RowKey, column: dict[RowKey, Summary]) -> TableCell:
     if key not in column:
-        return Cell()
+        return TableCell()
     rivals = [
         other.rounded
         for rival, other in column.items()
         if rival.plain and group(rival.name) == group(key.name)
     ]
     competes = key.plain and group(key.name) is not None and len(rivals) > 1
-    return Cell(column[key].text, best=competes and column[key].rounded == max(rivals), hint=column[key].hint)
+    return TableCell(
+        column[key].text, best=competes and column[key].rounded == max(rivals), hint=column[key].hint
+    )
 
 
-def _published(table: PaperTable, name: str, split: str) -> Cell:
+def _published(table: PaperTable, name: str, split: str) -> TableCell:
     figure = table.rows[name].get(split)
     if figure is None:
-        return Cell()
+        return TableCell()
     rivals = [
         figures[split].value
         for rival, figures in table.rows.items()
         if split in figures and group(rival) == group(name)
     ]
-    return Cell(str(figure), best=bool(group(name)) and figure.value == max(rivals))
+    return TableCell(str(figure), best=bool(group(name)) and figure.value == max(rivals))
 
 
 def other_splits_table(table: PaperTable, ours: Rows) -> Table:
@@ -238,13 +250,13 @@ def trees_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
     return Table(f"{table.task}-trees", f"{table.title}: trees", caption, headers, lines)
 
 
-def _trees(row: Row, split: str) -> Cell:
+def _trees(row: Row, split: str) -> TableCell:
     found = [figures for _, figures in row.figures(split)]
     scores = [100 * figures.f1 for figures in found if figures.f1 is not None]
     exact = [100 * figures.exact for figures in found if figures.exact is not None]
     if not scores or not exact:
-        return Cell()
-    return Cell(f"{row.centre(scores):.2f} ({row.centre(exact):.1f})")
+        return TableCell()
+    return TableCell(f"{row.centre(scores):.2f} ({row.centre(exact):.1f})")
 
 
 def slice_tables(table: PaperTable, ours: Rows) -> list[Table]:

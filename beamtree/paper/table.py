@@ -16,7 +16,7 @@ NOTHING = "–"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     text: str = NOTHING
     best: bool = False
     code: bool = False
@@ -26,13 +26,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
     published: bool = False  # the paper's figures, not ours
     run: int | None = None  # the run that this line describes
 
 
-def line(*cells: Cell | str, published: bool = False, run: int | None = None) -> Line:
-    return Line([Cell(cell) if isinstance(cell, str) else cell for cell in cells], published, run)
+def line(*cells: TableCell | str, published: bool = False, run: int | None = None) -> Line:
+    return Line([TableCell(cell) if isinstance(cell, str) else cell for cell in cells], published, run)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Table:
             console.print(sentence, highlight=False, markup=False)
 
 
-def _markdown(cell: Cell) -> str:
+def _markdown(cell: TableCell) -> str:
     if cell.code:
         return code(cell.text)
     text = re.sub(r"[|*_`]", r"\\\g<0>", without_links(cell.text))

@@ -37,7 +37,7 @@ def is_exporting() -> bool:
     return bool(torch.compiler._is_exporting_flag)
 
 
-def untraced(function: Callable[P, T]) -> Callable[P, T]:
+def runs_eagerly(function: Callable[P, T]) -> Callable[P, T]:
     """`torch.compiler.disable`, asked for only while compiling: importing what it needs takes a second.
 
     A loop over tokens or merges would be unrolled for each length if it were traced.

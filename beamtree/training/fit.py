@@ -36,7 +36,7 @@ LOOK_STEPS = 20  # several processes have to look together, so they count steps
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingEnd:
     """How a run ended: `finished`, or stopped and to be resumed."""
 
     finished: bool
@@ -66,7 +66,7 @@ def fit(
     accelerator: "Accelerator | None" = None,
     stopping: Stopping | None = None,
     display: Display | None = None,
-) -> Outcome:
+) -> TrainingEnd:
     """Train in a run folder that has begun, from its checkpoint if it has one, until over or stopped."""
     accelerator = accelerator or create_accelerator()
     with stopping or Stopping() as stopping, display or Display() as display, _arithmetic(recipe.training):
@@ -82,14 +82,14 @@ def fit(
             stop = None
             while (over := run.over) is None:
                 if stop is not None:
-                    return Outcome(False, stop, run.position.history)
+                    return TrainingEnd(False, stop, run.position.history)
                 epoch = _Epoch(run, stopping, writer)
                 stop = epoch.train()
                 if epoch.complete:
                     _end_epoch(run, epoch.tokens, writer)
                 else:
                     run.save()
-        return Outcome(True, over, run.position.history)
+        return TrainingEnd(True, over, run.position.history)
 
 
 def _end_epoch(run: Run, tokens: int, writer: Any) -> None:

@@ -6,7 +6,7 @@ from beamtree.classifier.model_folder import save_ensemble
 from beamtree.processes.launched import failing_together
 from beamtree.training.display import Display
 from beamtree.training.examples import LearningData
-from beamtree.training.fit import Outcome, fit
+from beamtree.training.fit import TrainingEnd, fit
 from beamtree.training.recipe import Recipe, by_seed
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.schedule import Stopping
@@ -23,14 +23,14 @@ def fit_seeds(
     accelerator: "Accelerator",
     stopping: Stopping,
     display: Display,
-) -> dict[str, Outcome]:
+) -> dict[str, TrainingEnd]:
     """Train in a folder that has begun, from where it stopped; of several seeds each in a folder within it.
 
     How each ended, by the name of its folder; the last of them tells how the whole did.
     """
     alone = by_seed(recipe) or {"": recipe}
     main = accelerator.is_main_process
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, TrainingEnd] = {}
     for number, (name, own) in enumerate(alone.items(), start=1):
         place = RunFolder(folder.path / name)
         if name:
@@ -67,7 +67,7 @@ def begin_within(place: RunFolder, recipe: Recipe, data: LearningData) -> None:
         place.write_data_facts(data.facts(recipe.task))
 
 
-def _ending(outcome: Outcome, folder: RunFolder) -> str:
+def _ending(outcome: TrainingEnd, folder: RunFolder) -> str:
     best = [record for record in outcome.history if record["best"]][-1]
     macro = f" and macro-F1 {best['dev_macro_f1']:.2%}" if "dev_macro_f1" in best else ""
     return (

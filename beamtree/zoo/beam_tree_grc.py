@@ -24,7 +24,7 @@ from beamtree.pytorch.checks import warn_if_greedy
 from beamtree.pytorch.derivatives import is_transformed
 from beamtree.pytorch.precision import autocasts
 from beamtree.pytorch.registry import has_kernels
-from beamtree.pytorch.tracing import is_exporting, untraced
+from beamtree.pytorch.tracing import is_exporting, runs_eagerly
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
 from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, merge_by_choice, with_zero_gradients
@@ -116,7 +116,7 @@ class BeamTreeGRC(TreeEncoder):
             need_nodes=need_nodes,
         )
 
-    @untraced
+    @runs_eagerly
     def search(self, leaves: Tensor, lengths: Tensor) -> "LiveBeams":
         """From the leaves (B, n, d) to the beams that are left, every pair's parent made at every step."""
         n, K = leaves.shape[1], self.beam_size
@@ -183,7 +183,7 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
     def plain(self) -> bool:
         return self.training
 
-    @untraced
+    @runs_eagerly
     def search(self, leaves: Tensor, lengths: Tensor) -> "LiveBeams":
         n, K = leaves.shape[1], self.beam_size
         beams, propose = LiveBeams(leaves, lengths), self.proposer(leaves)

@@ -26,7 +26,7 @@ from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.registry import has_kernels
-from beamtree.pytorch.tracing import is_compiling, untraced
+from beamtree.pytorch.tracing import is_compiling, runs_eagerly
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.tree_encoder import TreeEncoder, refuse_export, row
 
@@ -85,7 +85,7 @@ class CRvNN(TreeEncoder):
             return sentence
         return sentence, _absorption_trees(lifetime[:, 1 : x.shape[1] + 1], lengths)
 
-    @untraced
+    @runs_eagerly
     def _merge(self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
         """START, the tokens and END after all merging, (B, T, d), and how long each existed, (B, T)."""
         B, n, d = leaves.shape

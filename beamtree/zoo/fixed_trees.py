@@ -16,7 +16,7 @@ from beamtree.kernels.weights import CellWeights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.precision import product_dtype, without_autocast
-from beamtree.pytorch.tracing import check_exported, follow_merges, is_exporting, untraced
+from beamtree.pytorch.tracing import check_exported, follow_merges, is_exporting, runs_eagerly
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.constraints import check_merges
 from beamtree.trees.forest import Forest, refuse_merges
@@ -70,7 +70,7 @@ class BalancedTreeGRC(TreeEncoder):
             return root
         return root, BeamTrees.from_merges(_balanced_merges(lengths, x.shape[1]), lengths)
 
-    @untraced
+    @runs_eagerly
     def _meet(self, nodes: Tensor, width: Tensor) -> Tensor:
         n = nodes.shape[1]
         while nodes.shape[1] > 1:
@@ -158,7 +158,7 @@ def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengt
     return _read_in_turn(cell, initial.expand(B, d), leaves, lengths)
 
 
-@untraced
+@runs_eagerly
 def _read_in_turn(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
     B, n, _ = leaves.shape
     states, keep = [], cell.draw_keep(n, B)
@@ -214,7 +214,7 @@ def _follow_in_a_loop(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) 
     return Followed(torch.cat((leaves.flatten(0, 1), nodes.flatten(0, 1))), made, roots)
 
 
-@untraced
+@runs_eagerly
 def _follow_on_host(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
     levels = LevelsOnHost.of(merges)
     nodes = compose_nodes(leaves, levels, cell, cell.draw_keep(len(levels.children)))

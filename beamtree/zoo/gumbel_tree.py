@@ -18,7 +18,7 @@ from beamtree.kernels.straight import straight_through, supports
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.derivatives import refuse_forward_mode
 from beamtree.pytorch.precision import product_dtype
-from beamtree.pytorch.tracing import is_exporting, untraced
+from beamtree.pytorch.tracing import is_exporting, runs_eagerly
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
 from beamtree.zoo.straight_through import Noise, Timetable, straight_through_tree
@@ -56,7 +56,7 @@ class _StraightThroughEncoder(TreeEncoder):
         root, merges, nodes = self._grow(leaves, lengths, need_nodes=True)
         return Forest(leaves, nodes[:, None], root.unsqueeze(1), BeamTrees.from_merges(merges, lengths))
 
-    @untraced
+    @runs_eagerly
     def _grow(self, leaves: Tensor, lengths: Tensor, *, need_nodes: bool = False) -> Grown:
         """Roots, merges and nodes: by kernels where they cover the case."""
         parameters: list[Tensor] = [*self.cell.parameters(), *self.scorer.parameters()]
@@ -142,7 +142,7 @@ class GumbelTreeGRC(_StraightThroughEncoder):
         return root, merges, leaves[:, :0]
 
 
-@untraced
+@runs_eagerly
 def gumbel_tree_by_autograd(
     leaves: Tensor,  # (B, n, d)
     lengths: Tensor,  # (B,)

@@ -18,7 +18,7 @@ from beamtree.pytorch.checks import lengths_from
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
-from beamtree.pytorch.tracing import untraced
+from beamtree.pytorch.tracing import runs_eagerly
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.ordered_memory_step import COUNT, MemoryWeights, advance, retreat
 from beamtree.zoo.tree_encoder import refuse_export, row
@@ -91,7 +91,7 @@ class OrderedMemory(nn.Module):
         sentence = row(outputs.transpose(0, 1), lengths - 1).to(self.memory_norm.weight.dtype)
         return (sentence, _parse(p, lengths)) if need_trees else sentence
 
-    @untraced
+    @runs_eagerly
     def _read(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
         """The last slot (n, B, d) and the attention (n, S, B) after every token."""
         wide = torch.promote_types(self.memory_norm.weight.dtype, torch.float32)

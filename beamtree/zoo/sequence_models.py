@@ -15,7 +15,7 @@ from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.state_space import SelectiveStateSpaceLayer, StateSpaceLayer
 from beamtree.parts.leaf import LeafTransform
 from beamtree.pytorch.precision import layer_norm_wide
-from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, traced_loop, untraced
+from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, runs_eagerly, traced_loop
 from beamtree.zoo.tree_encoder import row
 
 
@@ -129,7 +129,7 @@ class BiLSTM(SequenceModel):
         B, n, _ = leaves.shape
         if B == 0:  # cuDNN takes no empty batch
             leaves, lengths = F.pad(leaves, (0, 0, 0, 0, 0, 1)), F.pad(lengths, (0, 1), value=n)
-        return self._read_untraced(leaves, lengths)[:B]
+        return self._read_eagerly(leaves, lengths)[:B]
 
     def _read_both_ways(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         # Both directions read padding last, where no token sees it, so the host need not know the lengths.
@@ -146,7 +146,7 @@ class BiLSTM(SequenceModel):
         ends = torch.cat((row(tokens, last)[:, :half], tokens[:, 0, half:]), -1)
         return layer_norm_wide(self.out(ends), self.norm)
 
-    _read_untraced = untraced(_read_both_ways)
+    _read_eagerly = runs_eagerly(_read_both_ways)
 
 
 class _OneWayLSTM(nn.LSTM):

@@ -16,8 +16,8 @@ from beamtree.data.listops import sample_expressions
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
+from beamtree.explorer.answer import run_model
 from beamtree.explorer.models import explain_kind
-from beamtree.explorer.outcome import run_model
 from beamtree.explorer.view import make_view
 from beamtree.nn.heads import class_losses, class_probabilities
 from beamtree.training.evaluate import evaluate

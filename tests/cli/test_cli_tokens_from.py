@@ -12,7 +12,7 @@ from hugging_face import save_bert
 
 from beamtree import load_model
 from beamtree.data.hugging_face import find_encoder
-from beamtree.explorer.outcome import run_model
+from beamtree.explorer.answer import run_model
 from beamtree.files.tensors import load_tensors
 from beamtree.training.recipe import load_recipe
 

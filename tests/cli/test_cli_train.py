@@ -13,7 +13,7 @@ import beamtree
 from beamtree import cli
 from beamtree.classifier.model_folder import load_model
 from beamtree.data.filters_draws import generate_filters
-from beamtree.data.listops.task import TASK
+from beamtree.data.listops.splits import TASK
 from beamtree.errors import BeamtreeError
 from beamtree.files.settings import from_table, merge_tables
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes

@@ -17,7 +17,7 @@ from beamtree.data.listops import draws as listops_draws
 from beamtree.data.listops.draws import DRAWS, Draw
 from beamtree.data.listops.language import evaluate
 from beamtree.data.listops.process import Choice, Tree, free_process
-from beamtree.data.listops.task import SPLITS
+from beamtree.data.listops.splits import SPLITS
 from beamtree.data.task import Example, Tokens, find_task
 from beamtree.errors import BeamtreeError
 

@@ -12,7 +12,7 @@ def client() -> Iterator[object]:
     from fastapi.testclient import TestClient
 
     from beamtree.explorer.app import create_app
-    from beamtree.explorer.work import Limits
+    from beamtree.explorer.limits import Limits
 
     limits = Limits(max_tokens=50, max_beam_size=6, max_request_bytes=2000, seconds=10, workers=2, waiting=4)
     models = {"first": small_model(), "pairs": small_model(task="logic"), "plain": small_model("transformer")}

@@ -18,9 +18,9 @@ from beamtree.data.own import OwnFormat
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.api import DOCUMENTED, Examples, Models, View
 from beamtree.explorer.app import create_app
+from beamtree.explorer.limits import Limits
 from beamtree.explorer.models import examples_for
 from beamtree.explorer.pages import read_assets
-from beamtree.explorer.work import Limits
 
 
 def test_models_and_limits_are_listed_the_default_first(client: TestClient) -> None:

@@ -16,7 +16,7 @@ import pytest
 from served import connect, served, wait_until
 
 import beamtree.explorer.app as explorer
-from beamtree.explorer.work import Limits
+from beamtree.explorer.limits import Limits
 
 ASK = b"GET /api/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 HEAD = b"POST /api/view HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

@@ -26,7 +26,7 @@ from served import connect, served
 from beamtree.data.listops.language import TOKENS
 from beamtree.data.logic import TOKENS as LOGIC_TOKENS
 from beamtree.explorer.app import create_app
-from beamtree.explorer.work import Limits
+from beamtree.explorer.limits import Limits
 
 EXAMPLES = int(os.environ.get("EXPLORER_FUZZ_EXAMPLES", "100"))  # of each operation
 CHECKS = [

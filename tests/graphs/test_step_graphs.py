@@ -13,7 +13,7 @@ import pytest
 import torch
 from on_gpu import needs_gpu
 from played_graphs import Recording
-from stopped_threads import Stopped, answers, stop, stopped_while_waiting, untraced
+from stopped_threads import Stopped, answers, ends, stop, stopped_while_waiting, untraced
 from torch import Tensor
 
 from beamtree.graphs.step_graphs import StepGraphs
@@ -166,8 +166,7 @@ def test_wherever_a_thread_is_stopped_the_graph_stays_usable(captures: list[Reco
             time.sleep(draw.random() / 1000)
             stop(thread)
         for thread in threads:
-            thread.join(20)
-            assert not thread.is_alive()
+            assert ends(thread)
         assert answers(use) == 1.0
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from explored import small_model
 
 from beamtree.explorer.app import create_app
+from beamtree.explorer.limits import Limits
 from beamtree.explorer.server import make_server
-from beamtree.explorer.work import Limits
 
 
 @contextmanager

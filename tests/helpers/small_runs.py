@@ -10,7 +10,7 @@ from beamtree.data.task import Example, find_task
 from beamtree.files.settings import from_table, merge_tables
 from beamtree.training.display import Display
 from beamtree.training.examples import LearningData
-from beamtree.training.fit import Outcome, fit
+from beamtree.training.fit import TrainingEnd, fit
 from beamtree.training.recipe import Recipe
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.schedule import Stopping
@@ -42,7 +42,7 @@ def small_examples(recipe: Recipe) -> tuple[list[Example], list[Example]]:
     return drawn[sampled.dev :], drawn[: sampled.dev]
 
 
-def run_in(folder: Path, recipe: Recipe, *, steps: int | None = None, **options: Any) -> Outcome:
+def run_in(folder: Path, recipe: Recipe, *, steps: int | None = None, **options: Any) -> TrainingEnd:
     """Begin a run, or continue it where there is one, for at most so many steps."""
     run = RunFolder(folder)
     if not run.begun:

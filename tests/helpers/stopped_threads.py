@@ -36,6 +36,16 @@ def stop(thread: threading.Thread) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Stopped))
 
 
+def ends(thread: threading.Thread, seconds: int = 20) -> bool:
+    """Whether it ends, told again where it did not hear: what a finalizer raises is lost."""
+    for _ in range(seconds):
+        thread.join(1)
+        if not thread.is_alive():
+            return True
+        stop(thread)
+    return False
+
+
 def stopped_while_waiting(call: Callable[[], object], seconds: float = 0.3) -> threading.Thread:
     """A thread that waits in `call` and is to be stopped as soon as it has what it waits for."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import entangled_kernels
-from beamtree.kernels.runtime import address_kernels as board
+from beamtree.kernels.runtime import address_kernels as table
 from beamtree.kernels.search import plan
 from beamtree.parts.scorer import EntangledScorer
 
@@ -147,9 +147,9 @@ def test_nan_in_a_sequence_stays_there() -> None:
     assert grad[1].isfinite().all()
 
 
-def test_an_empty_board_is_a_step_that_does_nothing() -> None:
-    empty = torch.zeros(board.SIZE, dtype=torch.int64, device=DEVICE)
-    steps = plan.Plan(2, 2, 16, 0, 0, 16, 1, 128, True, True, "tf32x3", False)
+def test_an_empty_table_is_a_step_that_does_nothing() -> None:
+    empty = torch.zeros(table.SIZE, dtype=torch.int64, device=DEVICE)
+    steps = plan.SearchPlan(2, 2, 16, 0, 0, 16, 1, 128, True, True, "tf32x3", False)
     for part in (steps.begin, steps.finish):
         part(empty)
     steps.step(empty, 0)

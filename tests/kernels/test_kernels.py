@@ -18,7 +18,7 @@ from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
 from beamtree.kernels.replay import beam_replay, cell_replay, replay_plan
-from beamtree.kernels.runtime import address_kernels as board
+from beamtree.kernels.runtime import address_kernels as table
 from beamtree.kernels.runtime import math_kernels
 from beamtree.kernels.search import finish_kernels, fused_search, plan
 from beamtree.parts.scorer import SlicedScorer
@@ -160,7 +160,7 @@ def test_a_list_in_chunks_gives_the_same_choice(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_wide_scorer_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan.Plan, "narrow", False)
+    monkeypatch.setattr(plan.SearchPlan, "narrow", False)
     compare(make([4, 3], s=None, hidden=None), 2, noisy=True, dropout=0.1)
 
 
@@ -180,12 +180,12 @@ def test_the_graphs_of_a_gradient_hold_all_its_kernels(monkeypatch: pytest.Monke
         return some
 
     def graphs_for(plan: replay_plan.ReplayPlan, device: torch.device) -> SimpleNamespace:
-        empty = torch.zeros(board.SIZE, dtype=torch.int64, device=device)
+        empty = torch.zeros(table.SIZE, dtype=torch.int64, device=device)
         parts = {name: partial(part, empty) for name, part in plan.parts().items()}
         for part in parts.values():
             part()
         assert not empty.any()
-        return SimpleNamespace(lock=nullcontext(), board=empty, parts=parts)
+        return SimpleNamespace(lock=nullcontext(), table=empty, parts=parts)
 
     def descending(plan: replay_plan.ReplayPlan, slots: Tensor, height: Tensor) -> None:
         descend(plan, slots, heights[-1] if slots.any() else height)
@@ -278,10 +278,10 @@ def test_gradients_read_nothing_that_no_step_made(broken: bool, monkeypatch: pyt
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4, equal_nan=True)
 
 
-def test_an_empty_board_is_a_step_that_does_nothing() -> None:
-    empty = torch.zeros(board.SIZE, dtype=torch.int64, device=DEVICE)
+def test_an_empty_table_is_a_step_that_does_nothing() -> None:
+    empty = torch.zeros(table.SIZE, dtype=torch.int64, device=DEVICE)
     for rows in (1, 40):
-        steps = plan.Plan(rows, 2, 16, 8, 12, 64, 1, 128, True, True, "tf32x3", False)
+        steps = plan.SearchPlan(rows, 2, 16, 8, 12, 64, 1, 128, True, True, "tf32x3", False)
         for part in (steps.begin, steps.finish):
             part(empty)
         steps.step(empty, 0)

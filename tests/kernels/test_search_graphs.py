@@ -87,16 +87,16 @@ def test_a_search_warms_up_before_its_captures_and_replays_as_many_steps_as_aske
     done: list[tuple[str, int]] = []
 
     class Plan:
-        def begin(self, board: torch.Tensor) -> None:
+        def begin(self, table: torch.Tensor) -> None:
             done.append(("begin", 0))
 
-        def finish(self, board: torch.Tensor) -> None:
+        def finish(self, table: torch.Tensor) -> None:
             done.append(("finish", 0))
 
-        def step(self, board: torch.Tensor, step: int) -> None:
+        def step(self, table: torch.Tensor, step: int) -> None:
             done.append(("step", step))
 
-        def advance(self, board: torch.Tensor, steps: int) -> None:
+        def advance(self, table: torch.Tensor, steps: int) -> None:
             done.append(("advance", steps))
 
     def capture(call: Any, stream: Any) -> tuple[Any, None]:

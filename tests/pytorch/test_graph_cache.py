@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from stopped_threads import Stopped, answers, stop, untraced
+from stopped_threads import Stopped, answers, ends, stop, untraced
 
 from beamtree.pytorch import capturing
 from beamtree.pytorch.graph_cache import GraphCache
@@ -154,7 +154,6 @@ def test_wherever_a_thread_is_stopped_the_cache_stays_usable() -> None:
             time.sleep(draw.random() / 1000)
             stop(thread)
         for thread in threads:
-            thread.join(20)
-            assert not thread.is_alive()
+            assert ends(thread)
         assert answers(lambda: cache.find("a", entry)) is not None
         assert len(cache) <= 2

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
-from beamtree.data.listops.task import TASK
+from beamtree.data.listops.splits import TASK
 from beamtree.data.vocabulary import PAD
 
 

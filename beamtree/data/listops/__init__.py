@@ -1,6 +1,6 @@
 """ListOps: its language, its random process, draws, files."""
 
 from beamtree.data.listops.draws import generate_listops, sample_expressions
-from beamtree.data.listops.task import TASK, read, read_file
+from beamtree.data.listops.splits import TASK, read, read_file
 
 __all__ = ["TASK", "generate_listops", "read", "read_file", "sample_expressions"]

@@ -8,8 +8,16 @@ from pathlib import Path
 
 from beamtree.data.formal import Bits, refuse_to_overwrite
 from beamtree.data.listops.language import DIGITS, OPERATORS, VALUE_OF, bracket, split_tokens
-from beamtree.data.listops.process import Choice, ConditionedProcess, Law, Process, Row, Tree, free_process
-from beamtree.data.listops.task import LRA_HEADER, SPLITS, find_split
+from beamtree.data.listops.process import (
+    Choice,
+    ConditionedProcess,
+    Law,
+    Process,
+    Tree,
+    TreeRow,
+    free_process,
+)
+from beamtree.data.listops.splits import LRA_HEADER, SPLITS, find_split
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import write_lines
@@ -43,9 +51,9 @@ def draw_expression(root: Choice[Tree], bits: ExpressionBits) -> tuple[int, str]
     if node is None:
         digit = next(digits)
         return digit, DIGITS[digit]
-    enclosing: list[tuple[str, list[int], list[str], Row | None]] = []
+    enclosing: list[tuple[str, list[int], list[str], TreeRow | None]] = []
     operator, values, texts = OPERATORS[next(operators)], list[int](), list[str]()
-    rest: Row | None = node.draw(getrandbits)
+    rest: TreeRow | None = node.draw(getrandbits)
     while True:
         while rest is not None:
             child, rest = rest.draw(getrandbits)

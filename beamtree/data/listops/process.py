@@ -132,15 +132,15 @@ GetBits = Callable[[int], int]
 
 
 class Operator(Protocol):
-    def draw(self, getrandbits: GetBits) -> "Row": ...
+    def draw(self, getrandbits: GetBits) -> "TreeRow": ...
 
 
-class Row(Protocol):
+class TreeRow(Protocol):
     def draw(self, getrandbits: GetBits) -> "Parts": ...
 
 
 Tree = Operator | None
-Parts = tuple[Tree, Row | None]  # the first tree of a row, and the rest
+Parts = tuple[Tree, TreeRow | None]  # the first tree of a row, and the rest
 Option = TypeVar("Option", covariant=True)
 
 
@@ -171,7 +171,7 @@ def free_process(process: Process) -> Choice[Tree]:
     """The process itself: a digit three times out of four, no operator at max_depth."""
     trees: list[tuple[int, Tree]] = [(1, None)]
     for _ in range(process.max_depth - 1):
-        rows: list[Row | None] = [None]
+        rows: list[TreeRow | None] = [None]
         for _ in range(process.max_args):
             rows.append(among([(weight, (tree, rows[-1])) for weight, tree in trees]))
         trees = [(3, None), (1, among([(1, row) for row in rows[2:] if row is not None]))]
@@ -184,7 +184,7 @@ class ConditionedProcess:
     def __init__(self, law: Law) -> None:
         self.law = law
         self._operators: dict[tuple[int, str, int], Operator] = {}
-        self._rows: dict[tuple[int, str, int, int], Row] = {}
+        self._rows: dict[tuple[int, str, int, int], TreeRow] = {}
 
     def root(self, min_length: int, max_length: int) -> Choice[Tree]:
         """The choice of a whole expression of so many tokens, both bounds included."""
@@ -209,7 +209,7 @@ class ConditionedProcess:
             self._operators[key] = Choice(partial(self._weigh_rows, *key))
         return self._operators[key]
 
-    def row(self, depth: int, kind: str, count: int, length: int) -> Row:
+    def row(self, depth: int, kind: str, count: int, length: int) -> TreeRow:
         """`count` sibling trees at `depth` of `length` tokens together: chooses the first one's share."""
         key = (depth, kind, count, length)
         if key not in self._rows:
@@ -218,7 +218,7 @@ class ConditionedProcess:
             self._rows[key] = Choice(shares.weigh) if short else LongRow(shares)
         return self._rows[key]
 
-    def _weigh_rows(self, depth: int, kind: str, length: int) -> Iterator[tuple[int, Row]]:
+    def _weigh_rows(self, depth: int, kind: str, length: int) -> Iterator[tuple[int, TreeRow]]:
         below, inside = depth + 1, length - 2
         kind = self.law.kind(below) if kind == DEEP else kind
         for count, row in enumerate(self.law.rows[below][kind]):

@@ -13,7 +13,7 @@ from beamtree.kernels.replay import level_kernels
 from beamtree.kernels.replay.cell_replay import CellStages, Workspace, are_few, processors, whole_rows
 from beamtree.kernels.replay.replay_plan import WIDEST_FUSED, graphs_for, plan_of
 from beamtree.kernels.replay.survivors import Survivors, find_survivors
-from beamtree.kernels.runtime import address_kernels as boards
+from beamtree.kernels.runtime import address_kernels as tables
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
 from beamtree.kernels.weights import EntangledScorerWeights, Weights
 from beamtree.pytorch import capturing
@@ -118,41 +118,41 @@ class _Gradient:
             self.plan.outputs(self.addresses, self.flat, N, leaves, cell=self.plan.few)
         return room
 
-    def write(self, board: Tensor) -> None:
-        boards.write(board, self.addresses, self.B, self.n, self.dropped)
+    def write(self, table: Tensor) -> None:
+        tables.write(table, self.addresses, self.B, self.n, self.dropped)
 
     def replayed(self) -> list[Tensor]:
         """By graphs, between which the library has its turn where products are large."""
         graphs = graphs_for(self.plan, self.device)
         with graphs.lock:
-            self.write(graphs.board)
+            self.write(graphs.table)
             if self.plan.few:
                 graphs.parts["all"]()
             else:
                 graphs.parts["before"]()
-                self._recall(partial(self.plan.activate, graphs.board))
+                self._recall(partial(self.plan.activate, graphs.table))
                 graphs.parts["after"]()
         return [self.grad_leaves, *self._weight_gradients()]
 
     def launched(self, scored: "_SlicedScores | _ParentScores") -> list[Tensor]:
         """Kernel by kernel."""
         plan = self.plan
-        board = torch.empty(boards.SIZE, dtype=torch.int64, device=self.device)
-        self.write(board)
-        plan.link(board)
-        scored.differentiate(self, board)
-        plan.roots(board)
+        table = torch.empty(tables.SIZE, dtype=torch.int64, device=self.device)
+        self.write(table)
+        plan.link(table)
+        scored.differentiate(self, table)
+        plan.roots(table)
         if not plan.H:
             self._make_room(self._of_cell())
-            self.write(board)
-        self._recall(partial(scored.activate, self, board))
-        plan.open_gates(board)
+            self.write(table)
+        self._recall(partial(scored.activate, self, table))
+        plan.open_gates(table)
         if self.d > WIDEST_FUSED:
-            self._descend_by_library(board)
+            self._descend_by_library(table)
         elif self.some.number:
-            plan.descend(board, self.some.height)
-        plan.close(board)
-        plan.weights(board, cell=plan.few)
+            plan.descend(table, self.some.height)
+        plan.close(table)
+        plan.weights(table, cell=plan.few)
         return [self.grad_leaves, *scored.weight_gradients(self._weight_gradients())]
 
     def _recall(self, activate: Callable[[], None]) -> None:
@@ -170,7 +170,7 @@ class _Gradient:
             product(work["gates"].t(), work["activated"], self.precision, out=grads[2])
         return grads
 
-    def _descend_by_library(self, board: Tensor) -> None:
+    def _descend_by_library(self, table: Tensor) -> None:
         """Level by level with the library's products, a few launches each."""
         d, some, cell = self.d, self.some, self.weights.cell
         tile = whole_rows(d)
@@ -179,7 +179,7 @@ class _Gradient:
         for height in range(some.highest, 0, -1):
             start, end = some.bounds[height], some.bounds[height - 1]
             launch(level_kernels.node_gradient_kernel, (blocks(end - start, tile["BLOCK_M"]),),
-                board, start, end, D=d, K=self.K, **tile, num_warps=4,
+                table, start, end, D=d, K=self.K, **tile, num_warps=4,
             )  # fmt: skip
             to_gates = by_gate[start:end] * by_sum[start:end]
             hidden[start:end].mul_(product(to_gates.flatten(1), cell.w2, self.precision))
@@ -192,25 +192,25 @@ class _SlicedScores:
     def __init__(self, deterministic: bool) -> None:
         self.deterministic = deterministic
 
-    def differentiate(self, call: _Gradient, board: Tensor) -> None:
+    def differentiate(self, call: _Gradient, table: Tensor) -> None:
         plan, H = call.plan, call.H
-        plan.project(board)
+        plan.project(table)
         if self.deterministic:
             N = call.some.number
             pair_grads = torch.zeros(N, 3, H, device=call.device)
             pair_rows = torch.zeros(N, 3, 2, dtype=torch.int64, device=call.device)
-            plan.pairs(board, pair_rows, pair_grads)
+            plan.pairs(table, pair_rows, pair_grads)
             for role in range(2):
                 index = (pair_rows[..., role].reshape(-1),)
                 call.rows["grad_projections"][:, role * H : (role + 1) * H].index_put_(
                     index, pair_grads.view(-1, H), accumulate=True
                 )
         else:
-            plan.pairs(board, board, board)
-        plan.scores_to_rows(board)
+            plan.pairs(table, table, table)
+        plan.scores_to_rows(table)
 
-    def activate(self, call: _Gradient, board: Tensor) -> None:
-        call.plan.activate(board)
+    def activate(self, call: _Gradient, table: Tensor) -> None:
+        call.plan.activate(table)
 
     def weight_gradients(self, grads: list[Tensor]) -> list[Tensor]:
         return grads
@@ -227,7 +227,7 @@ class _ParentScores:
         self.weights, self.seed, self.dropout, self.precision = weights, seed, dropout, precision
         self.sums: list[list[Tensor]] = []
 
-    def differentiate(self, call: _Gradient, board: Tensor) -> None:
+    def differentiate(self, call: _Gradient, table: Tensor) -> None:
         some, B, n, K, d, device = call.some, call.B, call.n, call.K, call.d, call.device
         gradients, chosen = call.rows["gradients"], call.rows["grad_energies"]
         links, slots, _, energies, log_z = call.parts
@@ -254,7 +254,7 @@ class _ParentScores:
         own = order // (T * K) * (n + T * K) + n + order % T * K + slots[order]  # rows of the node store
         self.to_w2 = chosen @ nodes[own]
 
-    def activate(self, call: _Gradient, board: Tensor) -> None:
+    def activate(self, call: _Gradient, table: Tensor) -> None:
         hidden, activated = call.work["hidden"], call.work["activated"]
         entangled_pairs.activate(hidden, self.names, self.seed, self.dropout, out=activated)
 

@@ -1,7 +1,7 @@
 """The cell's gradient on a GPU: all nodes recomputed at once, then differentiated from the highest down.
 
 Beams, given trees and straight-through trees differ in who a node's parents are, in what reaches it first and
-in how one goes down; the rest is here. Its kernels read their arguments from a board (address_kernels.py), so
+in how one goes down; the rest is here. Its kernels read their arguments from a table (address_kernels.py), so
 that they can be captured once for all sizes.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from beamtree.kernels.fused_recursion import padded
 from beamtree.kernels.replay import level_kernels, sum_kernels
 from beamtree.kernels.replay.survivors import pieces
-from beamtree.kernels.runtime import address_kernels as boards
+from beamtree.kernels.runtime import address_kernels as tables
 from beamtree.kernels.runtime.math_kernels import BLOCK, BLOCK_R, splits_of
 from beamtree.kernels.runtime.products import SMALL, product
 from beamtree.kernels.weights import CellWeights
@@ -126,30 +126,30 @@ class CellStages:
         these: the library's products are launched in half the time without."""
         return self.H == 0
 
-    def open_gates(self, board: Tensor) -> None:
-        launch(level_kernels.open_survivors_kernel, (PROGRAMS,), board,
+    def open_gates(self, table: Tensor) -> None:
+        launch(level_kernels.open_survivors_kernel, (PROGRAMS,), table,
             D=self.d, **whole_rows(self.d), BIASED=self.biased, num_warps=4,
         )  # fmt: skip
 
-    def close(self, board: Tensor) -> None:
+    def close(self, table: Tensor) -> None:
         """The leaves' gradient, ∂L/∂gates and the sums over rows."""
         d, H, block = self.d, self.H, 64
-        launch(level_kernels.collect_kernel, (PROGRAMS,), board, D=d, K=self.K, **whole_rows(d), num_warps=4)
+        launch(level_kernels.collect_kernel, (PROGRAMS,), table, D=d, K=self.K, **whole_rows(d), num_warps=4)
         columns = sum(blocks(size, block) for size in (4 * d, self.units, d, H)) + 1
         launch(
-            sum_kernels.close_kernel, (SPLITS, columns), board,
+            sum_kernels.close_kernel, (SPLITS, columns), table,
             D=d, UNITS=self.units, H=H, BLOCK_M=32, BLOCK_N=block, num_warps=4,
         )  # fmt: skip
 
-    def weights(self, board: Tensor, *, cell: bool) -> None:
+    def weights(self, table: Tensor, *, cell: bool) -> None:
         """The matrices' gradients, those of the cell only if asked; then all sums from their parts."""
         launch(
-            sum_kernels.weights_kernel, (PROGRAMS,), board,
+            sum_kernels.weights_kernel, (PROGRAMS,), table,
             D=self.d, UNITS=self.units, S=self.s, H=self.H, CELL=cell, PRECISION=self.precision,
             SCORER_PRECISION=self.scorer_precision, BLOCK=BLOCK, BLOCK_R=BLOCK_R, num_warps=4, num_stages=3,
         )  # fmt: skip
         launch(
-            sum_kernels.add_parts_kernel, (PROGRAMS,), board,
+            sum_kernels.add_parts_kernel, (PROGRAMS,), table,
             SUMS=self.sums, SPLITS=SPLITS, SCORER=2 * self.H * self.s, CELL=self.cell, BLOCK=256, num_warps=4,
         )  # fmt: skip
 
@@ -229,7 +229,7 @@ def through_cell(
     parents: Tensor,  # (B·n + N, K) int32: 1 + twice a parent's row + side, 0 for none
     weights: CellWeights,
     activate: Activate,
-    descend: Callable[[Descent, Tensor], None],  # takes the board too
+    descend: Callable[[Descent, Tensor], None],  # takes the table too
     levels: tuple[Tensor, ...],  # where `descend` goes by levels: int32, as `Survivors` has them
     *,
     B: int,
@@ -254,17 +254,17 @@ def through_cell(
     addresses = work.addresses() | {name: tensor.data_ptr() for name, tensor in given.items()}
     flat = stages.flat(pairs.device)
     stages.outputs(addresses, flat, N, B * n, cell=own)
-    board = torch.empty(boards.SIZE, dtype=torch.int64, device=pairs.device)
-    boards.write(board, addresses, B, n, 0)
+    table = torch.empty(tables.SIZE, dtype=torch.int64, device=pairs.device)
+    tables.write(table, addresses, B, n, 0)
     if N:
-        stages.open_gates(board)
+        stages.open_gates(table)
         state = Descent(
             work["child_grads"], work["normed"], work["scales"], weights.gamma, gates, hidden,
             weights.w1, weights.w2, work["totals"], work["sums"],
         )  # fmt: skip
-        descend(state, board)
-    stages.close(board)
-    stages.weights(board, cell=own)
+        descend(state, table)
+    stages.close(table)
+    stages.weights(table, cell=own)
     *by_cell, _ = stages.grads(flat)
     if not own:
         product(hidden.t(), pairs, precision, out=by_cell[0])

@@ -18,22 +18,22 @@ from beamtree.kernels.runtime.math_kernels import product, product_tile, row_til
 
 @triton.jit
 def activate_survivors_kernel(
-    board,
+    table,
     K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """u = keep·GELU(h + b₁) beside h, and h itself becomes ∂u/∂h; a mask belongs to a survivor."""
     BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
-    N, T = at.number(board, at.SURVIVORS), at.number(board, at.LENGTH) - 1
-    order, slots = at.longs(board, at.ORDER), at.integers(board, at.SLOTS)
-    hidden, activated = at.floats(board, at.HIDDEN), at.floats(board, at.ACTIVATED)
-    biases = at.floats(board, at.B1)
+    N, T = at.number(table, at.SURVIVORS), at.number(table, at.LENGTH) - 1
+    order, slots = at.longs(table, at.ORDER), at.integers(table, at.SLOTS)
+    hidden, activated = at.floats(table, at.HIDDEN), at.floats(table, at.ACTIVATED)
+    biases = at.floats(table, at.B1)
     for job in range(tl.program_id(0), tl.cdiv(N, BLOCK_M) * BLOCKS, tl.num_programs(0)):
         row, unit, inside, place = cell.unit_tile(job // BLOCKS, job % BLOCKS, N, UNITS, BLOCK_M, BLOCK_N)
         keep = 1.0
         if DROPS:
             _, sequence, _, t, record = locate(order, slots, row, row < N, T, K)
             slot = record - (sequence * T + t) * K
-            keep = cell.drawn_mask(at.seed(board), t, sequence, slot, unit, at.number(board, at.DROPPED))
+            keep = cell.drawn_mask(at.seed(table), t, sequence, slot, unit, at.number(table, at.DROPPED))
         bias = tl.load(biases + unit, mask=unit < UNITS, other=0.0)[None, :]
         cell.activate_tile(hidden, keep, activated, hidden, place, inside, True, DROPS, bias)
 
@@ -70,17 +70,17 @@ def open_gates_kernel(
 
 @triton.jit
 def open_survivors_kernel(
-    board, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr, BIASED: tl.constexpr
+    table, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr, BIASED: tl.constexpr
 ):
     """Of the survivors, whose gates have their biases with BIASED; also sets the barrier's counter to
     zero."""
-    N = at.number(board, at.SURVIVORS)
-    tl.store(at.integers(board, at.COUNTER), 0, mask=tl.program_id(0) < tl.minimum(N, 1))
+    N = at.number(table, at.SURVIVORS)
+    tl.store(at.integers(table, at.COUNTER), 0, mask=tl.program_id(0) < tl.minimum(N, 1))
     for tile in range(tl.program_id(0), tl.cdiv(N, BLOCK_M), tl.num_programs(0)):
         open_gates(
-            at.floats(board, at.GATES), at.floats(board, at.PAIRS), at.floats(board, at.CHILD_GRADS),
-            at.floats(board, at.NORMED), at.floats(board, at.SCALES), tile, N, D, BLOCK_M, ALL_D,
-            None if BIASED else at.floats(board, at.B2),
+            at.floats(table, at.GATES), at.floats(table, at.PAIRS), at.floats(table, at.CHILD_GRADS),
+            at.floats(table, at.NORMED), at.floats(table, at.SCALES), tile, N, D, BLOCK_M, ALL_D,
+            None if BIASED else at.floats(table, at.B2),
         )  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def wait_for_all(counter, goal):
 
 @triton.jit(do_not_specialize=["level"])
 def descend_kernel(
-    board, level,
+    table, level,
     D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ALL_D: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     PHASE: tl.constexpr,
@@ -211,17 +211,17 @@ def descend_kernel(
     """
     UNIT_BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
     COLUMNS: tl.constexpr = (2 * D + BLOCK_N - 1) // BLOCK_N
-    gradients, child_grads = at.floats(board, at.GRADIENTS), at.floats(board, at.CHILD_GRADS)
-    parents, gamma = at.integers(board, at.TREE_PARENTS), at.floats(board, at.GAMMA)
-    normed, scales = at.floats(board, at.NORMED), at.floats(board, at.SCALES)
-    gates, hidden = at.floats(board, at.GATES), at.floats(board, at.HIDDEN)
-    w1, w2 = at.floats(board, at.W1), at.floats(board, at.W2)
-    totals, sums = at.floats(board, at.TOTALS), at.floats(board, at.SUMS)
-    starts, counter = at.integers(board, at.STARTS), at.integers(board, at.COUNTER)
-    first_row = at.number(board, at.BATCH) * at.number(board, at.LENGTH)
+    gradients, child_grads = at.floats(table, at.GRADIENTS), at.floats(table, at.CHILD_GRADS)
+    parents, gamma = at.integers(table, at.TREE_PARENTS), at.floats(table, at.GAMMA)
+    normed, scales = at.floats(table, at.NORMED), at.floats(table, at.SCALES)
+    gates, hidden = at.floats(table, at.GATES), at.floats(table, at.HIDDEN)
+    w1, w2 = at.floats(table, at.W1), at.floats(table, at.W2)
+    totals, sums = at.floats(table, at.TOTALS), at.floats(table, at.SUMS)
+    starts, counter = at.integers(table, at.STARTS), at.integers(table, at.COUNTER)
+    first_row = at.number(table, at.BATCH) * at.number(table, at.LENGTH)
     programs = tl.num_programs(0)
     if PHASE == 0:
-        levels = tl.load(at.integers(board, at.HEIGHT), mask=at.number(board, at.SURVIVORS) > 0, other=0)
+        levels = tl.load(at.integers(table, at.HEIGHT), mask=at.number(table, at.SURVIVORS) > 0, other=0)
         top = levels
     else:
         levels, top = 1, level
@@ -269,24 +269,24 @@ def descend_kernel(
 
 @triton.jit(do_not_specialize=["start", "end"])
 def node_gradient_kernel(
-    board, start, end, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr
+    table, start, end, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr
 ):
     """The first phase of a level alone, where d is large and the library's products pay."""
     to_sums(
-        at.floats(board, at.GRADIENTS), at.floats(board, at.CHILD_GRADS), at.integers(board, at.TREE_PARENTS),
-        at.floats(board, at.NORMED), at.floats(board, at.SCALES), at.floats(board, at.GAMMA),
-        at.floats(board, at.TOTALS), at.floats(board, at.SUMS),
-        at.number(board, at.BATCH) * at.number(board, at.LENGTH),
+        at.floats(table, at.GRADIENTS), at.floats(table, at.CHILD_GRADS), at.integers(table, at.TREE_PARENTS),
+        at.floats(table, at.NORMED), at.floats(table, at.SCALES), at.floats(table, at.GAMMA),
+        at.floats(table, at.TOTALS), at.floats(table, at.SUMS),
+        at.number(table, at.BATCH) * at.number(table, at.LENGTH),
         start + tl.program_id(0) * BLOCK_M, end, D, K, ALL_D, BLOCK_M,
     )  # fmt: skip
 
 
 @triton.jit
-def collect_kernel(board, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr):
+def collect_kernel(table, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr):
     """The leaves' gradient."""
-    gradients, child_grads = at.floats(board, at.GRADIENTS), at.floats(board, at.CHILD_GRADS)
-    parents, target = at.integers(board, at.TREE_PARENTS), at.floats(board, at.GRAD_LEAVES)
-    rows = at.number(board, at.BATCH) * at.number(board, at.LENGTH)
+    gradients, child_grads = at.floats(table, at.GRADIENTS), at.floats(table, at.CHILD_GRADS)
+    parents, target = at.integers(table, at.TREE_PARENTS), at.floats(table, at.GRAD_LEAVES)
+    rows = at.number(table, at.BATCH) * at.number(table, at.LENGTH)
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK_M), tl.num_programs(0)):
         row, inside, feature, _, mask, place = row_tile(tile, rows, D, ALL_D, BLOCK_M)
         total = collected(gradients, child_grads, parents, row, inside, feature, D, K)
@@ -295,18 +295,18 @@ def collect_kernel(board, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexp
 
 @triton.jit
 def rows_product_kernel(
-    board,
+    table,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, OUT: tl.constexpr, LEAVES: tl.constexpr,
     N: tl.constexpr, R: tl.constexpr, OUT_STRIDE: tl.constexpr, ACROSS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Survivors' rows, with LEAVES all rows, of a (·, R) times b (R, N), or with ACROSS its transpose; LEFT,
-    RIGHT and OUT are slots of the board."""
+    RIGHT and OUT are slots of the table."""
     BLOCKS: tl.constexpr = (N + BLOCK - 1) // BLOCK
-    rows = at.number(board, at.SURVIVORS)
+    rows = at.number(table, at.SURVIVORS)
     if LEAVES:
-        rows += at.number(board, at.BATCH) * at.number(board, at.LENGTH)
-    a, b, out = at.floats(board, LEFT), at.floats(board, RIGHT), at.floats(board, OUT)
+        rows += at.number(table, at.BATCH) * at.number(table, at.LENGTH)
+    a, b, out = at.floats(table, LEFT), at.floats(table, RIGHT), at.floats(table, OUT)
     for job in range(tl.program_id(0), tl.cdiv(rows, BLOCK) * BLOCKS, tl.num_programs(0)):
         row = (job // BLOCKS * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
         column = job % BLOCKS * BLOCK + tl.arange(0, BLOCK)[None, :]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from beamtree.kernels.replay import cell_replay, level_kernels, survivor_kernels
 from beamtree.kernels.replay.cell_replay import CellStages, by_levels
-from beamtree.kernels.runtime import address_kernels as boards
+from beamtree.kernels.runtime import address_kernels as tables
 from beamtree.kernels.runtime.math_kernels import BLOCK, BLOCK_R
 from beamtree.pytorch.graph_cache import GraphCache
 from beamtree.pytorch.launch import launch, power_of_two
@@ -29,60 +29,60 @@ class ReplayPlan(CellStages):
     few: bool  # whether all products are ours, and all is one graph; else the library comes between two
     many: bool  # whether levels are large enough for larger tiles
 
-    def before_cell(self, board: Tensor) -> None:
+    def before_cell(self, table: Tensor) -> None:
         """Rows are linked, and get what reaches them before the cell."""
-        self.link(board)
-        self.project(board)
-        self.pairs(board, board, board)
-        self.scores_to_rows(board)
-        self.roots(board)
+        self.link(table)
+        self.project(table)
+        self.pairs(table, table, table)
+        self.scores_to_rows(table)
+        self.roots(table)
 
-    def link(self, board: Tensor) -> None:
-        self._run(survivor_kernels.clear_kernel, board, K=self.K, H=self.H, BLOCK=1024)
-        self._run(survivor_kernels.link_kernel, board, K=self.K, S=self.s, BLOCK_M=16, BLOCK_D=self._block_d)
+    def link(self, table: Tensor) -> None:
+        self._run(survivor_kernels.clear_kernel, table, K=self.K, H=self.H, BLOCK=1024)
+        self._run(survivor_kernels.link_kernel, table, K=self.K, S=self.s, BLOCK_M=16, BLOCK_D=self._block_d)
 
-    def project(self, board: Tensor) -> None:
+    def project(self, table: Tensor) -> None:
         self._product(
-            board, "slices", "by_role", "projections", 2 * self.H, self.s,
+            table, "slices", "by_role", "projections", 2 * self.H, self.s,
             leaves=True, across=True, precision=self.scorer_precision,
         )  # fmt: skip
 
-    def pairs(self, board: Tensor, pair_rows: Tensor, pair_grads: Tensor) -> None:
-        """`pair_rows` and `pair_grads` get what would otherwise be added in any order; or are the board."""
-        launch(survivor_kernels.pair_kernel, (PAIRS_AT_ONCE,), board, pair_rows, pair_grads,
-            K=self.K, H=self.H, UNITS=power_of_two(self.H), ATOMIC=pair_rows is board, BLOCK=128, num_warps=1,
+    def pairs(self, table: Tensor, pair_rows: Tensor, pair_grads: Tensor) -> None:
+        """`pair_rows` and `pair_grads` get what would otherwise be added in any order; or are the table."""
+        launch(survivor_kernels.pair_kernel, (PAIRS_AT_ONCE,), table, pair_rows, pair_grads,
+            K=self.K, H=self.H, UNITS=power_of_two(self.H), ATOMIC=pair_rows is table, BLOCK=128, num_warps=1,
         )  # fmt: skip
 
-    def scores_to_rows(self, board: Tensor) -> None:
+    def scores_to_rows(self, table: Tensor) -> None:
         self._product(
-            board, "grad_projections", "by_role", "gradients", self.s, 2 * self.H,
+            table, "grad_projections", "by_role", "gradients", self.s, 2 * self.H,
             leaves=True, across=False, precision=self.scorer_precision, stride=self.d,
         )  # fmt: skip
 
-    def roots(self, board: Tensor) -> None:
+    def roots(self, table: Tensor) -> None:
         """What roots and inner nodes get from outside."""
-        self._run(survivor_kernels.roots_kernel, board, K=self.K, BLOCK_D=self._block_d, num_warps=1)
+        self._run(survivor_kernels.roots_kernel, table, K=self.K, BLOCK_D=self._block_d, num_warps=1)
         if self.inner:
             kernel = survivor_kernels.inner_gradients_kernel
-            self._run(kernel, board, K=self.K, BLOCK_M=16, BLOCK_D=self._block_d)
+            self._run(kernel, table, K=self.K, BLOCK_M=16, BLOCK_D=self._block_d)
 
-    def recall(self, board: Tensor) -> None:
-        self._product(board, "pairs", "w1", "hidden", self.units, 2 * self.d)
-        self.activate(board)
-        self._product(board, "activated", "w2", "gates", 4 * self.d, self.units)
+    def recall(self, table: Tensor) -> None:
+        self._product(table, "pairs", "w1", "hidden", self.units, 2 * self.d)
+        self.activate(table)
+        self._product(table, "activated", "w2", "gates", 4 * self.d, self.units)
 
-    def activate(self, board: Tensor) -> None:
-        launch(level_kernels.activate_survivors_kernel, (cell_replay.PROGRAMS,), board,
+    def activate(self, table: Tensor) -> None:
+        launch(level_kernels.activate_survivors_kernel, (cell_replay.PROGRAMS,), table,
             K=self.K, UNITS=self.units, DROPS=self.drops, BLOCK_M=16, BLOCK_N=128, num_warps=4,
         )  # fmt: skip
 
-    def after_cell(self, board: Tensor) -> None:
-        self.open_gates(board)
-        self.descend(board, board)
-        self.close(board)
-        self.weights(board, cell=self.few)
+    def after_cell(self, table: Tensor) -> None:
+        self.open_gates(table)
+        self.descend(table, table)
+        self.close(table)
+        self.weights(table, cell=self.few)
 
-    def descend(self, board: Tensor, height: Tensor) -> None:
+    def descend(self, table: Tensor, height: Tensor) -> None:
         """The cell's gradient from the highest level down; on a GPU in one launch, and only elsewhere does
         the height matter."""
         options = {
@@ -90,15 +90,15 @@ class ReplayPlan(CellStages):
             **self.level_tile, "BLOCK_K": min(64, max(16, power_of_two(self.units))),
             "PRECISION": self.precision, "num_stages": 1,
         }  # fmt: skip
-        by_levels(level_kernels.descend_kernel, (board,), height, options)
+        by_levels(level_kernels.descend_kernel, (table,), height, options)
 
     def parts(self) -> dict[str, Callable[[Tensor], None]]:
         """What runs without the library: all of it, or what comes before and after the cell's products."""
 
-        def everything(board: Tensor) -> None:
-            self.before_cell(board)
-            self.recall(board)
-            self.after_cell(board)
+        def everything(table: Tensor) -> None:
+            self.before_cell(table)
+            self.recall(table)
+            self.after_cell(table)
 
         return {"all": everything} if self.few else {"before": self.before_cell, "after": self.after_cell}
 
@@ -115,12 +115,12 @@ class ReplayPlan(CellStages):
     def _block_d(self) -> int:
         return min(128, power_of_two(self.d))
 
-    def _run(self, kernel: object, board: Tensor, **options: int) -> None:
-        launch(kernel, (cell_replay.PROGRAMS,), board, D=self.d, **{"num_warps": 4, **options})
+    def _run(self, kernel: object, table: Tensor, **options: int) -> None:
+        launch(kernel, (cell_replay.PROGRAMS,), table, D=self.d, **{"num_warps": 4, **options})
 
     def _product(
         self,
-        board: Tensor,
+        table: Tensor,
         left: str,
         right: str,
         out: str,
@@ -132,8 +132,8 @@ class ReplayPlan(CellStages):
         precision: str = "",
         stride: int = 0,
     ) -> None:
-        slot = boards.SLOT
-        launch(level_kernels.rows_product_kernel, (cell_replay.PROGRAMS,), board,
+        slot = tables.SLOT
+        launch(level_kernels.rows_product_kernel, (cell_replay.PROGRAMS,), table,
             LEFT=slot[left], RIGHT=slot[right], OUT=slot[out], LEAVES=leaves,
             N=columns, R=terms, OUT_STRIDE=stride or columns, ACROSS=across,
             PRECISION=precision or self.precision, BLOCK=BLOCK, BLOCK_R=BLOCK_R, num_warps=4, num_stages=3,
@@ -142,12 +142,12 @@ class ReplayPlan(CellStages):
 
 plan_of = lru_cache(maxsize=64)(ReplayPlan)  # what a plan works out of its sizes it need not again
 
-_graphs: GraphCache[boards.BoardGraphs] = GraphCache(GRAPHS_AT_MOST)
+_graphs: GraphCache[tables.AddressedGraphs] = GraphCache(GRAPHS_AT_MOST)
 
 
-def graphs_for(plan: ReplayPlan, device: torch.device) -> boards.BoardGraphs:
-    def capture() -> boards.BoardGraphs:
+def graphs_for(plan: ReplayPlan, device: torch.device) -> tables.AddressedGraphs:
+    def capture() -> tables.AddressedGraphs:
         parts = plan.parts()
-        return boards.BoardGraphs(device, parts, parts.values())
+        return tables.AddressedGraphs(device, parts, parts.values())
 
-    return boards.find_graphs(_graphs, plan, device, capture)
+    return tables.find_graphs(_graphs, plan, device, capture)

@@ -33,7 +33,7 @@ def column_sums(
 
 @triton.jit
 def close_kernel(
-    board, D: tl.constexpr, UNITS: tl.constexpr, H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    table, D: tl.constexpr, UNITS: tl.constexpr, H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
     """∂p/∂gates become ∂L/∂gates; partial sums over rows for every parameter that is no matrix."""
     GATES: tl.constexpr = (4 * D + BLOCK_N - 1) // BLOCK_N
@@ -41,15 +41,15 @@ def close_kernel(
     D_BLOCKS: tl.constexpr = (D + BLOCK_N - 1) // BLOCK_N
     H_BLOCKS: tl.constexpr = (H + BLOCK_N - 1) // BLOCK_N
     WIDTH: tl.constexpr = 6 * D + UNITS + 2 * H + 1
-    N = at.number(board, at.SURVIVORS)
-    leaves = at.number(board, at.BATCH) * at.number(board, at.LENGTH)
+    N = at.number(table, at.SURVIVORS)
+    leaves = at.number(table, at.BATCH) * at.number(table, at.LENGTH)
     block = tl.program_id(1)
     splits = tl.num_programs(0)
-    target = at.floats(board, at.PARTIAL_SUMS) + tl.program_id(0) * WIDTH
+    target = at.floats(table, at.PARTIAL_SUMS) + tl.program_id(0) * WIDTH
     local = tl.arange(0, BLOCK_N)
-    used = tl.minimum(leaves, 1)  # 0 of an empty board
+    used = tl.minimum(leaves, 1)  # 0 of an empty table
     if block < GATES:
-        gates, sums = at.floats(board, at.GATES), at.floats(board, at.SUMS)
+        gates, sums = at.floats(table, at.GATES), at.floats(table, at.SUMS)
         column = block * BLOCK_N + local
         total = tl.zeros([BLOCK_N], tl.float32)
         for first in range(tl.program_id(0) * BLOCK_M, N, splits * BLOCK_M):
@@ -62,25 +62,25 @@ def close_kernel(
             total += tl.sum(grad, 0)
         tl.store(target + column, total, mask=column < 4 * D * used)
     elif block < GATES + UNIT_BLOCKS:
-        hidden = at.floats(board, at.HIDDEN)
+        hidden = at.floats(table, at.HIDDEN)
         column = (block - GATES) * BLOCK_N + local
         total, _ = column_sums(hidden, hidden, column, column < UNITS, N, UNITS, BLOCK_M, False)
         tl.store(target + 4 * D + column, total, mask=column < UNITS * used)
     elif block < GATES + UNIT_BLOCKS + D_BLOCKS:
-        totals, normed = at.floats(board, at.TOTALS), at.floats(board, at.NORMED)
+        totals, normed = at.floats(table, at.TOTALS), at.floats(table, at.NORMED)
         column = (block - GATES - UNIT_BLOCKS) * BLOCK_N + local
         total, along = column_sums(totals, normed, column, column < D, N, D, BLOCK_M, True)
         tl.store(target + 4 * D + UNITS + column, along, mask=column < D * used)
         tl.store(target + 5 * D + UNITS + column, total, mask=column < D * used)
     elif block < GATES + UNIT_BLOCKS + D_BLOCKS + H_BLOCKS:
-        of_right, activity = at.floats(board, at.GRAD_PROJECTIONS) + H, at.floats(board, at.ACTIVITY)
+        of_right, activity = at.floats(table, at.GRAD_PROJECTIONS) + H, at.floats(table, at.ACTIVITY)
         column = (block - GATES - UNIT_BLOCKS - D_BLOCKS) * BLOCK_N + local
         total, _ = column_sums(of_right, of_right, column, column < H, leaves + N, 2 * H, BLOCK_M, False)
         tl.store(target + 6 * D + UNITS + column, total, mask=column < H * used)
         total, _ = column_sums(activity, activity, column, column < H, N, H, BLOCK_M, False)
         tl.store(target + 6 * D + UNITS + H + column, total, mask=column < H * used)
     else:
-        grad_energies = at.floats(board, at.GRAD_ENERGIES)
+        grad_energies = at.floats(table, at.GRAD_ENERGIES)
         energy = tl.zeros([BLOCK_N], tl.float32)
         for first in range(tl.program_id(0) * BLOCK_N, N, splits * BLOCK_N):
             row = first + local
@@ -109,35 +109,35 @@ def outer_products(
 
 @triton.jit
 def weights_kernel(
-    board,
+    table,
     D: tl.constexpr, UNITS: tl.constexpr, S: tl.constexpr, H: tl.constexpr, CELL: tl.constexpr,
     PRECISION: tl.constexpr, SCORER_PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Partial sums for the scorer's first layer, and with CELL for the cell's two."""
-    N = at.number(board, at.SURVIVORS)
-    splits = at.number(board, at.CELL_SPLITS)
-    target = at.floats(board, at.PARTIAL_CELL)
+    N = at.number(table, at.SURVIVORS)
+    splits = at.number(table, at.CELL_SPLITS)
+    target = at.floats(table, at.PARTIAL_CELL)
     SCORER_TILES: tl.constexpr = ((2 * H + BLOCK - 1) // BLOCK) * ((S + BLOCK - 1) // BLOCK)
     FIRST: tl.constexpr = ((UNITS + BLOCK - 1) // BLOCK) * ((2 * D + BLOCK - 1) // BLOCK)
     SECOND: tl.constexpr = ((4 * D + BLOCK - 1) // BLOCK) * ((UNITS + BLOCK - 1) // BLOCK)
     if H > 0:
-        of_scorer = at.number(board, at.SCORER_SPLITS)
-        rows = at.number(board, at.BATCH) * at.number(board, at.LENGTH) + N
+        of_scorer = at.number(table, at.SCORER_SPLITS)
+        rows = at.number(table, at.BATCH) * at.number(table, at.LENGTH) + N
         for job in range(tl.program_id(0), SCORER_TILES * of_scorer, tl.num_programs(0)):
             outer_products(
-                at.floats(board, at.GRAD_PROJECTIONS), at.floats(board, at.SLICES),
-                at.floats(board, at.PARTIAL_SCORER), job, of_scorer, rows,
+                at.floats(table, at.GRAD_PROJECTIONS), at.floats(table, at.SLICES),
+                at.floats(table, at.PARTIAL_SCORER), job, of_scorer, rows,
                 2 * H, S, 2, 2 * H * S, SCORER_PRECISION, BLOCK, BLOCK_R,
             )  # fmt: skip
     if CELL:
         for job in range(tl.program_id(0), FIRST * splits, tl.num_programs(0)):
             outer_products(
-                at.floats(board, at.HIDDEN), at.floats(board, at.PAIRS), target, job, splits, N,
+                at.floats(table, at.HIDDEN), at.floats(table, at.PAIRS), target, job, splits, N,
                 UNITS, 2 * D, 1, 6 * D * UNITS, PRECISION, BLOCK, BLOCK_R,
             )  # fmt: skip
         for job in range(tl.program_id(0), SECOND * splits, tl.num_programs(0)):
             outer_products(
-                at.floats(board, at.GATES), at.floats(board, at.ACTIVATED), target + 2 * D * UNITS,
+                at.floats(table, at.GATES), at.floats(table, at.ACTIVATED), target + 2 * D * UNITS,
                 job, splits, N, 4 * D, UNITS, 1, 6 * D * UNITS, PRECISION, BLOCK, BLOCK_R,
             )  # fmt: skip
 
@@ -154,18 +154,18 @@ def add_parts(parts, target, count, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_parts_kernel(
-    board,
+    table,
     SUMS: tl.constexpr, SPLITS: tl.constexpr, SCORER: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The parts of every sum, in order; of one part nothing is left to do: it lies where the sum would."""
     OF_SCORER: tl.constexpr = (SUMS + 3) // 4 * 4
     OF_CELL: tl.constexpr = OF_SCORER + (SCORER + 3) // 4 * 4
-    target = at.floats(board, at.GRAD_WEIGHTS)
-    if at.number(board, at.BATCH) > 0:
-        add_parts(at.floats(board, at.PARTIAL_SUMS), target, SPLITS, SUMS, BLOCK)
-    splits = at.number(board, at.SCORER_SPLITS)
+    target = at.floats(table, at.GRAD_WEIGHTS)
+    if at.number(table, at.BATCH) > 0:
+        add_parts(at.floats(table, at.PARTIAL_SUMS), target, SPLITS, SUMS, BLOCK)
+    splits = at.number(table, at.SCORER_SPLITS)
     if splits > 1:
-        add_parts(at.floats(board, at.PARTIAL_SCORER), target + OF_SCORER, splits, SCORER, BLOCK)
-    splits = at.number(board, at.CELL_SPLITS)
+        add_parts(at.floats(table, at.PARTIAL_SCORER), target + OF_SCORER, splits, SCORER, BLOCK)
+    splits = at.number(table, at.CELL_SPLITS)
     if splits > 1:
-        add_parts(at.floats(board, at.PARTIAL_CELL), target + OF_CELL, splits, CELL, BLOCK)
+        add_parts(at.floats(table, at.PARTIAL_CELL), target + OF_CELL, splits, CELL, BLOCK)

@@ -98,9 +98,9 @@ def gradient_row(rows, sequence, node, mask, B, n, K: tl.constexpr):
 
 
 @triton.jit
-def sizes(board):
+def sizes(table):
     """B, n and the number N of survivors."""
-    return at.number(board, at.BATCH), at.number(board, at.LENGTH), at.number(board, at.SURVIVORS)
+    return at.number(table, at.BATCH), at.number(table, at.LENGTH), at.number(table, at.SURVIVORS)
 
 
 @triton.jit
@@ -111,26 +111,26 @@ def clear(words, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def clear_kernel(board, D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr):
+def clear_kernel(table, D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr):
     """Rows begin without parents and without gradients."""
-    B, n, N = sizes(board)
+    B, n, N = sizes(table)
     rows = (B * n + N).to(tl.int64)
-    clear(at.integers(board, at.TREE_PARENTS), rows * K, BLOCK)
-    clear(at.floats(board, at.GRAD_PROJECTIONS), rows * (2 * H), BLOCK)
-    clear(at.floats(board, at.GRADIENTS), rows * D, BLOCK)
+    clear(at.integers(table, at.TREE_PARENTS), rows * K, BLOCK)
+    clear(at.floats(table, at.GRAD_PROJECTIONS), rows * (2 * H), BLOCK)
+    clear(at.floats(table, at.GRADIENTS), rows * D, BLOCK)
 
 
 @triton.jit
 def link_kernel(
-    board, D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
+    table, D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):
     """Tell the children who their parents are (as 1 + twice the parent's row + side); gather the children's
     vectors, and the slices of survivors and leaves. Tiles beyond the survivors' rows have only leaves."""
-    B, n, N = sizes(board)
-    slots, rows = at.integers(board, at.SLOTS), at.integers(board, at.ROWS)
-    links = at.integers(board, at.LINKS)
-    order, parents = at.longs(board, at.ORDER), at.integers(board, at.TREE_PARENTS)
-    nodes, pairs, slices = at.floats(board, at.NODES), at.floats(board, at.PAIRS), at.floats(board, at.SLICES)
+    B, n, N = sizes(table)
+    slots, rows = at.integers(table, at.SLOTS), at.integers(table, at.ROWS)
+    links = at.integers(table, at.LINKS)
+    order, parents = at.longs(table, at.ORDER), at.integers(table, at.TREE_PARENTS)
+    nodes, pairs, slices = at.floats(table, at.NODES), at.floats(table, at.PAIRS), at.floats(table, at.SLICES)
     tiles = tl.cdiv(N, BLOCK_M)
     for tile in range(tl.program_id(0), tiles + tl.cdiv(B * n, BLOCK_M), tl.num_programs(0)):
         row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -161,16 +161,16 @@ def link_kernel(
 
 
 @triton.jit
-def roots_kernel(board, D: tl.constexpr, K: tl.constexpr, BLOCK_D: tl.constexpr):
+def roots_kernel(table, D: tl.constexpr, K: tl.constexpr, BLOCK_D: tl.constexpr):
     """Add each final beam's root gradient to its node's row (to the leaf's where there was no merge)."""
-    B, n, _ = sizes(board)
-    slots, rows = at.integers(board, at.SLOTS), at.integers(board, at.ROWS)
-    grad_roots, gradients = at.floats(board, at.GRAD_ROOTS), at.floats(board, at.GRADIENTS)
-    relative = at.floats(board, at.RELATIVE)
+    B, n, _ = sizes(table)
+    slots, rows = at.integers(table, at.SLOTS), at.integers(table, at.ROWS)
+    grad_roots, gradients = at.floats(table, at.GRAD_ROOTS), at.floats(table, at.GRADIENTS)
+    relative = at.floats(table, at.RELATIVE)
     for number in range(tl.program_id(0), B * K, tl.num_programs(0)):
         beam = tl.cast(number, tl.int64)
         sequence = (beam // K).to(tl.int32)
-        length = at.length_of(board, sequence, True)
+        length = at.length_of(table, sequence, True)
         if tl.load(relative + beam) != float("-inf"):
             last = tl.maximum(length - 2, 0)
             merged = length > 1
@@ -204,25 +204,25 @@ def slope_of_score(
 
 @triton.jit
 def pair_kernel(
-    board, pair_rows, pair_grads,
+    table, pair_rows, pair_grads,
     K: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr, ATOMIC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A survivor's three dying pairs: ∂L/∂e = w·([chosen] − Σ_life exp(e − log Z)), and on to the
     projections; without ATOMIC they go to `pair_grads` (N, 3, H), with the `pair_rows` (N, 3, 2) they are
     for."""
-    B, n, N = sizes(board)
+    B, n, N = sizes(table)
     T = n - 1
-    slots, rows = at.integers(board, at.SLOTS), at.integers(board, at.ROWS)
-    links = at.integers(board, at.LINKS)
-    order, weights = at.longs(board, at.ORDER), at.floats(board, at.ENTRY_WEIGHTS)
-    energies, log_z = at.floats(board, at.ENERGIES), at.floats(board, at.LOG_Z)
-    projections, grad_projections = at.floats(board, at.PROJECTIONS), at.floats(board, at.GRAD_PROJECTIONS)
-    activity, grad_energies = at.floats(board, at.ACTIVITY), at.floats(board, at.GRAD_ENERGIES)
+    slots, rows = at.integers(table, at.SLOTS), at.integers(table, at.ROWS)
+    links = at.integers(table, at.LINKS)
+    order, weights = at.longs(table, at.ORDER), at.floats(table, at.ENTRY_WEIGHTS)
+    energies, log_z = at.floats(table, at.ENERGIES), at.floats(table, at.LOG_Z)
+    projections, grad_projections = at.floats(table, at.PROJECTIONS), at.floats(table, at.GRAD_PROJECTIONS)
+    activity, grad_energies = at.floats(table, at.ACTIVITY), at.floats(table, at.GRAD_ENERGIES)
     unit = tl.arange(0, UNITS)
     real = unit < H
-    used = unit < tl.where(N > 0, H, 0)  # not of an empty board
-    bias = tl.load(at.floats(board, at.SCORER_B1) + unit, mask=used, other=0.0)
-    w2 = tl.load(at.floats(board, at.SCORER_W2) + unit, mask=used, other=0.0)
+    used = unit < tl.where(N > 0, H, 0)  # not of an empty table
+    bias = tl.load(at.floats(table, at.SCORER_B1) + unit, mask=used, other=0.0)
+    w2 = tl.load(at.floats(table, at.SCORER_W2) + unit, mask=used, other=0.0)
     for number in range(tl.program_id(0), N, tl.num_programs(0)):
         row = tl.cast(number, tl.int64)
         entry, sequence, beam, t, record = locate(order, slots, row, True, T, K)
@@ -259,13 +259,13 @@ def pair_kernel(
 
 @triton.jit
 def inner_gradients_kernel(
-    board, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
+    table, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):
     """Add to each survivor's row what all beams that own its node send to it."""
-    B, n, N = sizes(board)
+    B, n, N = sizes(table)
     T = n - 1
-    order, slots = at.longs(board, at.ORDER), at.integers(board, at.SLOTS)
-    gradients, grad_inner = at.floats(board, at.GRADIENTS), at.floats(board, at.GRAD_INNER)
+    order, slots = at.longs(table, at.ORDER), at.integers(table, at.SLOTS)
+    gradients, grad_inner = at.floats(table, at.GRADIENTS), at.floats(table, at.GRAD_INNER)
     for tile in range(tl.program_id(0), tl.cdiv(N, BLOCK_M), tl.num_programs(0)):
         row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
         inside = row < N

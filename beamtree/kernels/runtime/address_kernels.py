@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, disable-error-code=valid-type
-"""The board: one small int64 tensor on the device that holds every address and size a search step reads, or
-the gradient of one.
+"""The address table: one small int64 tensor on the device that holds every address and size a search step, or
+the gradient of one, reads.
 
-A captured graph bakes in the arguments of its kernels. Baking in only the board lets one graph serve every
-length, every batch of tensors and every set of weights: the host writes the board anew before each use.
+A captured graph bakes in the arguments of its kernels. Baking in only the table lets one graph serve every
+length, every batch of tensors and every set of weights: the host writes the table anew before each use.
 """
 
 import threading
@@ -100,7 +100,7 @@ ADDRESSES = (
 )
 SLOT = {name: number for number, name in enumerate(ADDRESSES, 4)}
 SIZE = 80  # four numbers (steps done, B, n, what dropout drops of 65536), then the addresses
-EMPTY = dict.fromkeys((*ADDRESSES, *range(4 + len(ADDRESSES), SIZE)), 0)  # in the board's order
+EMPTY = dict.fromkeys((*ADDRESSES, *range(4 + len(ADDRESSES), SIZE)), 0)  # in the table's order
 
 i64 = tl.int64  # Triton would take a small number for 32 bits, and keep to that at the next launch
 
@@ -124,38 +124,38 @@ PARTIAL_SCORER, PARTIAL_CELL = (tl.constexpr(i) for i in range(75, 77))
 
 
 @triton.jit
-def floats(board, slot: tl.constexpr):
-    return tl.multiple_of(tl.load(board + slot).to(tl.pointer_type(tl.float32)), 16)
+def floats(table, slot: tl.constexpr):
+    return tl.multiple_of(tl.load(table + slot).to(tl.pointer_type(tl.float32)), 16)
 
 
 @triton.jit
-def integers(board, slot: tl.constexpr):
-    return tl.multiple_of(tl.load(board + slot).to(tl.pointer_type(tl.int32)), 16)
+def integers(table, slot: tl.constexpr):
+    return tl.multiple_of(tl.load(table + slot).to(tl.pointer_type(tl.int32)), 16)
 
 
 @triton.jit
-def bytes(board, slot: tl.constexpr):
-    return tl.multiple_of(tl.load(board + slot).to(tl.pointer_type(tl.int8)), 16)
+def bytes(table, slot: tl.constexpr):
+    return tl.multiple_of(tl.load(table + slot).to(tl.pointer_type(tl.int8)), 16)
 
 
 @triton.jit
-def number(board, slot: tl.constexpr):
-    return tl.load(board + slot).to(tl.int32)
+def number(table, slot: tl.constexpr):
+    return tl.load(table + slot).to(tl.int32)
 
 
 @triton.jit
-def longs(board, slot: tl.constexpr):
-    return tl.multiple_of(tl.load(board + slot).to(tl.pointer_type(tl.int64)), 16)
+def longs(table, slot: tl.constexpr):
+    return tl.multiple_of(tl.load(table + slot).to(tl.pointer_type(tl.int64)), 16)
 
 
 @triton.jit
-def seed(board):
-    return tl.load(tl.load(board + SEED).to(tl.pointer_type(tl.int64)))
+def seed(table):
+    return tl.load(tl.load(table + SEED).to(tl.pointer_type(tl.int64)))
 
 
 @triton.jit
-def length_of(board, sequence, mask):
-    lengths = tl.load(board + LENGTHS).to(tl.pointer_type(tl.int64))
+def length_of(table, sequence, mask):
+    lengths = tl.load(table + LENGTHS).to(tl.pointer_type(tl.int64))
     return tl.load(lengths + sequence, mask=mask, other=0).to(tl.int32)
 
 
@@ -173,7 +173,7 @@ def _eight(place, a, b, c, d, e, f, g, h):
 
 @triton.jit(do_not_specialize=list(range(1, SIZE + 1)))
 def write_kernel(
-    board,
+    table,
     v00: i64, v01: i64, v02: i64, v03: i64, v04: i64, v05: i64, v06: i64, v07: i64,
     v08: i64, v09: i64, v10: i64, v11: i64, v12: i64, v13: i64, v14: i64, v15: i64,
     v16: i64, v17: i64, v18: i64, v19: i64, v20: i64, v21: i64, v22: i64, v23: i64,
@@ -187,25 +187,25 @@ def write_kernel(
 ):  # fmt: skip
     """The numbers travel as arguments: a copy would need pinned memory, an event that tells when it is free
     again, and several times the host's time."""
-    _eight(board + 0, v00, v01, v02, v03, v04, v05, v06, v07)
-    _eight(board + 8, v08, v09, v10, v11, v12, v13, v14, v15)
-    _eight(board + 16, v16, v17, v18, v19, v20, v21, v22, v23)
-    _eight(board + 24, v24, v25, v26, v27, v28, v29, v30, v31)
-    _eight(board + 32, v32, v33, v34, v35, v36, v37, v38, v39)
-    _eight(board + 40, v40, v41, v42, v43, v44, v45, v46, v47)
-    _eight(board + 48, v48, v49, v50, v51, v52, v53, v54, v55)
-    _eight(board + 56, v56, v57, v58, v59, v60, v61, v62, v63)
-    _eight(board + 64, v64, v65, v66, v67, v68, v69, v70, v71)
-    _eight(board + 72, v72, v73, v74, v75, v76, v77, v78, v79)
+    _eight(table + 0, v00, v01, v02, v03, v04, v05, v06, v07)
+    _eight(table + 8, v08, v09, v10, v11, v12, v13, v14, v15)
+    _eight(table + 16, v16, v17, v18, v19, v20, v21, v22, v23)
+    _eight(table + 24, v24, v25, v26, v27, v28, v29, v30, v31)
+    _eight(table + 32, v32, v33, v34, v35, v36, v37, v38, v39)
+    _eight(table + 40, v40, v41, v42, v43, v44, v45, v46, v47)
+    _eight(table + 48, v48, v49, v50, v51, v52, v53, v54, v55)
+    _eight(table + 56, v56, v57, v58, v59, v60, v61, v62, v63)
+    _eight(table + 64, v64, v65, v66, v67, v68, v69, v70, v71)
+    _eight(table + 72, v72, v73, v74, v75, v76, v77, v78, v79)
 
 
-def write(board: Tensor, addresses: dict[Any, int], B: int, n: int, dropped: int) -> None:
-    """Fill the board in stream order."""
-    launch(write_kernel, (1,), board, 0, B, n, dropped, *(EMPTY | addresses).values(), num_warps=1)
+def write(table: Tensor, addresses: dict[Any, int], B: int, n: int, dropped: int) -> None:
+    """Fill the table in stream order."""
+    launch(write_kernel, (1,), table, 0, B, n, dropped, *(EMPTY | addresses).values(), num_warps=1)
 
 
-class BoardGraphs:
-    """Graphs that read one board, by name: `parts` replay them. A board serves one use at a time."""
+class AddressedGraphs:
+    """Graphs that read one table, by name: `parts` replay them. A table serves one use at a time."""
 
     def __init__(
         self,
@@ -214,27 +214,27 @@ class BoardGraphs:
         kernels: Iterable[Callable[[Tensor], None]],  # what launches every kernel once
     ) -> None:
         self.lock = threading.Lock()
-        self.board = torch.zeros(SIZE, dtype=torch.int64, device=device)
-        self.nbytes = self.board.nbytes
-        # With an empty board every kernel is a no-op: this compiles them, which a capture must not do.
+        self.table = torch.zeros(SIZE, dtype=torch.int64, device=device)
+        self.nbytes = self.table.nbytes
+        # With an empty table every kernel is a no-op: this compiles them, which a capture must not do.
         for part in kernels:
-            part(self.board)
+            part(self.table)
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         self.parts = {
-            name: capturing.capture(partial(part, self.board), stream)[0].replay
+            name: capturing.capture(partial(part, self.table), stream)[0].replay
             for name, part in parts.items()
         }
         torch.cuda.current_stream(device).wait_stream(stream)
 
 
-Graphs = TypeVar("Graphs", bound=BoardGraphs)
+Graphs = TypeVar("Graphs", bound=AddressedGraphs)
 
 
 def find_graphs(
     cache: GraphCache[Graphs], plan: Hashable, device: torch.device, capture: Callable[[], Graphs]
 ) -> Graphs:
-    # By stream too: a board may be rewritten only after the kernels that read it.
+    # By stream too: a table may be rewritten only after the kernels that read it.
     key = (plan, device, torch._C._cuda_getCurrentRawStream(device.index))
     graphs = cache.get(key, capture)
     assert graphs is not None

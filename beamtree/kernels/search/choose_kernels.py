@@ -24,16 +24,16 @@ NONE = tl.constexpr(float("-inf"))
 
 
 @triton.jit
-def node_row(board, sequence, K: tl.constexpr):
-    n = tl.load(board + at.LENGTH)
+def node_row(table, sequence, K: tl.constexpr):
+    n = tl.load(table + at.LENGTH)
     return sequence * (n + (n - 1) * K)
 
 
 @triton.jit
-def children_of(board, row, inside, K: tl.constexpr, ENTANGLED: tl.constexpr):
+def children_of(table, row, inside, K: tl.constexpr, ENTANGLED: tl.constexpr):
     """For flat rows of what a step composes: whether there is something, its sequence and its children's ids.
     Rows are (sequence, slot); with an entangled scorer, for the new pairs, (sequence, slot, side)."""
-    place = at.integers(board, at.NEW_PAIRS if ENTANGLED else at.CHILDREN) + row * 2
+    place = at.integers(table, at.NEW_PAIRS if ENTANGLED else at.CHILDREN) + row * 2
     left = tl.load(place, mask=inside, other=-1)
     right = tl.load(place + 1, mask=inside, other=0)
     active = left >= 0
@@ -43,30 +43,30 @@ def children_of(board, row, inside, K: tl.constexpr, ENTANGLED: tl.constexpr):
 
 @triton.jit
 def project(
-    board, t, row, active, first_column, last_column, store_nodes,
+    table, t, row, active, first_column, last_column, store_nodes,
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, LEAVES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Columns of W_left·x[:s] and W_right·x[:s], for rows of leaves (sequence, position) or of the newest
     nodes (sequence, slot); with `store_nodes` the node store gets the vectors."""
-    n = at.number(board, at.LENGTH)
-    nodes, projections = at.floats(board, at.NODES), at.floats(board, at.PROJECTIONS)
+    n = at.number(table, at.LENGTH)
+    nodes, projections = at.floats(table, at.NODES), at.floats(table, at.PROJECTIONS)
     if LEAVES:
-        target = node_row(board, row // n, K) + row % n
-        source = at.floats(board, at.LEAVES) + row.to(tl.int64) * D
+        target = node_row(table, row // n, K) + row % n
+        source = at.floats(table, at.LEAVES) + row.to(tl.int64) * D
         mean, scale = 0.0, 1.0
     else:
-        target = node_row(board, row // K, K) + n + (t - 1) * K + row % K
-        source = at.floats(board, at.SUMS) + row.to(tl.int64) * D
+        target = node_row(table, row // K, K) + n + (t - 1) * K + row % K
+        source = at.floats(table, at.SUMS) + row.to(tl.int64) * D
         mean, scale = moments(source, active, D, BLOCK_M, BLOCK_D)
     if store_nodes:
         for first in range(0, D, BLOCK_D):
             feature = first + tl.arange(0, BLOCK_D)
-            x = node_vectors(board, source, mean, scale, active, feature, D, LEAVES)
+            x = node_vectors(table, source, mean, scale, active, feature, D, LEAVES)
             inside = active[:, None] & (feature < D)[None, :]
             tl.store(nodes + target[:, None] * D + feature[None, :], x, mask=inside)
 
-    weight = at.floats(board, at.SCORER_W1)
+    weight = at.floats(table, at.SCORER_W1)
     for start in range(first_column, last_column, BLOCK_N):
         column = start + tl.arange(0, BLOCK_N)
         role = column // H
@@ -74,7 +74,7 @@ def project(
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for first in range(0, S, BLOCK_K):
             feature = first + tl.arange(0, BLOCK_K)
-            x = node_vectors(board, source, mean, scale, active, feature, S, LEAVES)
+            x = node_vectors(table, source, mean, scale, active, feature, S, LEAVES)
             real = (column < 2 * H)[None, :] & (feature < S)[:, None]
             w = tl.load(weight + place[None, :] + feature[:, None], mask=real, other=0.0)
             total = product(x, w, total, "tf32x3")
@@ -101,23 +101,23 @@ def moments(source, active, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.
 
 
 @triton.jit
-def node_vectors(board, source, mean, scale, active, feature, SIZE: tl.constexpr, LEAVES: tl.constexpr):
+def node_vectors(table, source, mean, scale, active, feature, SIZE: tl.constexpr, LEAVES: tl.constexpr):
     """Rows at some features, zero from SIZE on: leaves as they are, else the layer norm of sums."""
     inside = active[:, None] & (feature < SIZE)[None, :]
     x = tl.load(source[:, None] + feature[None, :], mask=inside, other=0.0)
     if not LEAVES:
         real = (feature < SIZE)[None, :]
-        gamma = tl.load(at.floats(board, at.GAMMA) + feature[None, :], mask=real, other=0.0)
-        beta = tl.load(at.floats(board, at.BETA) + feature[None, :], mask=real, other=0.0)
+        gamma = tl.load(at.floats(table, at.GAMMA) + feature[None, :], mask=real, other=0.0)
+        beta = tl.load(at.floats(table, at.BETA) + feature[None, :], mask=real, other=0.0)
         x = (x - mean[:, None]) * scale[:, None] * gamma + beta
     return x
 
 
 @triton.jit
-def pair_score(board, left, right, valid, H: tl.constexpr, ROWS: tl.constexpr, BLOCK_H: tl.constexpr):
+def pair_score(table, left, right, valid, H: tl.constexpr, ROWS: tl.constexpr, BLOCK_H: tl.constexpr):
     """Scores of pairs of rows of the projections; −inf where not valid."""
-    projections = at.floats(board, at.PROJECTIONS)
-    weight = at.floats(board, at.SCORER_W2)
+    projections = at.floats(table, at.PROJECTIONS)
+    weight = at.floats(table, at.SCORER_W2)
     total = tl.zeros([ROWS], tl.float32)
     for first in range(0, H, BLOCK_H):
         unit = first + tl.arange(0, BLOCK_H)
@@ -125,61 +125,61 @@ def pair_score(board, left, right, valid, H: tl.constexpr, ROWS: tl.constexpr, B
         a = tl.load(projections + left[:, None] * (2 * H) + unit[None, :], mask=inside, other=0.0)
         b = tl.load(projections + right[:, None] * (2 * H) + H + unit[None, :], mask=inside, other=0.0)
         w = tl.load(weight + unit, mask=unit < H, other=0.0)[None, :]
-        bias = tl.load(at.floats(board, at.SCORER_B1) + unit, mask=unit < H, other=0.0)[None, :]
+        bias = tl.load(at.floats(table, at.SCORER_B1) + unit, mask=unit < H, other=0.0)[None, :]
         # A bare product is fused into the sum's first addition, which then rounds one of its two sides only:
         # copies of a score would differ in the last bit between threads, and ranks by them contradict.
         total += tl.sum(tl.fma(gelu(a + b + bias), w, 0.0), 1)
-    total += tl.load(at.floats(board, at.SCORER_B2))
+    total += tl.load(at.floats(table, at.SCORER_B2))
     return tl.where(valid, total, NONE)
 
 
 @triton.jit
 def choose(
-    board, t, sequence,
+    table, t, sequence,
     K: tl.constexpr, H: tl.constexpr, NOISY: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
     BEAMS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Keep K of a sequence's candidates. BEAMS and WIDTH are K and K + 2 rounded up to powers of two."""
-    B, n = at.number(board, at.BATCH), at.number(board, at.LENGTH)
-    pairs = at.length_of(board, sequence, True) - 1 - t
+    B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
+    pairs = at.length_of(table, sequence, True) - 1 - t
     beam = tl.arange(0, BEAMS)
     column = tl.arange(0, WIDTH)[None, :]
-    children = at.integers(board, at.CHILDREN) + sequence * K * 2
+    children = at.integers(table, at.CHILDREN) + sequence * K * 2
     if pairs == 0:
         tl.store(children + 2 * beam, -1, mask=beam < K)
     if pairs >= 1:
-        scores = at.floats(board, at.SCORES)
+        scores = at.floats(table, at.SCORES)
         last_scores = scores + ((t & 1) * B + sequence) * K
         score = tl.load(last_scores + beam, mask=beam < K, other=NONE)
         alive = score != NONE
         shift = tl.max(score, 0) if NOISY else tl.load(last_scores)  # the best, as plain search has it
         shift = tl.where(shift == NONE, 0.0, shift)
         score -= shift
-        tl.store(at.floats(board, at.SHIFTS) + sequence * (n - 1) + t, shift)
-        fresh = at.integers(board, at.FRESH) + (sequence * K + beam) * 4
+        tl.store(at.floats(table, at.SHIFTS) + sequence * (n - 1) + t, shift)
+        fresh = at.integers(table, at.FRESH) + (sequence * K + beam) * 4
         position = tl.load(fresh, mask=alive, other=0)
         before = tl.load(fresh + 1, mask=alive, other=-1)
         behind = tl.load(fresh + 2, mask=alive, other=-1)
         left_noise, right_noise = 0.0, 0.0
         if NOISY:
             noise_row = ((t & 1) * B + sequence) * K + beam
-            noise = at.floats(board, at.FIRST_NOISE) + noise_row.to(tl.int64) * n + position
+            noise = at.floats(table, at.FIRST_NOISE) + noise_row.to(tl.int64) * n + position
             left_noise = tl.load(noise - 1, mask=before >= 0, other=0.0)
             right_noise = tl.load(noise, mask=behind >= 0, other=0.0)
         old_sum, value, energy, place, left, right = old_candidates(
-            board, sequence, alive, pairs, K, CHUNKS, CHUNK, BEAMS, WIDTH
+            table, sequence, alive, pairs, K, CHUNKS, CHUNK, BEAMS, WIDTH
         )
 
-        row = node_row(board, sequence, K)
+        row = node_row(table, sequence, K)
         newest = n + (t - 1) * K + beam
         here = (((t & 1) * B + sequence) * K + beam).to(tl.int64) * n + position
-        pair_scores = at.floats(board, at.PAIR_SCORES) + here
+        pair_scores = at.floats(table, at.PAIR_SCORES) + here
         if H == 0:  # an entangled scorer: the lists have the new scores already
             left_score = tl.load(pair_scores - 1, mask=before >= 0, other=NONE)
             right_score = tl.load(pair_scores, mask=behind >= 0, other=NONE)
         else:
-            left_score = pair_score(board, row + before, row + newest, before >= 0, H, BEAMS, BLOCK_H)
-            right_score = pair_score(board, row + newest, row + behind, behind >= 0, H, BEAMS, BLOCK_H)
+            left_score = pair_score(table, row + before, row + newest, before >= 0, H, BEAMS, BLOCK_H)
+            right_score = pair_score(table, row + newest, row + behind, behind >= 0, H, BEAMS, BLOCK_H)
             tl.store(pair_scores - 1, left_score, mask=before >= 0)
             tl.store(pair_scores, right_score, mask=behind >= 0)
         if NOISY:
@@ -214,7 +214,7 @@ def choose(
         total = energy + (score - log_z)[:, None]
         total = tl.where(pairs == 1, score[:, None], total)
         if NOISY:
-            by_rank = at.floats(board, at.SECOND_NOISE) + (((t & 1) * B + sequence) * K + beam) * K
+            by_rank = at.floats(table, at.SECOND_NOISE) + (((t & 1) * B + sequence) * K + beam) * K
             perturbed = total + tl.load(by_rank[:, None] + rank, mask=candidate, other=0.0)
         else:
             perturbed = up_to_rounding(total)
@@ -232,22 +232,22 @@ def choose(
         tl.store(children + 2 * slot, left, mask=kept)
         tl.store(children + 2 * slot + 1, tl.reshape(right, [ALL]), mask=kept)
         record = (sequence * (n - 1) + t) * K + slot
-        tl.store(at.integers(board, at.PARENTS) + record, parent, mask=kept)
-        tl.store(at.integers(board, at.POSITIONS) + record, tl.reshape(place, [ALL]), mask=kept)
-        tl.store(at.floats(board, at.ENERGIES) + record.to(tl.int64) * 4 + 3, log_z, mask=kept)
+        tl.store(at.integers(table, at.PARENTS) + record, parent, mask=kept)
+        tl.store(at.integers(table, at.POSITIONS) + record, tl.reshape(place, [ALL]), mask=kept)
+        tl.store(at.floats(table, at.ENERGIES) + record.to(tl.int64) * 4 + 3, log_z, mask=kept)
         tl.store(scores + (((t + 1) & 1) * B + sequence) * K + slot, total, mask=kept)
 
 
 @triton.jit
 def old_candidates(
-    board, sequence, alive, pairs,
+    table, sequence, alive, pairs,
     K: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Each beam's log-sum-exp over its old pairs, and the best K of them in order (BEAMS, WIDTH)."""
     beam = tl.arange(0, BEAMS)
     base = (sequence * K + beam) * CHUNKS
-    log_sums = at.floats(board, at.LOG_SUMS) + base
-    tops, top_integers = at.floats(board, at.TOPS), at.integers(board, at.TOPS)
+    log_sums = at.floats(table, at.LOG_SUMS) + base
+    tops, top_integers = at.floats(table, at.TOPS), at.integers(table, at.TOPS)
     column = tl.arange(0, WIDTH)
     entry = base[:, None] * (5 * BEAMS) + column[None, :]
     inside = alive[:, None] & (column < K)[None, :]

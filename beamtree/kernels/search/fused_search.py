@@ -9,9 +9,9 @@ from torch import Tensor
 
 from beamtree.kernels.entangled_kernels import score_leaves
 from beamtree.kernels.fused_recursion import FusedTape, longest, padded
-from beamtree.kernels.runtime import address_kernels as boards
+from beamtree.kernels.runtime import address_kernels as tables
 from beamtree.kernels.search.finish_kernels import STRETCH, inner_nodes_kernel
-from beamtree.kernels.search.plan import Plan, can_chain, chunks_of
+from beamtree.kernels.search.plan import SearchPlan, can_chain, chunks_of
 from beamtree.kernels.weights import Weights
 from beamtree.pytorch import capturing
 from beamtree.pytorch.graph_cache import GraphCache
@@ -21,7 +21,7 @@ LONG, MIDDLE, SHORT = SIZES = 32, 8, 2  # steps in a graph
 GRAPHS_AT_MOST = 16
 
 
-class Found(NamedTuple):
+class FinalBeams(NamedTuple):
     """The final beams, best first."""
 
     roots: Tensor  # (B, K, d)
@@ -30,13 +30,13 @@ class Found(NamedTuple):
     merges: Tensor  # (B, K, n−1), −1 for none
 
 
-class _Graphs(boards.BoardGraphs):
+class _Graphs(tables.AddressedGraphs):
     """A plan's graphs: the beginning, steps, the end."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: SearchPlan, device: torch.device) -> None:
         ends = {"begin": plan.begin, "finish": plan.finish}
         steps = {size: partial(_steps, plan, size) for size in SIZES}
-        one = (lambda board: plan.step(board, 0), lambda board: plan.advance(board, 0))
+        one = (lambda table: plan.step(table, 0), lambda table: plan.advance(table, 0))
         super().__init__(device, {**ends, **steps}, (*ends.values(), *one))
 
     def replay(self, steps: int) -> None:
@@ -54,17 +54,17 @@ def sizes(steps: int) -> list[int]:
     return [SHORT] * ceil(rest / SHORT) + [MIDDLE] * middle + [LONG] * long
 
 
-def _steps(plan: Plan, count: int, board: Tensor) -> None:
+def _steps(plan: SearchPlan, count: int, table: Tensor) -> None:
     for step in range(count):
-        plan.step(board, step)
-    plan.advance(board, count)
+        plan.step(table, step)
+    plan.advance(table, count)
 
 
 _graphs: GraphCache[_Graphs] = GraphCache(GRAPHS_AT_MOST)
 
 
-def _graphs_for(plan: Plan, device: torch.device) -> _Graphs:
-    return boards.find_graphs(_graphs, plan, device, lambda: _Graphs(plan, device))
+def _graphs_for(plan: SearchPlan, device: torch.device) -> _Graphs:
+    return tables.find_graphs(_graphs, plan, device, lambda: _Graphs(plan, device))
 
 
 def search(
@@ -78,7 +78,7 @@ def search(
     noisy: bool,
     precision: str,
     cleared: bool,
-) -> tuple[Found, FusedTape]:
+) -> tuple[FinalBeams, FusedTape]:
     B, n, d = leaves.shape
     H, twice_s = (0, 0) if weights.entangled else weights.scorer.w1.shape
     units = weights.cell.b1.shape[0]
@@ -91,7 +91,7 @@ def search(
     made = B * (n - 1) * K
     tape = FusedTape.of(make(B, n + (n - 1) * K, d), K, make)
     merges = torch.empty((B, K, n - 1), dtype=torch.int64, device=leaves.device)
-    found = Found(new(B, K, d), new(B, K), new(B, dtype=torch.float64), merges)
+    found = FinalBeams(new(B, K, d), new(B, K), new(B, dtype=torch.float64), merges)
     scratch = new(words)  # held until the last launch, after which the stream's order protects it
     if plan.entangled:
         parts = {name: scratch[start:] for name, start in starts.items()}
@@ -117,15 +117,15 @@ def search(
     if leaves.is_cuda and capturing.are_wanted():
         graphs = _graphs_for(plan, leaves.device)
         with graphs.lock:
-            boards.write(graphs.board, addresses, B, n, dropped)
+            tables.write(graphs.table, addresses, B, n, dropped)
             graphs.replay(n - 1)
     else:
-        board = torch.zeros(boards.SIZE, dtype=torch.int64, device=leaves.device)
-        boards.write(board, addresses, B, n, dropped)
-        plan.begin(board)
+        table = torch.zeros(tables.SIZE, dtype=torch.int64, device=leaves.device)
+        tables.write(table, addresses, B, n, dropped)
+        plan.begin(table)
         for step in range(n - 1):
-            plan.step(board, step)
-        plan.finish(board)
+            plan.step(table, step)
+        plan.finish(table)
     return found, tape
 
 
@@ -145,10 +145,10 @@ def inner_nodes(tape: FusedTape, K: int, wanted: bool) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _prepare(n: int, *of_plan: Any) -> tuple[Plan, dict[str, int], int]:
+def _prepare(n: int, *of_plan: Any) -> tuple[SearchPlan, dict[str, int], int]:
     """The plan, and what only the search itself needs, in one allocation: where each part starts, and the
     end."""
-    plan = Plan(*of_plan)
+    plan = SearchPlan(*of_plan)
     B, K, C = plan.B, plan.K, plan.chunks
     words = {
         "projections": B * (n + (n - 1) * K) * 2 * plan.H,

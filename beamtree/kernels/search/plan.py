@@ -19,7 +19,7 @@ PROGRAMS = 528  # of a kernel that goes through its work by itself: four for eac
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     B: int
     K: int
     d: int
@@ -108,70 +108,70 @@ class Plan:
         # layouts, each from its own copies of the scores, which must then agree to the last bit (pair_score).
         return max(128 // self.beams, min(128, triton.next_power_of_2(self.H)))
 
-    def hidden(self, board: Tensor, step: int) -> None:
+    def hidden(self, table: Tensor, step: int) -> None:
         block_m, block_n, _ = self.tiles
         products = triton.cdiv(self.rows, block_m) * triton.cdiv(self.units, block_n)
         kernels.hidden_kernel[(products + self.lists,)](
-            board, step, products, DROPS=self.drops, BLOCK_M=block_m, BLOCK_N=block_n,
+            table, step, products, DROPS=self.drops, BLOCK_M=block_m, BLOCK_N=block_n,
             num_stages=2, **self._lists, **self._cell, **self._launch,
         )  # fmt: skip
 
-    def gates(self, board: Tensor, step: int, *, products: bool = True) -> None:
+    def gates(self, table: Tensor, step: int, *, products: bool = True) -> None:
         block_m, _, block_f = self.tiles
         tiles = triton.cdiv(self.rows, block_m) * triton.cdiv(self.d, block_f) if products else 0
         # Shared memory that the products take limits how many list programs run beside them.
         pipeline = {"BLOCK_K": 32, "num_stages": 4} if block_m == 64 else {"num_stages": 3}
         kernels.gates_kernel[(tiles + 2 * self.lists,)](
-            board, step, tiles, self.lists, NOISY=self.noisy, BEAMS=self.beams,
+            table, step, tiles, self.lists, NOISY=self.noisy, BEAMS=self.beams,
             BLOCK_M=block_m, BLOCK_F=block_f, **self._lists, **self._launch, **(self._cell | pipeline),
         )  # fmt: skip
 
-    def project(self, board: Tensor, step: int) -> None:
+    def project(self, table: Tensor, step: int) -> None:
         grid = (triton.cdiv(self.rows, 16), triton.cdiv(2 * self.H, 64))
         kernels.project_kernel[grid](
-            board, step, K=self.K, BLOCK_M=16, BLOCK_N=64, **self._vectors, **self._launch
+            table, step, K=self.K, BLOCK_M=16, BLOCK_N=64, **self._vectors, **self._launch
         )
 
-    def choose(self, board: Tensor, step: int, *, choices: bool = True) -> None:
+    def choose(self, table: Tensor, step: int, *, choices: bool = True) -> None:
         drops = self.drops and not self.entangled  # which draws its masks where they are used
         draws = self.lists if self.noisy or drops else 0
         count = self.B if choices else 0
         if count + draws:
             kernels.choose_kernel[(count + draws,)](
-                board, step, count, UNITS=self.units, ENTANGLED=self.entangled, NOISY=self.noisy, DROPS=drops,
+                table, step, count, UNITS=self.units, ENTANGLED=self.entangled, NOISY=self.noisy, DROPS=drops,
                 BEAMS=self.beams, WIDTH=triton.next_power_of_2(self.K + 2), PROJECTS=self.narrow,
                 BLOCK_M=16, BLOCK_N=128, BLOCK_H=self.block_h, **self._lists, **self._vectors, **self._launch,
             )  # fmt: skip
 
-    def step(self, board: Tensor, step: int) -> None:
-        self.hidden(board, step)
-        self.gates(board, step)
+    def step(self, table: Tensor, step: int) -> None:
+        self.hidden(table, step)
+        self.gates(table, step)
         if not self.narrow:
-            self.project(board, step + 1)
-        self.choose(board, step + 1)
+            self.project(table, step + 1)
+        self.choose(table, step + 1)
 
-    def advance(self, board: Tensor, steps: int) -> None:
-        kernels.advance_kernel[(1,)](board, steps, num_warps=1)
+    def advance(self, table: Tensor, steps: int) -> None:
+        kernels.advance_kernel[(1,)](table, steps, num_warps=1)
 
-    def begin(self, board: Tensor) -> None:
+    def begin(self, table: Tensor) -> None:
         """Score the leaves' pairs, unless an entangled scorer has, rank them and make the first choice."""
         if not self.entangled:
             kernels.leaves_kernel[(PROGRAMS,)](
-                board, K=self.K, BLOCK_M=16, BLOCK_N=64, num_warps=4, **self._vectors
+                table, K=self.K, BLOCK_M=16, BLOCK_N=64, num_warps=4, **self._vectors
             )
         kernels.leaf_lists_kernel[(PROGRAMS,)](
-            board, K=self.K, H=self.H, BEAMS=self.beams, BLOCK=32, BLOCK_H=self.block_h, num_warps=4
+            table, K=self.K, H=self.H, BEAMS=self.beams, BLOCK=32, BLOCK_H=self.block_h, num_warps=4
         )
-        self.choose(board, -1, choices=False)
-        self.gates(board, -1, products=False)
-        self.choose(board, 0)
+        self.choose(table, -1, choices=False)
+        self.gates(table, -1, products=False)
+        self.choose(table, 0)
 
-    def finish(self, board: Tensor) -> None:
+    def finish(self, table: Tensor) -> None:
         """Sort the final beams and read their lineages."""
         finish_kernel[(self.B + PROGRAMS,)](
-            board, D=self.d, H=self.H, K=self.K, BEAMS=self.beams, BLOCK_D=self.block_d, num_warps=4
+            table, D=self.d, H=self.H, K=self.K, BEAMS=self.beams, BLOCK_D=self.block_d, num_warps=4
         )
-        lineages_kernel[(PROGRAMS,)](board, K=self.K, BEAMS=self.beams, num_warps=1)
+        lineages_kernel[(PROGRAMS,)](table, K=self.K, BEAMS=self.beams, num_warps=1)
 
 
 @cache

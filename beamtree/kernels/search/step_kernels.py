@@ -2,7 +2,7 @@
 """The kernels of a search step, and what comes before the first.
 
 A step is three kernels: hidden beside splice; gates beside add_up and rank; then, for the next step,
-project and choose beside draw. What varies from call to call is read from the board, so that one graph
+project and choose beside draw. What varies from call to call is read from the table, so that one graph
 serves every length and no length compiles anything anew.
 """
 
@@ -26,61 +26,61 @@ from beamtree.kernels.search.list_kernels import add_up, draw, rank, splice
 
 
 @triton.jit
-def clock(board, step, CHAINED: tl.constexpr):
+def clock(table, step, CHAINED: tl.constexpr):
     """The step's number. A chained kernel may be launched before the one it depends on has ended: it waits
     here."""
     if CHAINED:
         cuda.gdc_launch_dependents()
         cuda.gdc_wait()
-    return at.number(board, at.BASE) + step
+    return at.number(table, at.BASE) + step
 
 
 @triton.jit(do_not_specialize=["step", "products"])
 def hidden_kernel(
-    board, step, products,
+    table, step, products,
     D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ENTANGLED: tl.constexpr, DROPS: tl.constexpr,
     CHUNKS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
     """The first `products` programs each make a tile of the hidden layer, the others splice."""
-    t = clock(board, step, CHAINED)
+    t = clock(table, step, CHAINED)
     program = tl.program_id(0)
-    if t < at.number(board, at.LENGTH) - 1:
+    if t < at.number(table, at.LENGTH) - 1:
         if program < products:
             BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
             row = program // BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
-            inside = row < at.number(board, at.BATCH) * (2 * K if ENTANGLED else K)
-            active, sequence, left, right = children_of(board, row, inside, K, ENTANGLED)
-            base = node_row(board, sequence, K)
-            nodes = at.floats(board, at.NODES)
+            inside = row < at.number(table, at.BATCH) * (2 * K if ENTANGLED else K)
+            active, sequence, left, right = children_of(table, row, inside, K, ENTANGLED)
+            base = node_row(table, sequence, K)
+            nodes = at.floats(table, at.NODES)
             unit = program % BLOCKS * BLOCK_N + tl.arange(0, BLOCK_N)
             u = hidden_tile(
                 nodes + (base + left) * D, nodes + (base + right) * D, active if ENTANGLED else inside,
-                at.floats(board, at.W1), at.floats(board, at.B1), unit, D, UNITS, BLOCK_K, PRECISION, "",
+                at.floats(table, at.W1), at.floats(table, at.B1), unit, D, UNITS, BLOCK_K, PRECISION, "",
             )  # fmt: skip
             place = row[:, None].to(tl.int64) * UNITS + unit[None, :]
             mask = active[:, None] & (unit < UNITS)[None, :]
             if DROPS:
-                dropped = at.number(board, at.DROPPED)
+                dropped = at.number(table, at.DROPPED)
                 if ENTANGLED:  # a mask belongs to a pair
-                    n = at.number(board, at.LENGTH)
+                    n = at.number(table, at.LENGTH)
                     u *= drawn_mask(
-                        at.seed(board), name_of(left, n), sequence, name_of(right, n), unit, dropped
+                        at.seed(table), name_of(left, n), sequence, name_of(right, n), unit, dropped
                     )
                 else:
-                    first_row = (t & 1) * (at.number(board, at.BATCH) * K)
-                    keep = at.bytes(board, at.KEEP) + first_row.to(tl.int64) * UNITS + place
+                    first_row = (t & 1) * (at.number(table, at.BATCH) * K)
+                    keep = at.bytes(table, at.KEEP) + first_row.to(tl.int64) * UNITS + place
                     keep = tl.load(keep, mask=inside[:, None] & (unit < UNITS)[None, :], other=0) != 0
                     u = tl.where(keep, u * (65536.0 / (65536 - dropped)), 0.0)
-            tl.store(at.floats(board, at.HIDDEN) + place, u, mask=mask)
+            tl.store(at.floats(table, at.HIDDEN) + place, u, mask=mask)
         else:
-            splice(board, t, program - products, K, CHUNKS, CHUNK, ROWS)
+            splice(table, t, program - products, K, CHUNKS, CHUNK, ROWS)
 
 
 @triton.jit(do_not_specialize=["step", "products", "lists"])
 def gates_kernel(
-    board, step, products, lists,
+    table, step, products, lists,
     D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ENTANGLED: tl.constexpr, NOISY: tl.constexpr,
     CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
@@ -88,53 +88,53 @@ def gates_kernel(
 ):  # fmt: skip
     """The first `products` programs each make a tile of the new sums, the next `lists` rank, the others
     add up."""
-    t = clock(board, step, CHAINED)
+    t = clock(table, step, CHAINED)
     program = tl.program_id(0)
-    if t < at.number(board, at.LENGTH) - 1:
+    if t < at.number(table, at.LENGTH) - 1:
         if program < products:
             BLOCKS: tl.constexpr = (D + BLOCK_F - 1) // BLOCK_F
             row = program // BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
-            inside = row < at.number(board, at.BATCH) * (2 * K if ENTANGLED else K)
-            active, sequence, left, right = children_of(board, row, inside, K, ENTANGLED)
-            base = node_row(board, sequence, K)
-            nodes = at.floats(board, at.NODES)
+            inside = row < at.number(table, at.BATCH) * (2 * K if ENTANGLED else K)
+            active, sequence, left, right = children_of(table, row, inside, K, ENTANGLED)
+            base = node_row(table, sequence, K)
+            nodes = at.floats(table, at.NODES)
             first = program % BLOCKS * BLOCK_F
             mixed = mixed_tile(
-                at.floats(board, at.HIDDEN) + row.to(tl.int64) * UNITS,
+                at.floats(table, at.HIDDEN) + row.to(tl.int64) * UNITS,
                 nodes + (base + left) * D, nodes + (base + right) * D, active if ENTANGLED else inside,
-                at.floats(board, at.W2), at.floats(board, at.B2), first,
+                at.floats(table, at.W2), at.floats(table, at.B2), first,
                 D, UNITS, BLOCK_F, BLOCK_K, PRECISION, "",
             )  # fmt: skip
             feature = first + tl.arange(0, BLOCK_F)
-            target = at.floats(board, at.SUMS) + row[:, None].to(tl.int64) * D + feature[None, :]
+            target = at.floats(table, at.SUMS) + row[:, None].to(tl.int64) * D + feature[None, :]
             tl.store(target, mixed, mask=active[:, None] & (feature < D)[None, :])
         elif program < products + lists:
-            rank(board, t, program - products, K, NOISY, CHUNKS, CHUNK, BEAMS, ROWS)
+            rank(table, t, program - products, K, NOISY, CHUNKS, CHUNK, BEAMS, ROWS)
         else:
-            add_up(board, t, program - products - lists, K, CHUNKS, CHUNK, ROWS)
+            add_up(table, t, program - products - lists, K, CHUNKS, CHUNK, ROWS)
 
 
 @triton.jit(do_not_specialize=["step"])
 def project_kernel(
-    board, step,
+    table, step,
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
     """For a wide scorer: its first layer as a product of its own."""
-    t = clock(board, step, CHAINED)
-    if t < at.number(board, at.LENGTH) - 1:
+    t = clock(table, step, CHAINED)
+    if t < at.number(table, at.LENGTH) - 1:
         row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-        active = row < at.number(board, at.BATCH) * K
-        active = active & (t < at.length_of(board, row // K, active) - 1)
+        active = row < at.number(table, at.BATCH) * K
+        active = active & (t < at.length_of(table, row // K, active) - 1)
         first = tl.program_id(1) * BLOCK_N
-        project(board, t, row, active, first, first + BLOCK_N, first == 0,
+        project(table, t, row, active, first, first + BLOCK_N, first == 0,
                 D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["step", "choices"])
 def choose_kernel(
-    board, step, choices,
+    table, step, choices,
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr,
     ENTANGLED: tl.constexpr, NOISY: tl.constexpr, DROPS: tl.constexpr, CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr, BEAMS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PROJECTS: tl.constexpr,
@@ -142,75 +142,75 @@ def choose_kernel(
     BLOCK_H: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """The first `choices` programs each choose for a sequence, the others draw for the step after."""
-    t = clock(board, step, CHAINED)
+    t = clock(table, step, CHAINED)
     program = tl.program_id(0)
-    if t < at.number(board, at.LENGTH) - 1:
+    if t < at.number(table, at.LENGTH) - 1:
         if program < choices:
-            length = at.length_of(board, program, True)
+            length = at.length_of(table, program, True)
             if PROJECTS or ENTANGLED:  # noqa: SIM102 known when compiled, unlike the next
                 if (t > 0) & (t < length - 1):
                     if ENTANGLED:
-                        score_parents(board, t, program, D, K, 2 * BEAMS, BLOCK_D)
+                        score_parents(table, t, program, D, K, 2 * BEAMS, BLOCK_D)
                     else:
                         slot = tl.arange(0, BLOCK_M)
                         row = program * K + slot
-                        project(board, t, row, slot < K, 0, 2 * H, True,
+                        project(table, t, row, slot < K, 0, 2 * H, True,
                                 D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
                     tl.debug_barrier()
-            choose(board, t, program, K, H, NOISY, CHUNKS, CHUNK, BEAMS, WIDTH, BLOCK_H)
+            choose(table, t, program, K, H, NOISY, CHUNKS, CHUNK, BEAMS, WIDTH, BLOCK_H)
             if ENTANGLED:  # noqa: SIM102 known when compiled, unlike the next
                 if t < length:
                     tl.debug_barrier()
-                    settle(board, t, program, D, K, BEAMS, BLOCK_D)
+                    settle(table, t, program, D, K, BEAMS, BLOCK_D)
         else:
-            draw(board, t + 1, program - choices, K, UNITS, NOISY, DROPS, CHUNKS, CHUNK, BEAMS, ROWS)
+            draw(table, t + 1, program - choices, K, UNITS, NOISY, DROPS, CHUNKS, CHUNK, BEAMS, ROWS)
 
 
 @triton.jit(do_not_specialize=["steps"])
-def advance_kernel(board, steps):
-    tl.store(board + at.BASE, tl.load(board + at.BASE) + steps)
+def advance_kernel(table, steps):
+    tl.store(table + at.BASE, tl.load(table + at.BASE) + steps)
 
 
 @triton.jit
 def leaves_kernel(
-    board,
+    table,
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Copy the leaves into the node store and project them."""
-    rows = at.number(board, at.BATCH) * at.number(board, at.LENGTH)
+    rows = at.number(table, at.BATCH) * at.number(table, at.LENGTH)
     for tile in range(tl.program_id(0), (rows + BLOCK_M - 1) // BLOCK_M, tl.num_programs(0)):
         row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
         project(
-            board, 0, row, row < rows, 0, 2 * H, True, D, K, S, H, True, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D
+            table, 0, row, row < rows, 0, 2 * H, True, D, K, S, H, True, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D
         )
 
 
 @triton.jit
 def leaf_lists_kernel(
-    board, K: tl.constexpr, H: tl.constexpr, BEAMS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr
+    table, K: tl.constexpr, H: tl.constexpr, BEAMS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr
 ):
     """Beam 0 before the first step: the leaves' ids, the scores of their pairs (there already if the scorer
     has no layer of its own, H = 0); one live beam."""
-    n = at.number(board, at.LENGTH)
+    n = at.number(table, at.LENGTH)
     blocks = (n + BLOCK - 1) // BLOCK
-    for task in range(tl.program_id(0), at.number(board, at.BATCH) * blocks, tl.num_programs(0)):
+    for task in range(tl.program_id(0), at.number(table, at.BATCH) * blocks, tl.num_programs(0)):
         sequence = task // blocks
         index = task % blocks * BLOCK + tl.arange(0, BLOCK)
-        length = at.length_of(board, sequence, True)
-        row = node_row(board, sequence, K) + index
+        length = at.length_of(table, sequence, True)
+        row = node_row(table, sequence, K) + index
         place = sequence * K * n + index
         if H == 0:
-            score = tl.load(at.floats(board, at.PAIR_SCORES) + place, mask=index < length - 1, other=NONE)
+            score = tl.load(at.floats(table, at.PAIR_SCORES) + place, mask=index < length - 1, other=NONE)
         else:
-            score = pair_score(board, row, row + 1, index < length - 1, H, BLOCK, BLOCK_H)
-        tl.store(at.integers(board, at.IDS) + place, index, mask=index < length)
-        tl.store(at.floats(board, at.PAIR_SCORES) + place, score, mask=index < length)
+            score = pair_score(table, row, row + 1, index < length - 1, H, BLOCK, BLOCK_H)
+        tl.store(at.integers(table, at.IDS) + place, index, mask=index < length)
+        tl.store(at.floats(table, at.PAIR_SCORES) + place, score, mask=index < length)
         if task % blocks == 0:
             beam = tl.arange(0, BEAMS)
-            target = at.floats(board, at.SCORES) + sequence * K + beam
+            target = at.floats(table, at.SCORES) + sequence * K + beam
             tl.store(target, tl.where(beam == 0, 0.0, NONE), mask=beam < K)
-            fresh = at.integers(board, at.FRESH) + (sequence * K + beam) * 4
+            fresh = at.integers(table, at.FRESH) + (sequence * K + beam) * 4
             tl.store(fresh, n, mask=beam < K)  # no newest node: nowhere, and without neighbours
             tl.store(fresh + 1, -1, mask=beam < K)
             tl.store(fresh + 2, -1, mask=beam < K)

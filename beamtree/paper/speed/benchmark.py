@@ -20,7 +20,7 @@ from beamtree.paper.published import TABLE_1, label_of
 from beamtree.paper.speed.measure import Measured, Measurement
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
 from beamtree.paper.speed.workload import NAIVE, PLAIN, VARIED, measurable_names
-from beamtree.paper.table import NOTHING, Cell, Line, Table
+from beamtree.paper.table import NOTHING, Line, Table, TableCell
 from beamtree.printable import write_json
 from beamtree.processes.fresh import OUT_OF_MEMORY
 from beamtree.pytorch import capturing
@@ -208,7 +208,7 @@ def paper_tables(cells: Sequence[RangeResult]) -> list[Table]:
 
 
 def _table(title: str, headers: list[str], rows: Sequence[Sequence[str]], note: str = "") -> Table:
-    lines = [Line([Cell(text) for text in row]) for row in rows]
+    lines = [Line([TableCell(text) for text in row]) for row in rows]
     words, remarks = [headers.index("model")], [note] if note else []
     return Table("", title, "", headers, lines, words=words, remarks=remarks)
 

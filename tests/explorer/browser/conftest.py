@@ -17,8 +17,8 @@ from selenium import webdriver
 from beamtree.classifier.model_folder import load_model
 from beamtree.data.own import OwnFormat
 from beamtree.explorer.app import create_app
+from beamtree.explorer.limits import Limits
 from beamtree.explorer.models import add_untrained
-from beamtree.explorer.work import Limits
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from reported import cell_of, make_run, table_of
 from beamtree.errors import BeamtreeError
 from beamtree.paper.published import LABELS, TABLES
 from beamtree.paper.report import build_report
-from beamtree.paper.rows import row_of, training_command
 from beamtree.paper.runs import read_run
+from beamtree.paper.table_rows import row_of, training_command
 from beamtree.training.recipe import load_recipe, shipped_recipes
 from beamtree.training.run_folder import RunFolder
 

@@ -13,7 +13,7 @@ from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.paper.published import LABELS, OPTIONAL, TABLES
 from beamtree.paper.runs import EARLY, UNFINISHED, Evaluation, SplitFigures, TrainedRun
-from beamtree.paper.table import Cell
+from beamtree.paper.table import TableCell
 from beamtree.printable import write_json
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
 
@@ -125,9 +125,9 @@ class Row:
         ]
         return Summary(round(centre, 2), worst, f"{centre:.2f}{spread}{few}", "; ".join(each))
 
-    def cells(self, splits: Iterable[str]) -> list[Cell]:
+    def cells(self, splits: Iterable[str]) -> list[TableCell]:
         found = map(self.summary, splits)
-        return [Cell() if one is None else Cell(one.text, hint=one.hint) for one in found]
+        return [TableCell() if one is None else TableCell(one.text, hint=one.hint) for one in found]
 
     @property
     def unfinished(self) -> bool:
@@ -135,25 +135,25 @@ class Row:
         return bool(self.members) and all(one.run.end == UNFINISHED for one in self.members)
 
     @property
-    def label(self) -> Cell:
+    def label(self) -> TableCell:
         """The row's name, for tables without a column that tells that its training was cut short."""
-        return Cell(f"{self.key.label} (unfinished)" if self.unfinished else self.key.label)
+        return TableCell(f"{self.key.label} (unfinished)" if self.unfinished else self.key.label)
 
     @property
-    def run_numbers(self) -> Cell:
+    def run_numbers(self) -> TableCell:
         numbers = tuple(one.number for one in self.members)
-        return Cell(", ".join(map(str, numbers)), runs=numbers)
+        return TableCell(", ".join(map(str, numbers)), runs=numbers)
 
     @property
-    def about(self) -> list[Cell]:
+    def about(self) -> list[TableCell]:
         """Seeds, epochs, how many stopped early, and which runs they are."""
         if not self.members:
-            return [Cell()] * len(ABOUT)
+            return [TableCell()] * len(ABOUT)
         epochs = sorted(one.run.epochs for one in self.members)
         span = str(epochs[0]) if epochs[0] == epochs[-1] else f"{epochs[0]}–{epochs[-1]}"
         early = sum(one.run.end == EARLY for one in self.members)
         count = len(self.members)
-        return [Cell(str(count)), Cell(span), Cell(f"{early} of {count}"), self.run_numbers]
+        return [TableCell(str(count)), TableCell(span), TableCell(f"{early} of {count}"), self.run_numbers]
 
 
 Rows = dict[RowKey, Row]

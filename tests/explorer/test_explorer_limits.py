@@ -11,8 +11,8 @@ import torch
 from explored import small_model
 
 from beamtree.errors import BeamtreeError
+from beamtree.explorer.limits import BusyError, ClientLeftError, Computation, Limits, TooSlowError, Workshop
 from beamtree.explorer.view import make_view
-from beamtree.explorer.work import BusyError, ClientLeftError, Computation, Limits, TooSlowError, Workshop
 
 
 async def stays() -> bool:

@@ -73,7 +73,7 @@ class Readings(NamedTuple):
     gold: Tensor | None = None  # (n−1, labels) of the gold tree, where the encoder can follow it
 
 
-class Outcome(NamedTuple):
+class Answer(NamedTuple):
     """Trees, records and readings are one for each sentence, or None."""
 
     probabilities: list[float]  # of the task's labels
@@ -97,7 +97,7 @@ def follows_gold(model: Classifier) -> bool:
 
 
 @torch.no_grad()
-def run_model(model: Classifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
+def run_model(model: Classifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Answer:
     """One forward pass; `beam_size` is the encoder's own if it is None.
 
     Of an ensemble: the mean of the probabilities, and what there is to see of its first member.
@@ -114,7 +114,7 @@ def _mean(each: Sequence[Sequence[float]]) -> list[float]:
     return [sum(shares) / len(each) for shares in zip(*each, strict=True)]
 
 
-def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
+def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Answer:
     if is_watched(model):
         return _watch(model, sentences, beam_size)
     if beam_size is not None:
@@ -128,10 +128,10 @@ def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: in
             Readings(read_vectors(model, given, roots, s, forest.nodes[0], forest.trees.spans[0]))
             for s, forest in enumerate(forests)
         ]
-        return Outcome(_judge(model, given, roots), [forest.trees for forest in forests], nothing, readings)
+        return Answer(_judge(model, given, roots), [forest.trees for forest in forests], nothing, readings)
     encoded = model.encode([Example(sentences, "")], labelled=False)
     ((_, logits, trees),) = run_in_batches(model, encoded, need_trees=True)
-    return Outcome(
+    return Answer(
         class_probabilities(logits)[0].tolist(),
         nothing if trees is None else [trees[s] for s in range(len(sentences))],
         nothing,
@@ -145,7 +145,7 @@ def _judge(model: TreeClassifier, given: Input, roots: Tensor) -> list[float]:
     return probabilities
 
 
-def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Outcome:
+def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Answer:
     encoder: Any = model.encoder
     given = read_input(model, sentences)
     records = [record_search(encoder, part, beam_size or encoder.beam_size) for part in given.parts]
@@ -164,7 +164,7 @@ def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int 
         steps = torch.arange(len(slots), device=slots.device)
         readings.append(Readings(slots[steps, record.slots], slots, by_gold))
     trees = [record.beams.trees() for record in records]
-    return Outcome(
+    return Answer(
         probabilities, trees, records, readings, None if gold is None else _judge(model, given, gold_roots)
     )
 
