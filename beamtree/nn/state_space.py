@@ -205,8 +205,8 @@ class SelectiveStateSpaceLayer(nn.Module):
 class ReadStates(torch.autograd.Function):
     """(n, B, inner) -> (n, B, inner) by the recurrence, from s = 0.
 
-    Kept is what is given: states, (n, B, inner, states), are much to keep for every layer, and quickly made
-    again. The gradient of a state is the recurrence from the end to the beginning.
+    It keeps its inputs alone: the states, (n, B, inner, states), would take much memory in every layer, and
+    are quickly made again. Their gradient is the recurrence from the end to the beginning.
     """
 
     @staticmethod

@@ -25,7 +25,7 @@ _ENCODERS = {
     "egt-grc": _Entry("beamtree.zoo.gumbel_tree", "EfficientGumbelTreeGRC", {}),
     "gt-grc": _Entry("beamtree.zoo.gumbel_tree", "GumbelTreeGRC", {}),
     "bt-grc": _Entry("beamtree.zoo.beam_tree_grc", "BeamTreeGRC", {}),
-    "bt-grc-os": _Entry("beamtree.zoo.beam_tree_grc", "OneSoftBeamTreeGRC", {"stochastic": False}),
+    "bt-grc-os": _Entry("beamtree.zoo.one_soft", "OneSoftBeamTreeGRC", {"stochastic": False}),
     "crvnn": _Entry("beamtree.zoo.crvnn", "CRvNN", {}),
     "crvnn-nohalt": _Entry("beamtree.zoo.crvnn", "CRvNN", {"halt": False}),
     "om": _Entry("beamtree.zoo.ordered_memory", "OrderedMemory", {}),

@@ -28,6 +28,18 @@ def gradients(encoder: nn.Module, x: Tensor, is_padding: Tensor) -> list[Tensor]
     return [root, *torch.autograd.grad(root, [x, *encoder.parameters()], torch.randn_like(root))]
 
 
+def check_replays(encoder: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients are those without graphs, at three lengths that share theirs."""
+    for lengths in ([6, 3], [7, 2], [5, 5]):
+        given = make_input(lengths)
+        replayed = gradients(encoder, *given)
+        with monkeypatch.context() as alone:
+            alone.setattr(capturing, "may_replay", lambda tensor: False)
+            plain = gradients(encoder, *given)
+        for mine, theirs in zip(replayed, plain, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+
+
 QUIET = {"stochastic": False}
 
 
@@ -47,14 +59,7 @@ def test_replays_give_values_and_gradients_of_the_recursion(
     captures: list[Recording], monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, object]
 ) -> None:
     encoder = make(name, **options)
-    for lengths in ([6, 3], [7, 2], [5, 5]):
-        given = make_input(lengths)
-        replayed = gradients(encoder, *given)
-        with monkeypatch.context() as alone:
-            alone.setattr(capturing, "may_replay", lambda tensor: False)
-            plain = gradients(encoder, *given)
-        for mine, theirs in zip(replayed, plain, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+    check_replays(encoder, monkeypatch)
     assert len(captures) == 2  # forward and backward, all three lengths in one
 
 
@@ -65,14 +70,7 @@ def test_a_universal_transformer_replays_all_its_steps_only_where_a_few_are_not_
     encoder = make("universal-transformer", steps=7)
     with torch.no_grad():
         encoder.halting.bias.fill_(bias)
-    for lengths in ([6, 3], [7, 2]):
-        given = make_input(lengths)
-        replayed = gradients(encoder, *given)
-        with monkeypatch.context() as alone:
-            alone.setattr(capturing, "may_replay", lambda tensor: False)
-            plain = gradients(encoder, *given)
-        for mine, theirs in zip(replayed, plain, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+    check_replays(encoder, monkeypatch)
     assert len(captures) == 2 * graphs
 
 
