@@ -32,7 +32,6 @@ MOVED = {
     "zoo.state_space_models": "zoo.sequence_models",
     "rivals": "zoo",  # and so with what was in it, but for these
     **{f"rivals.{name}": "zoo.beam_tree_grc" for name in ("beam_step", "entangled")},
-    "rivals.crvnn_step": "zoo.crvnn",
     "rivals.given_tree": "zoo.fixed_trees",
     **{f"rivals.{name}": "zoo.straight_through" for name in ("gumbel_static", "gumbel_sweep", "judges")},
     "rivals.gumbel_tree_plain": "zoo.gumbel_tree",

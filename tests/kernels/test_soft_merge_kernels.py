@@ -10,7 +10,7 @@ import torch
 from kernel_cases import DEVICE
 from small_encoders import gradients, random_tokens
 
-from beamtree.zoo import crvnn
+from beamtree.zoo import crvnn, crvnn_step
 from beamtree.zoo.crvnn import CRvNN
 
 pytestmark = pytest.mark.usefixtures("unwritten_memory_is_nan")
@@ -48,7 +48,7 @@ def test_outputs_and_gradients_are_the_plain_ones(
     x, is_padding = random_tokens(lengths, d)
     x.requires_grad_()
     expected, trees = plain(x, is_padding, need_trees=True)
-    monkeypatch.setattr(crvnn, "has_kernels", lambda device: True)
+    monkeypatch.setattr(crvnn_step, "has_kernels", lambda device: True)
     there = x.detach().float().to(DEVICE).requires_grad_()
     found, found_trees = by_kernels(there, is_padding.to(DEVICE), need_trees=True)
     close = {"atol": tolerance, "rtol": 10 * tolerance, "check_dtype": False}

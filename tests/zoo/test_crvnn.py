@@ -13,7 +13,8 @@ from torch import Tensor
 
 from beamtree.kernels.runtime.random_bits import draw_keep
 from beamtree.zoo import crvnn
-from beamtree.zoo.crvnn import CRvNN, neighbours
+from beamtree.zoo.crvnn import CRvNN
+from beamtree.zoo.crvnn_step import neighbours
 
 LENGTHS = (7, 1, 2, 3, 9, 4)
 D = 6

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""CRvNN's neighbours and who absorbs whom, sequence by sequence, with their derivatives (zoo/crvnn.py).
+"""CRvNN's neighbours and who absorbs whom, sequence by sequence, with their derivatives (zoo/crvnn_step.py).
 
 L and R of a sequence lie one after the other, (B, 2, T, T). What sums over rows and columns goes through them
 by blocks of rows, so that no program waits for what another, or itself, has written.
