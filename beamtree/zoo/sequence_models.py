@@ -71,10 +71,6 @@ class SequenceModel(_InGraphs):
         if not self.may_replay(leaves):
             return self.encode(leaves, lengths, key_padding_mask)
         leaves, is_padding = self.pad(leaves, key_padding_mask)
-        return self.replay(leaves, lengths, is_padding)
-
-    def replay(self, leaves: Tensor, lengths: Tensor, is_padding: Tensor) -> Tensor:
-        """`encode` as CUDA graphs."""
         given = leaves, lengths, is_padding
         (sentence,) = self.graphs.run(lambda *given: (self.encode(*given),), given, [self], (self.training,))
         return sentence

@@ -18,7 +18,6 @@ from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import is_compiling, is_exporting
 from beamtree.zoo.sequence_models import SequenceModel, at_least_one
 
-_FEW_STEPS = 4  # of a Universal Transformer: what most batches take after the first hundred of training
 _LONGEST_WAVE = 10_000.0  # of positions, over 2π
 
 
@@ -112,34 +111,16 @@ class UniversalTransformer(ClsEncoder):
         self.layer = _layer(d_model, heads, hidden_size, dropout, device, dtype)
         self.halting = nn.Linear(d_model, 1, device=device, dtype=dtype)
 
+    def may_replay(self, tokens: Tensor) -> bool:
+        return False  # how many steps a batch takes is seen while it runs, and a graph would take them all
+
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
-        return self._ponder(tokens, is_padding, self.steps)[0]
-
-    def replay(self, leaves: Tensor, lengths: Tensor, is_padding: Tensor) -> Tensor:
-        def run(steps: int) -> tuple[Tensor, ...]:
-            return self.graphs.run(
-                lambda *given: self._ponder(*self.with_cls(*given), steps),
-                (leaves, is_padding),
-                [self],
-                (self.training, steps),
-            )
-
-        # A graph cannot end early, and few steps are enough for most batches.
-        if self.steps > _FEW_STEPS:
-            sentence, runs_on = run(_FEW_STEPS)
-            if not runs_on:
-                return sentence
-            del sentence  # or the graphs would wait for its backward pass
-        return run(self.steps)[0]
-
-    def _ponder(self, tokens: Tensor, is_padding: Tensor, most: int) -> tuple[Tensor, Tensor]:
-        """The sentence, if no position runs on after so many steps, and whether one does."""
         may_look, real = _may_look(tokens), ~is_padding
         positions = sinusoids(torch.arange(tokens.shape[1], device=tokens.device), tokens)
         # Padding has halted before it starts: it neither runs on nor counts.
         spent = is_padding.to(tokens.dtype)  # (B, n), the sum of each position's halting probabilities
         result, remainder = torch.zeros_like(tokens), torch.zeros_like(spent)
-        for step in range(most):
+        for step in range(self.steps):
             running = spent < self.threshold
             # An empty batch takes a step too: every parameter gets a gradient.
             if may_look and step > 0 and not running.any():
@@ -157,7 +138,7 @@ class UniversalTransformer(ClsEncoder):
             refuse_forward_mode(sentence)
             ponder = (remainder * real).sum() / real.sum().clamp(min=1)
             sentence = _AddToLoss.apply(sentence, self.ponder_weight * ponder)
-        return sentence, (spent < self.threshold).any()
+        return sentence
 
 
 def _may_look(tokens: Tensor) -> bool:

@@ -14,6 +14,7 @@ from beamtree import create_encoder
 from beamtree.graphs import whole_graphs
 from beamtree.graphs.whole_graphs import WholeGraphs
 from beamtree.pytorch import capturing
+from beamtree.zoo import transformers
 
 
 def make(name: str = "bt-grc-os", **options: object) -> nn.Module:
@@ -50,7 +51,6 @@ QUIET = {"stochastic": False}
         ("bt-grc", {"beam_size": 3, "mode": "faithful", **QUIET}),
         ("transformer", {"layers": 2}),
         ("rotary-transformer", {"layers": 2}),
-        ("universal-transformer", {"steps": 3}),
         ("s4d", {"layers": 2}),
         ("mamba", {"layers": 2}),
     ],
@@ -63,15 +63,16 @@ def test_replays_give_values_and_gradients_of_the_recursion(
     assert len(captures) == 2  # forward and backward, all three lengths in one
 
 
-@pytest.mark.parametrize(("bias", "graphs"), [(3.0, 1), (-3.0, 2)])
-def test_a_universal_transformer_replays_all_its_steps_only_where_a_few_are_not_enough(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch, bias: float, graphs: int
+def test_a_universal_transformer_is_not_captured_but_ends_where_all_have_halted(
+    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder = make("universal-transformer", steps=7)
+    encoder, steps, attend = make("universal-transformer"), [], transformers._attend
     with torch.no_grad():
-        encoder.halting.bias.fill_(bias)
-    check_replays(encoder, monkeypatch)
-    assert len(captures) == 2 * graphs
+        encoder.halting.bias.fill_(3.0)
+    monkeypatch.setattr(transformers, "_attend", lambda *given: steps.append(1) or attend(*given))
+    gradients(encoder, *make_input([6, 3]))
+    assert not captures
+    assert len(steps) == 2
 
 
 def test_what_a_replay_returns_is_the_callers_to_keep(captures: list[Recording]) -> None:

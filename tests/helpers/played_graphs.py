@@ -14,7 +14,7 @@ from beamtree.engine import choosing, search
 from beamtree.engine.choosing import up_to_rounding
 from beamtree.graphs import cell_graphs
 from beamtree.pytorch import capturing, checks
-from beamtree.zoo import beam_tree_grc, ordered_memory_step, transformers
+from beamtree.zoo import beam_tree_grc, ordered_memory_step
 
 
 class Recording(TorchDispatchMode):
@@ -64,7 +64,6 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(capturing, "may_replay", lambda tensor: capturing.are_wanted())
     monkeypatch.setattr(checks, "looks_at_values", lambda x: False)
-    monkeypatch.setattr(transformers, "_may_look", lambda x: False)
     monkeypatch.setattr(ordered_memory_step, "_first_open_slot", lambda cp: 0)
     monkeypatch.setattr(cell_graphs, "PULLED_ROWS", (4, 16))
     for module in (choosing, search, beam_tree_grc):
