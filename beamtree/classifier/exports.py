@@ -76,6 +76,11 @@ def save_program(program: ExportedProgram, path: Path) -> None:
 
 def save_onnx(program: ExportedProgram, model: Classifier, path: Path) -> None:
     """Write an ONNX file; its metadata name the task, the labels and the tokens (the first has id 3)."""
+    if any(getattr(node.meta.get("val"), "is_complex", bool)() for node in program.graph.nodes):
+        raise BeamtreeError(
+            f"the encoder {model.settings.encoder!r} computes with complex numbers, which ONNX has not: "
+            "write a file for torch.export.load instead (--exported-program)"
+        )
     translations = translate_sorting()
     try:
         with _quiet():

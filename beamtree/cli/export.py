@@ -33,7 +33,8 @@ def export(
     the rows are the first sentences. An ONNX file names its labels and tokens in its metadata; the first
     token has id 3, and 1 stands for an unknown one.
 
-    Every sentence encoder can be exported except gold-grc, which follows given trees.
+    Every sentence encoder can be exported except crvnn, om and mamba, and gold-grc, which follows given
+    trees; s4d and ssm-ebt-grc not to ONNX.
     """
     wanted = [path for path in (onnx, exported_program) if path is not None]
     if not wanted:

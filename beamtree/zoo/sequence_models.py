@@ -16,7 +16,7 @@ from beamtree.nn.state_space import SelectiveStateSpaceLayer, StateSpaceLayer
 from beamtree.parts.leaf import LeafTransform
 from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, runs_eagerly, traced_loop
-from beamtree.zoo.tree_encoder import row
+from beamtree.zoo.tree_encoder import refuse_export, row
 
 
 class _InGraphs(nn.Module):
@@ -247,6 +247,10 @@ class MambaEncoder(_MeanOfLayers):
             )
             for layer in range(layers)
         )
+
+    def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        refuse_export(self)
+        return super().encode(leaves, lengths, key_padding_mask)
 
 
 class StateSpaceTree(_InGraphs):

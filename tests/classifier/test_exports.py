@@ -125,11 +125,21 @@ def test_pairs_of_sentences_two_classes_and_ready_made_vectors_are_exported_too(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["recurrent-grc", "balanced-grc"])
+@pytest.mark.parametrize("name", ["recurrent-grc", "balanced-grc", "rotary-transformer"])
 def test_other_encoders_are_exported_too(tmp_path: Path, name: str) -> None:
     model, path = small_model(name), tmp_path / "model.onnx"
     portable.save_onnx(portable.export_program(model), model, path)
     assert portable.compare_with_onnx(model, path) < 2e-6
+
+
+def test_what_onnx_cannot_hold_is_said_before_it_is_tried(tmp_path: Path) -> None:
+    model, path = small_model("s4d"), tmp_path / "model.onnx"
+    program = portable.export_program(model)
+    ids = portable.random_ids(model, 3, 7, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(program.module()(ids), predict(model, ids), rtol=0, atol=2e-6)
+    with pytest.raises(BeamtreeError, match=r"'s4d' computes with complex numbers, .*--exported-program"):
+        portable.save_onnx(program, model, path)
+    assert not path.exists()
 
 
 @pytest.mark.slow

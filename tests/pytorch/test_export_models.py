@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 from beamtree import BeamTreeContextualizer, HybridStack, create_encoder
-from beamtree.zoo.by_name import encoder_names, pair_encoder_names
+from beamtree.zoo.by_name import compared_encoder_names, encoder_names, pair_encoder_names
 
 D = 16
-STAY = ("crvnn", "crvnn-nohalt", "om")  # cannot be exported
-GO = [name for name in encoder_names() if name not in STAY]
+STAY = ("crvnn", "crvnn-nohalt", "om", "mamba")  # cannot be exported
+GO = [name for name in (*encoder_names(), *compared_encoder_names()) if name not in STAY]
 SOURCES = ("ebt-grc", "bt-grc", "bt-grc-os", "egt-grc", "gt-grc", "balanced-grc", "gold-grc")
 LENGTHS = [[1], [1, 1], [2], [2, 1], [3, 1, 2], [7, 4, 1, 2, 6], [12, 12, 5]]
 
@@ -76,6 +76,8 @@ def test_what_an_export_traces_gives_the_eager_result(monkeypatch: pytest.Monkey
         "gold-grc",
         "bilstm",
         "transformer",
+        "rotary-transformer",
+        "ssm-ebt-grc",
         "egt-gau",
         "tree:ebt-grc",
         "stack:ssm+attention",
@@ -121,5 +123,5 @@ def test_training_and_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("name", STAY)
 def test_what_cannot_be_exported_says_so(name: str) -> None:
-    with pytest.raises(NotImplementedError, match=r"(CRvNN|OrderedMemory) cannot be exported"):
+    with pytest.raises(NotImplementedError, match=r"(CRvNN|OrderedMemory|MambaEncoder) cannot be exported"):
         exported(make(name))
