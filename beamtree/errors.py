@@ -44,6 +44,8 @@ def nearest(word: str, known: Iterable[str], *, prefix: str = "") -> str:
     """How a message about an unknown name ends: the closest known one, after its section, or all of them."""
     names = list(known)
     in_small_letters = {name.lower(): name for name in names}
+    if not names:
+        return "; there are none"
     close = difflib.get_close_matches(word[:100].lower(), in_small_letters, n=1)
     if close:
         return f"; did you mean {prefix + in_small_letters[close[0]]!r}?"

@@ -25,9 +25,8 @@ from beamtree.pytorch.tracing import is_exporting
 from beamtree.saving.folder import (
     bytes_of,
     check_options,
-    sizes_of,
 )
-from beamtree.zoo.by_name import create_encoder, pair_encoder_names
+from beamtree.zoo.by_name import check_registered, create_encoder, pair_encoder_names
 
 
 @dataclass(frozen=True)
@@ -293,14 +292,26 @@ def builds_trees(settings: ModelSettings, task: Task, words: Words | None = None
         return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens))).builds_trees
 
 
+def parameters_of(settings: ModelSettings, task: Task, words: Words | None = None) -> int:
+    """How many a model of these settings has, without making them."""
+    with torch.device("meta"):
+        model = TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
+    return sum(weight.numel() for weight in model.parameters())
+
+
 def check_model(settings: ModelSettings, task: Task, words: Words | None = None) -> None:
     """Refuse what no model can be made of, or none for which this machine has memory."""
     if words is None and not task.tokens:
         raise BeamtreeError(f"task {task.name!r} has no words of its own: they are counted in its text")
-    make = partial(TreeClassifier, settings, task, words or Words(Vocabulary(task.tokens)))
-    needed = bytes_of(sizes_of(make))
+    with torch.device("meta"):
+        model = TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
+    needed = bytes_of(model.state_dict())
     if needed > machine_memory():
         raise BeamtreeError(
             f"the weights would take {needed / 2**30:,.0f} GiB, more than this machine's memory: "
             "choose a smaller d_model or embedding_size"
         )
+    if settings.readout != "tokens":
+        size = model.embedding.output_size
+        make = partial(_create_encoder, settings, None if size == settings.d_model else size)
+        check_registered(settings.encoder, make, settings.d_model, size)

@@ -1,17 +1,17 @@
 """`beamtree compare TASK`: models of equal size inside and far outside training, as a table and a picture."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beamtree.cli.conventions import say, say_torch_loads, spell
+from beamtree.cli.conventions import new_table, say, say_torch_loads, spell
 from beamtree.errors import BeamtreeError
 
 if TYPE_CHECKING:
     from beamtree.compare.contest import Contest
-    from beamtree.data.task import Task
+    from beamtree.data.task import BadRows, Task
     from beamtree.training.evaluate import Source
     from beamtree.training.examples import LearningData
 
@@ -45,13 +45,21 @@ def compare(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the task's files; those of filters are made if missing.",
-            show_default="$BEAMTREE_DATA/TASK or data/TASK",
+            help="Folder with the task's files; of own also a single table.",
+            show_default="$BEAMTREE_DATA/TASK or data/TASK, where filters are drawn if missing",
         ),
     ] = None,
     test: Annotated[
         list[Path] | None,
         typer.Option(help="A file of yours to test on instead of the task's splits; may be repeated."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Change how data are read, e.g. task.own.tokenizer=blanks; may be repeated.",
+        ),
     ] = None,
     draw: Annotated[
         bool, typer.Option("--draw", help="Write the table and the picture of existing runs; do not train.")
@@ -75,36 +83,56 @@ def compare(
     """
     say_torch_loads()
 
+    from rich.console import Console
+
     from beamtree.compare.contest import choose_models, find_contest, plan
     from beamtree.compare.outcome import read_outcome, read_outcomes
-    from beamtree.compare.page import gather, write_page
+    from beamtree.compare.page import gather, means, of_other_size, write_page
     from beamtree.data.folders import data_folder
     from beamtree.data.own import NAME as OWN
     from beamtree.data.own import look_at
     from beamtree.data.task import find_task
     from beamtree.paper.plots import require_matplotlib
+    from beamtree.training.recipe import load_recipe
 
     require_matplotlib()
     tests = [str(path) for path in test or ()]
-    found = look_at(data_folder(task, data)) if task == OWN and not draw else find_task(task)
-    contest = find_contest(found, tests, quick=quick)
+    found = find_task(task)
+    contest = find_contest(found, tests, quick=quick, changes=changes or ())
+    if task == OWN and not draw:
+        settings = load_recipe(task, contest.changes).task
+        found = look_at(data_folder(task, data), **asdict(settings.own))
     names = [name.strip() for name in models.split(",") if name.strip()]
     chosen = choose_models(found, names, quick=quick)
     count = seeds or (1 if quick else 3)
     folder = out or Path("runs") / f"compare-{task}{'-quick' if quick else ''}"
     if show:
         given = {"out": folder, "seeds": count, "models": models, "quick": quick, "data": data, "test": tests}
-        for entry in plan(contest, chosen, count):
-            if read_outcome(folder / entry.name) is None:
-                typer.echo(spell("compare", task, **given, run=entry.name))
+        given["set"] = list(contest.changes)
+        left = [entry for entry in plan(contest, chosen, count) if read_outcome(folder / entry.name) is None]
+        for entry in left:
+            typer.echo(spell("compare", task, **given, run=entry.name))
+        if not left:
+            say("all runs have ended: --draw shows them")
         return
     ended = draw or _work(contest, found, chosen, count, folder, data, only or (), max_minutes)
-    groups = gather(read_outcomes(folder), chosen) if folder.is_dir() else []
+    outcomes = read_outcomes(folder) if folder.is_dir() else []
+    groups = [group for group in gather(outcomes, chosen) if not (draw and names) or group.model in chosen]
     if groups or draw:
-        title = f"{task}: models of equal size{', quick' if quick else ''}"
-        for path in write_page(contest, groups, folder, title):
+        title = f"{task}: models {'compared' if of_other_size(groups) else 'of equal size'}"
+        written = write_page(contest, groups, folder, title + (", quick" if quick else ""))
+        head, *rows = means(contest, groups)
+        table = new_table(f"accuracy in percent by {contest.axis}", *head, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+        for path in written:
             say(f"wrote {path}", err=False)
-    if not ended:
+    lost = [outcome for outcome in outcomes if not outcome.trial and not outcome.splits]
+    for outcome in lost:
+        name = f"{outcome.model}-seed{outcome.seed}"
+        say(f"{name} has no figures, its loss was not finite: delete {folder / name} to do it again")
+    if lost or not ended:
         raise typer.Exit(1)
 
 
@@ -123,6 +151,7 @@ def _work(
 
     from beamtree.compare.contest import Entry, recipe_for
     from beamtree.compare.work import Work
+    from beamtree.data.task import BadRows
     from beamtree.training.examples import load_learning_data
     from beamtree.training.fit import create_accelerator
     from beamtree.training.schedule import Stopping
@@ -131,9 +160,8 @@ def _work(
     stopping = Stopping(minutes=max_minutes)
     recipe = recipe_for(contest, Entry("ebt-grc"), contest.rates[0], examples=1)
     learnt: LearningData = load_learning_data(recipe, given, say)
-    work = Work(
-        contest, models, seeds, out, learnt, _sources(contest, task, given), create_accelerator(), say
-    )
+    sources = _sources(contest, task, given, BadRows.chosen(recipe.task.bad_rows))
+    work = Work(contest, models, seeds, out, learnt, sources, create_accelerator(), say)
     ended = work.run(stopping, only)
     if not ended:
         say(f"{stopping.reason}; the same command continues from here")
@@ -142,7 +170,7 @@ def _work(
     return ended
 
 
-def _sources(contest: "Contest", task: "Task", given: Path | None) -> "list[Source]":
+def _sources(contest: "Contest", task: "Task", given: Path | None, bad_rows: "BadRows") -> "list[Source]":
     """The splits that models are measured on, or the user's files."""
     from beamtree.data.folders import data_folder
     from beamtree.training.evaluate import find_sources
@@ -152,17 +180,21 @@ def _sources(contest: "Contest", task: "Task", given: Path | None) -> "list[Sour
     for path in files:
         if not path.is_file():
             raise BeamtreeError(f"there is no file {path} to test on")
-    sources = find_sources(task, [data_folder(task.name, given)], splits) if splits else []
-    return sources + [
-        replace(source, name=str(path)) for path in files for source in find_sources(task, [path])
-    ]
+    folder = data_folder(task.name, given)
+    if splits and folder.is_file():
+        raise BeamtreeError(f"{folder} is a single table: name a file to test on with --test")
+    sources = find_sources(task, [folder], splits, bad_rows) if splits else []
+    for path in files:
+        (source,) = find_sources(task, [path], (), bad_rows)
+        sources.append(replace(source, name=str(path)))
+    return sources
 
 
 def _draw_filters_if_missing(task: str, given: Path | None) -> None:
     from beamtree.data.filters_draws import generate_filters
     from beamtree.data.folders import data_folder
 
-    folder = data_folder("filters", given)
-    if task == "filters" and not folder.exists():
+    folder = data_folder("filters")
+    if task == "filters" and given is None and not folder.exists():
         say(f"drawing filters into {folder}")
         generate_filters(folder, seed=0, overwrite=True)  # other processes write the same bytes

@@ -63,7 +63,9 @@ def refuse_to_replace(path: Path, overwrite: bool) -> None:
 
 def spell(*words: object, **options: Any) -> str:
     """A command as a user would type it; options that are None, False or empty are left out."""
-    spelt = ["beamtree", *map(str, words)]
+    script = Path(sys.argv[0])  # of the user's, which may register an encoder
+    is_theirs = script.suffix == ".py" and script.name != "__main__.py"
+    spelt = [*(["python", str(script)] if is_theirs else ["beamtree"]), *map(str, words)]
     for option, given in options.items():
         flag = f"--{option.replace('_', '-')}"
         for value in given if isinstance(given, list) else [given]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from beamtree.data.task import Task
@@ -56,6 +57,7 @@ class Contest:
     most_dev: int | None = None
     most_test: int | None = None
     measured_of_train: int = 2000
+    changes: tuple[str, ...] = ()  # to how the task's recipe reads data: section.key=value
 
     def epochs(self, examples: int) -> int:
         """So many passes over the training examples take about as many steps as there may be."""
@@ -88,14 +90,24 @@ _CONTESTS = {
 }
 
 
-def find_contest(task: Task, tests: Sequence[str] = (), *, quick: bool = False) -> Contest:
-    """The contest on a task; `tests` are files of the user's that take the place of its test splits."""
+def find_contest(
+    task: Task, tests: Sequence[str] = (), *, quick: bool = False, changes: Sequence[str] = ()
+) -> Contest:
+    """The contest on a task; `tests` are files of the user's that take the place of its test splits, and
+    `changes` may be made to how its data are read."""
+    for change in changes:
+        if not change.startswith(("task.", "words.")):
+            raise BeamtreeError(
+                f"--set {change}: of a comparison task.… and words.… can be set; model and training are "
+                "the same for all, as docs/why.md says"
+            )
     contest = _CONTESTS.get(task.name)
     if contest is None or tests:
         splits = [name for name in task.splits if name not in ("train", "dev") and "train" not in name]
         base = contest or Contest(task.name, {}, 0, "split")
-        points = {name: name for name in (tests or splits)}
+        points = dict(zip(_short(tests) if tests else splits, tests or splits, strict=True))
         contest = replace(base, points=points, inside=0, axis="split", by_depth=False)
+    contest = replace(contest, changes=tuple(changes))
     if quick:
         contest = replace(
             contest,
@@ -111,6 +123,12 @@ def find_contest(task: Task, tests: Sequence[str] = (), *, quick: bool = False) 
             measured_of_train=500,
         )
     return contest
+
+
+def _short(files: Sequence[str]) -> list[str]:
+    """Their names without folder and ending, where these tell them apart."""
+    stems = [Path(name).stem for name in files]
+    return stems if len(set(stems)) == len(stems) else list(files)
 
 
 @dataclass(frozen=True)
@@ -155,7 +173,7 @@ def choose_models(task: Task, names: Sequence[str], *, quick: bool) -> tuple[str
 
 def recipe_for(contest: Contest, entry: Entry, rate: float, examples: int) -> Recipe:
     """Everything that decides a run: the task's recipe, with what is the same for all models put on top."""
-    base = load_recipe(contest.task)  # of the tree model
+    base = load_recipe(contest.task, contest.changes)  # of the tree model
     epochs = contest.epochs(examples)
     if entry.trial is not None:
         epochs = max(1, round(epochs / TRIAL_SHARE))
@@ -169,6 +187,9 @@ def recipe_for(contest: Contest, entry: Entry, rate: float, examples: int) -> Re
         embedding_size=d,
         classifier_hidden=d,
         readout="root",
+        word_pairs=0,
+        tree_tokens=0,
+        word_dropout=0.0,  # in a formal language every word counts
         options=dict(_model_options(contest.task, entry.model, d)),
     )
     training = replace(

@@ -21,15 +21,17 @@ class Measured:
     accuracy: float = 0.0
     bracketing_f1: float | None = None
     by_depth: list[list[float]] = field(default_factory=list)  # depth, examples, accuracy
+    digest: str = ""  # of the examples; earlier runs have none
 
     @classmethod
-    def of(cls, result: SplitResult) -> "Measured":
+    def of(cls, result: SplitResult, digest: str = "") -> "Measured":
         depths = sorted(result.by_depth.items())
         return cls(
             result.total.examples,
             result.total.accuracy,
             result.total.trees.f1,
             [[depth, tally.examples, tally.accuracy] for depth, tally in depths],
+            digest,
         )
 
 

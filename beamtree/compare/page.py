@@ -6,13 +6,15 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from beamtree.compare.contest import TRAINING, Contest
+from beamtree.compare.contest import TRAINING, TREE_MODEL, Contest
 from beamtree.compare.outcome import Outcome
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file
 from beamtree.paper.plots import choose_colours, open_grid, save_picture, style
+from beamtree.zoo.by_name import LARGEST_DIFFERENCE
 
 STEM = "comparison"
+DEV = "dev"
 LEARNT = 0.95  # inside training; below it a model's figures outside tell of no generalising
 _LEAST = 50  # examples of a depth that is drawn
 
@@ -40,12 +42,14 @@ class Seeds:
         return LABELS.get(self.model, self.model)
 
     def label_on(self, contest: Contest) -> str:
-        """With a star if it did not learn the task."""
-        inside = self.accuracies(_inside(contest))
-        return self.label + (" *" if inside and mean(inside) < LEARNT else "")
+        """With a star if it did not learn the task: what is like training says so, or else dev."""
+        inside = self.accuracies(_inside(contest)) or [run.dev_accuracy for run in self.runs]
+        return self.label + (" *" if mean(inside) < LEARNT else "")
 
     def accuracies(self, splits: Sequence[str]) -> list[float]:
-        """Of each seed, over all examples of these splits."""
+        """Of each seed, over all examples of these splits; dev is known from training."""
+        if list(splits) == [DEV]:
+            return [run.dev_accuracy for run in self.runs]
         found = []
         for run in self.runs:
             measured = [run.splits[split] for split in splits if split in run.splits]
@@ -84,7 +88,7 @@ def write_page(contest: Contest, groups: Sequence[Seeds], out: Path, title: str)
         raise BeamtreeError(f"{out} has no ended run to show: leave out --draw to train")
     pictures = [out / f"{STEM}{suffix}" for suffix in (".svg", ".png")]
     make_folder(out)
-    _draw(list(_panels(contest, groups)), title, pictures)
+    _draw(list(_panels(contest, groups)), title, pictures, _judged(contest))
     table = out / f"{STEM}.md"
     replace_file(table, page(contest, groups, title))
     return [table, *pictures]
@@ -111,7 +115,7 @@ def _panels(contest: Contest, groups: Sequence[Seeds]) -> Iterator[Panel]:
         yield Panel("depth", {group.label_on(contest): group.by_depth() for group in groups})
 
 
-def _draw(panels: Sequence[Panel], title: str, paths: Sequence[Path]) -> None:
+def _draw(panels: Sequence[Panel], title: str, paths: Sequence[Path], inside: str) -> None:
     """Panels side by side, in each a line a model, from its lowest to its highest seed as a band."""
     colours = choose_colours(len(panels[0].lines))
     with style():
@@ -129,7 +133,7 @@ def _draw(panels: Sequence[Panel], title: str, paths: Sequence[Path]) -> None:
             open_grid(axes)
         handles = figure.axes[0].get_legend_handles_labels()
         starred = any(label.endswith("*") for label in panels[0].lines)
-        told = f"* below {LEARNT:.0%} inside training" if starred else None
+        told = f"* below {LEARNT:.0%} {inside}" if starred else None
         look: dict[str, Any] = {"frameon": False, "fontsize": 8, "title_fontsize": 7}
         figure.legend(*handles, loc="outside right upper", title=told, **look)
         figure.suptitle(title)
@@ -160,6 +164,11 @@ def _label(axes: Any, panel: Panel) -> None:
     axes.set(xlabel=panel.x_label, ylabel="accuracy (%)")
 
 
+def _judged(contest: Contest) -> str:
+    """Where it is seen whether a model learnt the task."""
+    return "inside training" if contest.inside else "on dev"
+
+
 def _inside(contest: Contest) -> list[str]:
     """The splits that are like training."""
     return list(contest.points.values())[: contest.inside]
@@ -169,11 +178,30 @@ def columns(contest: Contest) -> dict[str, list[str]]:
     """Heading -> splits: training, all that is like it, then what lies beyond, place by place."""
     points = list(contest.points.items())
     found = {TRAINING: [TRAINING]}
-    if contest.inside:
+    if not contest.inside:
+        found[DEV] = [DEV]
+    else:
         first, last = points[0][0], points[contest.inside - 1][0]
         heading = first if contest.inside == 1 else f"{first}–{last}"
         found[heading] = _inside(contest)
     return found | {label: [split] for label, split in points[contest.inside :]}
+
+
+def of_other_size(groups: Sequence[Seeds]) -> list[str]:
+    """Those that are not of the tree model's size, or of the largest where it is not among them."""
+    sizes = {group.label: group.runs[0].parameters for group in groups}
+    of_tree = [group.runs[0].parameters for group in groups if group.model == TREE_MODEL]
+    wanted = max(of_tree or sizes.values(), default=0)
+    return [label for label, size in sizes.items() if abs(size - wanted) > LARGEST_DIFFERENCE * wanted]
+
+
+def means(contest: Contest, groups: Sequence[Seeds]) -> list[list[str]]:
+    """A short table, its head first: the mean of each model's seeds."""
+    heads = columns(contest)
+    found = [[group.accuracies(splits) for splits in heads.values()] for group in groups]
+    rows = [[f"{100 * mean(shares):.1f}" if shares else "–" for shares in row] for row in found]
+    labels = [group.label_on(contest) for group in groups]
+    return [["model", *heads], *([label, *row] for label, row in zip(labels, rows, strict=True))]
 
 
 def page(contest: Contest, groups: Sequence[Seeds], title: str) -> str:
@@ -201,9 +229,11 @@ def page(contest: Contest, groups: Sequence[Seeds], title: str) -> str:
         f"Accuracy in percent by {contest.axis}, {seeds}. Parameters include embedding and classifier. "
         f"Minutes are the mean of a seed's training, on {', '.join(devices)}, beside whatever else ran there."
     )
+    if others := of_other_size(groups):
+        told += f"\n\nNot of equal size: {', '.join(others)}. An encoder of yours is taken as you made it."
     if any(row[0].endswith("*") for row in rows):
         told += (
-            f"\n\n\\* below {LEARNT:.0%} inside training: it did not learn the task, so what lies beyond "
+            f"\n\n\\* below {LEARNT:.0%} {_judged(contest)}: it did not learn the task, so what lies beyond "
             "tells nothing of generalising."
         )
     return "\n\n".join([f"# {title}", f"![{title}]({STEM}.svg)", _table(rows), told]) + "\n"

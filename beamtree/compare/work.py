@@ -1,24 +1,26 @@
 """Carries out a contest, in one process or in as many as one starts with the same command.
 
 Each takes the next run that has not ended and that no other process trains. A run that was interrupted goes
-on from its checkpoint; of one that has ended only recipe, metrics and outcome stay.
+on from its checkpoint; of one that has ended recipe, metrics, outcome and the best model stay, which is
+tested again where test files were added or changed.
 """
 
 import gc
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 
 from beamtree.classifier.classifier import Classifier
+from beamtree.classifier.model import check_model, parameters_of
 from beamtree.classifier.model_folder import load_model
 from beamtree.compare.contest import TRAINING, Contest, Entry, plan, recipe_for, trials_of
 from beamtree.compare.outcome import Measured, Outcome, choose_rate, read_outcome
@@ -41,9 +43,18 @@ DIVERGED = "diverged"
 
 
 class _Bar(Display):
-    """The live line of a terminal without a line for every epoch."""
+    """As in training, with the run's name and without a line for every epoch."""
 
-    def say(self, text: str) -> None:
+    def __init__(self, name: str) -> None:
+        super().__init__(Console())
+        self.name = name
+
+    def begin_epoch(self, epoch: int, max_epochs: int, steps: int, done: int) -> None:
+        super().begin_epoch(epoch, max_epochs, steps, done)
+        if self._task is not None:
+            self._bar.update(self._task, description=f"{self.name}, epoch {epoch}/{max_epochs}")
+
+    def end_epoch(self, record: Mapping[str, Any], max_epochs: int) -> None:
         pass
 
 
@@ -66,7 +77,6 @@ class Work:
         train, dev = draw_some(data.train, contest.most_train), draw_some(data.dev, contest.most_dev)
         self.data = replace(data, train=train, dev=dev)
         self.tests = tests
-        self._read: dict[str, list[Example]] = {}
 
     def run(self, stopping: Stopping, only: Sequence[str] = ()) -> bool:
         """Do all that is left, or the runs named; whether all of it has ended."""
@@ -76,16 +86,28 @@ class Work:
                 raise BeamtreeError(f"the plan has no run {name!r}{nearest(name, names)}")
         entries = [entry for entry in self.entries if not only or entry.name in only]
         self._check(entries)
+        # Before anything is learnt: a row that cannot be read is said now.
+        most = self.contest.most_test
+        self._read = {source.name: list(islice(source.read(), most)) for source in self.tests}
+        self._read[TRAINING] = draw_some(self.data.train, self.contest.measured_of_train)
         while left := [entry for entry in entries if read_outcome(self.out / entry.name) is None]:
             if stopping.reason is not None:
                 return False
-            if not any(self._take(entry, stopping) for entry in left):
+            place = f"run {len(entries) - len(left) + 1} of {len(entries)}"
+            if not any(self._take(entry, stopping, place) for entry in left):
                 self._check_trials(left, entries)
                 time.sleep(_LOOK_SECONDS)  # others are at work on what is left, or on what that waits for
+        for entry in entries:
+            self._test_again(entry)
         return True
 
     def _check(self, entries: Sequence[Entry]) -> None:
-        """Refuse a folder in which a run was begun by other rules."""
+        """Refuse encoders that cannot be trained, and a folder in which a run was begun by other rules."""
+        sizes = {}
+        for entry in {entry.model: entry for entry in entries}.values():
+            settings = self._recipe(entry, self.contest.rates[0]).model
+            check_model(settings, self.data.task, self.data.words)
+            sizes[entry.model] = parameters_of(settings, self.data.task, self.data.words)
         for entry in entries:
             folder = RunFolder(self.out / entry.name)
             if folder.begun:
@@ -94,6 +116,12 @@ class Work:
                 if begun != wanted or (entry.trial or begun.training.learning_rate) not in self.contest.rates:
                     raise BeamtreeError(
                         f"{folder.path} was begun with other settings: name another folder with --out"
+                    )
+                ended = read_outcome(folder.path)
+                if ended is not None and ended.parameters not in (0, sizes[entry.model]):
+                    raise BeamtreeError(
+                        f"{folder.path} is of a {entry.model} with {ended.parameters:,} parameters, and now "
+                        f"it has {sizes[entry.model]:,}: give it another name, or another folder with --out"
                     )
 
     def _check_trials(self, left: Sequence[Entry], entries: Sequence[Entry]) -> None:
@@ -105,7 +133,7 @@ class Work:
                         f"{entry.name} needs its learning rate: do the run {trial.name} before"
                     )
 
-    def _take(self, entry: Entry, stopping: Stopping) -> bool:
+    def _take(self, entry: Entry, stopping: Stopping, place: str) -> bool:
         """Do a run if it can be done now; whether it was."""
         rate = self._rate(entry)
         if rate is None:
@@ -113,6 +141,7 @@ class Work:
         folder = RunFolder(self.out / entry.name)
         with suppress(TakenError), folder.held():
             if read_outcome(folder.path) is None:
+                self.say(f"{place}: {entry.name}")
                 self._do(entry, rate, folder, stopping)
             return True
         return False
@@ -142,7 +171,7 @@ class Work:
                 self.data,
                 accelerator=self.accelerator,
                 stopping=stopping,
-                display=_Bar(Console()),
+                display=_Bar(entry.name),
             )
             finished, end, history = outcome.finished, outcome.reason, outcome.history
         except BeamtreeError:
@@ -159,7 +188,7 @@ class Work:
         if best is not None:
             model = load_model(folder.best, device=self.accelerator.device)
             parameters = sum(weight.numel() for weight in model.parameters())
-            splits = {} if entry.trial is not None else self._measure(model)
+            splits = {} if entry.trial is not None else self._measure(model, self._read)
         found = Outcome(
             task=self.contest.task,
             model=entry.model,
@@ -180,19 +209,50 @@ class Work:
             splits=splits,
         )
         found.write(folder.path)
-        for part in (folder.best, folder.last, folder.checkpoint_file.parent, folder.tensorboard):
+        gone = [folder.last, folder.checkpoint_file.parent, folder.tensorboard]
+        for part in gone if entry.trial is None else [*gone, folder.best]:
             shutil.rmtree(part, ignore_errors=True)
         self.say(
             f"{entry.name}: dev accuracy {found.dev_accuracy:.1%} after {found.epochs} epochs, "
             f"{found.minutes:.1f} minutes"
         )
 
-    def _measure(self, model: Classifier) -> dict[str, Measured]:
-        if not self._read:
-            most = self.contest.most_test
-            self._read = {source.name: list(islice(source.read(), most)) for source in self.tests}
-            self._read[TRAINING] = draw_some(self.data.train, self.contest.measured_of_train)
-        return {name: Measured.of(evaluate(model, name, examples)) for name, examples in self._read.items()}
+    def _measure(self, model: Classifier, wanted: Mapping[str, Sequence[Example]]) -> dict[str, Measured]:
+        return {
+            name: Measured.of(evaluate(model, name, examples), digest(examples))
+            for name, examples in wanted.items()
+        }
+
+    def _test_again(self, entry: Entry) -> None:
+        """Test an ended run on files that were named or changed since."""
+        folder = RunFolder(self.out / entry.name)
+        ended = read_outcome(folder.path)
+        if ended is None or not ended.splits:  # a trial, or it diverged
+            return
+        tested = {name: split.digest for name, split in ended.splits.items()}
+        wanted = {
+            name: examples
+            for name, examples in self._read.items()
+            if tested.get(name, "never") not in ("", digest(examples))
+        }
+        if not wanted:
+            return
+        if not folder.best.is_dir():
+            raise BeamtreeError(
+                f"{entry.name} was not tested on {', '.join(wanted)} as it is now, and its weights are gone: "
+                f"delete {folder.path} to do it again, or name another folder with --out"
+            )
+        with suppress(TakenError), folder.held():
+            model = load_model(folder.best, device=self.accelerator.device)
+            replace(ended, splits=ended.splits | self._measure(model, wanted)).write(folder.path)
+
+
+def digest(examples: Sequence[Example]) -> str:
+    """Of their texts and labels, in their order."""
+    made = hashlib.blake2b(digest_size=16)
+    for example in examples:
+        made.update(repr((example.sentences, example.label)).encode())
+    return made.hexdigest()
 
 
 def draw_some(examples: Sequence[Example], most: int | None) -> list[Example]:

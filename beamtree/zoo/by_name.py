@@ -4,10 +4,12 @@ size, each by one option that is solved for.
 
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import shown
@@ -100,6 +102,34 @@ def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **
         if option not in known:
             raise BeamtreeError(f"encoder {name!r} has no option {shown(option)}{nearest(option, known)}")
     return constructor(d_model, input_size=input_size, **preset | options)
+
+
+def check_registered(name: str, make: Callable[[], nn.Module], d_model: int, input_size: int) -> None:
+    """Refuse an encoder of the user's that does not give a vector for each sequence, and warn of one whose
+    results depend on padding. That of another's name is not looked at."""
+    if name not in _REGISTERED:
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.random.fork_rng(), torch.no_grad():
+        encoder = make().to(device).eval()
+        if getattr(encoder, "needs_merges", False):
+            return
+        x = torch.randn(2, 5, input_size, device=device)
+        is_padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2], device=device)
+        found = encoder(x, key_padding_mask=is_padding)
+        shape = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        if shape != (2, d_model):
+            raise BeamtreeError(
+                f"encoder {name!r} must return (B, d_model), a vector for each sequence: for a batch of 2 "
+                f"and d_model = {d_model} it returned {shape}"
+            )
+        alone = encoder(x[1:, :3], key_padding_mask=is_padding[1:, :3])
+        if not torch.allclose(alone[0], found[1], atol=1e-3, rtol=1e-3):
+            warnings.warn(
+                f"encoder {name!r} gives another vector where a sequence is padded: it should leave out "
+                "positions at which key_padding_mask is true",
+                stacklevel=2,
+            )
 
 
 def _find(name: str) -> tuple[Callable[..., nn.Module], dict[str, Any]]:

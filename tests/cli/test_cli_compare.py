@@ -1,16 +1,20 @@
 """`beamtree compare` end to end: quick, listed, drawn again, on the user's own files."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import attempt
 from torch import Tensor, nn
 
 import beamtree.compare.contest as contest_module
 from beamtree import register_encoder
 from beamtree.data.filters_draws import generate_filters
+from beamtree.training.recipe import load_recipe
 
 pytest.importorskip("matplotlib")
 
@@ -73,7 +77,7 @@ def test_own_splits_and_own_tables_are_compared(tiny: Path) -> None:
     options = ["--quick", "--models", "bilstm", "--data", tiny / "mine", "--out", tiny / "files"]
     done = attempt("compare", "filters", *options, "--test", test)
     assert done.exit_code == 0, done.output
-    assert f"| {test} |" in (tiny / "files" / "comparison.md").read_text()
+    assert f"| {test.stem} |" in (tiny / "files" / "comparison.md").read_text()
     rows = [f"{'good' if i % 2 else 'bad'}\t{'lovely' if i % 2 else 'dull'} film" for i in range(40)]
     for name in ("train.tsv", "test.tsv"):
         (tiny / "table").mkdir(exist_ok=True)
@@ -95,6 +99,102 @@ def test_an_encoder_of_the_user_s_joins_by_its_name(tiny: Path, monkeypatch: pyt
     assert "\n| mean" in (tiny / "runs" / "compare-filters-quick" / "comparison.md").read_text()
 
 
+@pytest.fixture
+def registered(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable], None]:
+    """Gives an encoder the name `mine`, by what its module makes of tokens."""
+    monkeypatch.setattr("beamtree.zoo.by_name._REGISTERED", {})
+
+    def register(forward: Callable[..., Tensor], extra: int = 0) -> None:
+        def make(d_model: int, *, input_size: int | None = None, dropout: float = 0.0) -> nn.Module:
+            made = MeanOfTokens()
+            made.forward = forward
+            made.more = nn.Parameter(torch.zeros(extra))
+            return made
+
+        register_encoder("mine", make)
+
+    return register
+
+
+def mean(x: Tensor, key_padding_mask: Tensor) -> Tensor:
+    return MeanOfTokens.forward(None, x, key_padding_mask)
+
+
+QUICK = ("compare", "filters", "--quick", "--models", "mine,bilstm")
+
+
+def test_an_encoder_that_cannot_be_trained_is_refused_before_anything_is(tiny: Path, registered) -> None:
+    for forward, returned in (
+        (lambda x, key_padding_mask: x, r"\(2, 5, 32\)"),
+        (lambda x, key_padding_mask: x[:, 0, 1:], r"\(2, 31\)"),
+        (lambda x, key_padding_mask: (x[:, 0], None), "a tuple"),
+    ):
+        registered(forward)
+        refused = attempt(*QUICK)
+        assert refused.exit_code == 2
+        assert re.search(f"encoder 'mine' must return .* it returned {returned}", refused.stderr)
+    assert not (tiny / "runs").exists()
+    registered(lambda x, key_padding_mask: x.mean(1))
+    with pytest.warns(UserWarning, match="encoder 'mine' gives another vector where a sequence is padded"):
+        assert attempt(*QUICK).exit_code == 0
+
+
+def test_an_encoder_of_another_size_is_told_apart_and_not_taken_for_an_earlier_one(
+    tiny: Path, registered
+) -> None:
+    registered(mean)
+    done = attempt(*QUICK)
+    assert done.exit_code == 0, done.output
+    assert "run 1 of 2: mine-seed0" in done.stderr
+    assert "BiLSTM" in done.stdout  # the table
+    table = (tiny / "runs" / "compare-filters-quick" / "comparison.md").read_text()
+    assert table.startswith("# filters: models compared, quick")
+    assert "Not of equal size: mine." in table
+    registered(mean, extra=7)
+    refused = attempt(*QUICK)
+    assert refused.exit_code == 2
+    assert re.search(r"mine-seed0 is of a mine with ([\d,]+) parameters, and now it has", refused.stderr)
+
+
+def test_a_run_without_figures_is_said_each_time(tiny: Path, registered) -> None:
+    registered(lambda x, key_padding_mask: mean(x, key_padding_mask) / 0.0)
+    for _ in range(2):
+        done = attempt(*QUICK)
+        assert done.exit_code == 1
+        assert "mine-seed0 has no figures, its loss was not finite: delete runs" in done.stderr
+        assert "BiLSTM" in done.stdout
+
+
+def test_a_plan_of_the_user_s_script_names_the_script(
+    tiny: Path, registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(mean)
+    monkeypatch.setattr("sys.argv", ["mine.py", *QUICK])
+    (first, _) = attempt(*QUICK, "--list").stdout.splitlines()
+    assert first.startswith("python mine.py compare filters ")
+    assert attempt(*QUICK).exit_code == 0
+    assert "all runs have ended" in attempt(*QUICK, "--list").stderr
+
+
+def test_how_a_table_is_read_can_be_set_and_long_texts_are_read_whole(tiny: Path) -> None:
+    rows = [f"{'AB'[i % 2]}\t{'x ' * 40}{'AB'[i % 2]}{' x' * 40}" for i in range(40)]
+    (tiny / "table.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
+    options = ["compare", "own", "--quick", "--models", "bilstm", "--data", "table.tsv"]
+    alone = attempt(*options)
+    assert alone.exit_code == 2
+    assert "table.tsv is a single table: name a file to test on with --test" in alone.stderr
+    read = ["--set", "task.own.tokenizer=blanks", "--set", "words.vectors=none"]
+    done = attempt(*options, "--test", "table.tsv", *read)
+    assert done.exit_code == 0, done.output
+    recipe = load_recipe(tiny / "runs" / "compare-own-quick" / "bilstm-seed0" / "recipe.toml")
+    assert (recipe.model.tree_tokens, recipe.model.word_dropout) == (0, 0.0)
+    assert (recipe.task.own.tokenizer, recipe.words.vectors) == ("blanks", "none")
+    assert "| dev |" in (tiny / "runs" / "compare-own-quick" / "comparison.md").read_text()
+    refused = attempt(*options, "--set", "training.clip=2")
+    assert refused.exit_code == 2
+    assert "--set training.clip=2: of a comparison task.… and words.… can be set" in refused.stderr
+
+
 class MeanOfTokens(nn.Module):
     builds_trees = False
 
@@ -112,6 +212,7 @@ class MeanOfTokens(nn.Module):
         (["filters", "--draw"], "has no ended run to show"),
         (["filters", "--quick", "--test", "none.tsv"], "there is no file none.tsv to test on"),
         (["listops", "--quick"], "beamtree data listops"),
+        (["filters", "--quick", "--data", "fliters"], "there are no filters data in fliters"),
     ],
 )
 def test_what_cannot_be_done_is_said(tiny: Path, options: list[str], said: str) -> None:

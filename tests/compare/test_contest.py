@@ -87,7 +87,9 @@ def test_no_point_of_the_axis_is_trained_on_and_all_splits_are_the_task_s(task: 
 
 def test_files_of_the_user_s_take_the_place_of_test_splits(tmp_path: Path) -> None:
     contest = find_contest(find_task("filters"), ["a.tsv", "b.tsv"])
-    assert list(contest.points) == ["a.tsv", "b.tsv"]
+    assert contest.points == {"a": "a.tsv", "b": "b.tsv"}
+    alike = ["x/a.tsv", "y/a.tsv"]
+    assert list(find_contest(find_task("filters"), alike).points) == alike
     assert (contest.inside, contest.axis) == (0, "split")
     assert list(find_contest(find_task("sst5")).points) == ["test"]
 

@@ -1,5 +1,7 @@
 """A contest is carried out: trials choose rates, runs resume, others' runs are left alone, little is kept."""
 
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +74,8 @@ def test_trials_choose_the_rate_and_ended_runs_are_small(folder: Path, tmp_path:
         assert kept.splits["depth9"].by_depth[0][0] == 9
     assert all(trial.splits == {} for trial in trials)
     left = {path.name for path in (tmp_path / "bilstm-seed0").iterdir()}
-    assert left == {"recipe.toml", "metrics.jsonl", "outcome.json"}
+    assert left == {"recipe.toml", "metrics.jsonl", "outcome.json", "best"}
+    assert "best" not in {path.name for path in (tmp_path / "bilstm-rate0.01").iterdir()}
 
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(folder: Path, tmp_path: Path) -> None:
@@ -90,6 +93,44 @@ def test_ended_runs_are_not_done_again(folder: Path, tmp_path: Path, monkeypatch
     begin(folder, tmp_path, contest).run(Stopping())
     monkeypatch.setattr(work_module, "fit", None)
     assert begin(folder, tmp_path, contest).run(Stopping())
+
+
+def test_a_file_that_is_added_or_changed_is_tested_without_learning_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contest = replace(SMALL, rates=(1e-2,))
+    begin(folder, tmp_path, replace(contest, points={"1": "depth1", "2": "depth2"})).run(Stopping())
+    before = read_outcome(tmp_path / "bilstm-seed0")
+    monkeypatch.setattr(work_module, "fit", None)
+    assert begin(folder, tmp_path, contest).run(Stopping())
+    more = read_outcome(tmp_path / "bilstm-seed0")
+    assert more == replace(before, splits=before.splits | {"depth9": more.splits["depth9"]})
+    changed = begin(folder, tmp_path, contest)
+    wrong = [
+        Example(example.sentences, {"true": "false"}.get(example.label, "true"))
+        for example in changed.tests[2].read()
+    ]
+    changed.tests[2] = replace(changed.tests[2], read=lambda: iter(wrong))
+    assert changed.run(Stopping())
+    turned = read_outcome(tmp_path / "bilstm-seed0")
+    assert turned.splits["depth9"].accuracy == pytest.approx(1 - more.splits["depth9"].accuracy)
+    shutil.rmtree(tmp_path / "bilstm-seed0" / "best")
+    with pytest.raises(BeamtreeError, match=r"was not tested on depth9 as it is now.* delete"):
+        begin(folder, tmp_path, contest).run(Stopping())
+
+
+def test_a_row_that_cannot_be_read_is_said_before_anything_is_learnt(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_module, "fit", None)
+    work = begin(folder, tmp_path)
+
+    def fail() -> Iterator[Example]:
+        raise BeamtreeError("line 3: the label is 'Z'")
+
+    work.tests[1] = replace(work.tests[1], read=fail)
+    with pytest.raises(BeamtreeError, match="line 3"):
+        work.run(Stopping())
 
 
 def test_a_run_that_another_process_holds_is_left_to_it(
