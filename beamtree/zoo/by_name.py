@@ -106,11 +106,12 @@ def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **
 
 def check_registered(name: str, make: Callable[[], nn.Module], d_model: int, input_size: int) -> None:
     """Refuse an encoder of the user's that does not give a vector for each sequence, and warn of one whose
-    results depend on padding. That of another's name is not looked at."""
+    results depend on padding. Built-in ones are not looked at."""
     if name not in _REGISTERED:
         return
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.random.fork_rng(), torch.no_grad():
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    device = torch.device("cuda", gpus[0]) if gpus else torch.device("cpu")
+    with torch.random.fork_rng(gpus), torch.no_grad():
         encoder = make().to(device).eval()
         if getattr(encoder, "needs_merges", False):
             return
