@@ -125,7 +125,7 @@ def check_registered(name: str, make: Callable[[], nn.Module], d_model: int, inp
                 f"and d_model = {d_model} it returned {shape}"
             )
         alone = encoder(x[1:, :3], key_padding_mask=is_padding[1:, :3])
-        if not torch.allclose(alone[0], found[1], atol=1e-3, rtol=1e-3):
+        if not torch.allclose(alone[0], found[1], atol=1e-3, rtol=1e-3, equal_nan=True):
             warnings.warn(
                 f"encoder {name!r} gives another vector where a sequence is padded: it should leave out "
                 "positions at which key_padding_mask is true",
