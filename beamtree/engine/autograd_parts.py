@@ -91,6 +91,8 @@ def _of_shape(found: object, wanted: torch.Size, role: str, what: str) -> Tensor
     if not isinstance(found, Tensor) or found.shape != wanted:
         came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(f"{role} must return {what} for each row, shape {tuple(wanted)} here, got {came}")
+    if not found.is_floating_point():
+        raise ValueError(f"{role} must return floating point, got {found.dtype}")
     return found
 
 

@@ -30,6 +30,8 @@ class SlicedScorer(DirectlyRead):
             raise ValueError(f"slice_size must be at least 1, got {slice_size}")
         if hidden_size is None:
             hidden_size = d_model if slice_size is None else 64
+        if hidden_size < 1:
+            raise ValueError(f"the scorer's hidden size must be at least 1, got {hidden_size}")
         self.hidden = nn.Linear(2 * self.slice_size, hidden_size, device=device, dtype=dtype)
         self.out = nn.Linear(hidden_size, 1, device=device, dtype=dtype)
 

@@ -13,7 +13,10 @@ _validate_on_gpu = False
 
 
 def validate(enabled: bool = True) -> None:
-    """Also check values (NaN, masks with holes, empty sequences) on a GPU, which then has to synchronise."""
+    """Also check values (NaN, masks with holes, empty sequences) on a GPU, which then has to synchronise.
+
+    On a CPU they are always checked; compiled and exported code checks no values anywhere.
+    """
     global _validate_on_gpu
     _validate_on_gpu = enabled
 
@@ -50,14 +53,16 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
         raise ValueError(f"x must be a tensor of shape (B, n, {input_size}), got {type(x).__name__}")
     if x.is_nested or x.layout != torch.strided:
         raise ValueError(f"x must be a dense tensor with a key_padding_mask, got {_layout(x)}")
+    if not x.is_floating_point():
+        raise ValueError(f"x must be floating point ({weight.dtype}), got {x.dtype}; embed token ids first")
     if x.dim() != 3 or x.shape[-1] != input_size:
         raise ValueError(f"x must have shape (B, n, {input_size}), got {tuple(x.shape)}")
     if x.shape[1] < 1:
         raise ValueError(f"x holds no token: every sequence needs at least one, got shape {tuple(x.shape)}")
-    if not x.is_floating_point():
-        raise ValueError(f"x must be floating point ({weight.dtype}), got {x.dtype}; embed token ids first")
     if x.dtype != weight.dtype and not autocasts(x):
-        raise ValueError(f"x must have the parameters' dtype {weight.dtype}, got {x.dtype}")
+        raise ValueError(
+            f"x must have the parameters' dtype {weight.dtype}, got {x.dtype}: convert one, or use autocast"
+        )
     if x.device != weight.device:
         raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")
     if key_padding_mask is not None:

@@ -156,8 +156,17 @@ class SavedBlock(HubMixin, nn.Module):
     def _save_folder(self, folder: Path) -> None:
         from beamtree.files.tensors import save_tensors
 
-        write_config(folder, {"block": type(self).__name__, "options": self._options()})
-        save_tensors(folder / WEIGHTS, self.state_dict(), {})
+        options, tensors = self._options(), self.state_dict()
+        dtype = next((tensor.dtype for tensor in tensors.values()), torch.float32)
+        try:
+            check_fit(self._sizes(options, dtype, folder), tensors, folder / WEIGHTS, CONFIG)
+        except BeamtreeError as error:
+            raise BeamtreeError(
+                f"from_pretrained could not load this block: {error}; remove parametrizations and bring all "
+                "weights to one dtype, or keep its state_dict()"
+            ) from error
+        write_config(folder, {"block": type(self).__name__, "options": options})
+        save_tensors(folder / WEIGHTS, tensors, {})
 
     @classmethod
     def _load_folder(cls, folder: Path, device: torch.device | str) -> Self:

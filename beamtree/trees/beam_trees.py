@@ -217,7 +217,9 @@ class BeamTrees:
         return "\n".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Living beams only, each cut to its sequence's length; plain numbers throughout."""
+        """Living beams only, each cut to its sequence's length, with the tokens [start, end) that each merge
+        spans; plain numbers throughout. Tokens that were given by `named` are kept."""
+        spans = self.spans.tolist()
         merges, alive = self.merges.tolist(), self.alive.tolist()
         scores, weights = self.relative_scores.tolist(), self.weights.tolist()
         sequences = [
@@ -230,10 +232,12 @@ class BeamTrees:
                         "relative_score": scores[b][k],
                         "weight": weights[b][k],
                         "merges": merges[b][k][: length - 1],
+                        "spans": spans[b][k][: length - 1],
                     }
                     for k in range(len(scores[b]))
                     if alive[b][k]
                 ],
+                **({} if self._names is None else {"tokens": list(self._names[b])}),
             }
             for b, (length, offset) in enumerate(
                 zip(self.lengths.tolist(), self.offset.tolist(), strict=True)
@@ -263,7 +267,9 @@ class BeamTrees:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise BeamtreeError(f"this is not what BeamTrees.to_dict writes: {reason}") from error
-        return cls(merges, scores, offset, lengths)
+        found = cls(merges, scores, offset, lengths)
+        tokens = [sequence.get("tokens") for sequence in sequences]
+        return found if None in tokens or not tokens else found.named(tokens)
 
     def to_json(self, indent: int | None = None) -> str:
         """`to_dict` as text."""
@@ -284,7 +290,8 @@ class BeamTrees:
         living = int(self.alive[index].sum())
         if not 0 <= beam < living:
             raise ValueError(
-                f"there is no beam {beam}: sequence {index} has {living} living beams, counted from 0"
+                f"there is no beam {beam}: sequence {index} has {living} living beams, counted from 0; "
+                "k_best(index) has all of a sequence"
             )
         children = self.children[index, beam, : length - 1]
         padding = self.merges.shape[-1] + 1 - length

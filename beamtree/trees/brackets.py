@@ -3,6 +3,7 @@
 Each with a stack or a count, never by recursion: trees may be deep.
 """
 
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -111,6 +112,16 @@ def spans_of(merges: Sequence[int]) -> set[Span]:
     return spans
 
 
+def _positions(merges: Sequence[int], name: str) -> list[int]:
+    try:
+        return [step for step in map(operator.index, merges) if step != -1]
+    except TypeError as error:
+        raise TypeError(
+            f"{name} must be the positions of one tree's merges, as trees.merges[0, 0] and "
+            f"merges_from_brackets(text)[1] have them, got {type(merges).__name__}"
+        ) from error
+
+
 @dataclass
 class Agreement:
     """How far induced trees agree with gold ones over a corpus: unlabelled bracketing F1 and exact match.
@@ -127,7 +138,8 @@ class Agreement:
     sentence_f1_total: float = 0.0
 
     def add(self, merges: Sequence[int], gold_merges: Sequence[int]) -> None:
-        """Count one sentence; both trees are given by their merge positions."""
+        """Count one sentence; both trees are given by their merge positions, of which −1 is padding."""
+        merges, gold_merges = _positions(merges, "merges"), _positions(gold_merges, "gold_merges")
         if len(merges) != len(gold_merges):
             raise ValueError(f"merges has {len(merges)} steps, gold_merges {len(gold_merges)}")
         if len(gold_merges) < 2:

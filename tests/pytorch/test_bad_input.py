@@ -36,6 +36,7 @@ def with_value(value: float, b: int, i: int) -> Tensor:
     [
         ([[1.0] * D], r"x must be a tensor of shape \(B, n, 4\), got list"),
         (torch.randn(N, D), r"x must have shape \(B, n, 4\), got \(5, 4\)"),
+        (torch.ones(2, N, dtype=torch.long), "got torch.int64; embed token ids first"),
         (torch.randn(1, B, N, D), r"x must have shape \(B, n, 4\), got \(1, 2, 5, 4\)"),
         (torch.randn(B, N, 3), r"x must have shape \(B, n, 4\), got \(2, 5, 3\)"),
         (torch.randn(B, 0, D), r"x holds no token: .* got shape \(2, 0, 4\)"),
@@ -197,6 +198,11 @@ class Sum(torch.nn.Module):
         return (left + right).sum(-1, keepdim=True)
 
 
+class IsGreater(torch.nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return (left > right).sum(-1)
+
+
 class Both(torch.nn.Module):
     """As a Tree-LSTM, whose nodes are two vectors."""
 
@@ -210,6 +216,8 @@ class Both(torch.nn.Module):
         ({"cell": Sum()}, r"cell must return a parent for each row, shape \(10, 4\) here, got \(10, 1\)"),
         ({"cell": Both()}, r"cell must return a parent for each row, shape \(10, 4\) here, got tuple"),
         ({"scorer": Sum()}, r"scorer must return a number for each row, shape \(8,\) here, got \(8, 1\)"),
+        ({"scorer": IsGreater()}, r"scorer must return floating point, got torch\.int64"),
+        ({"scorer_hidden": 0}, "the scorer's hidden size must be at least 1, got 0"),
     ],
 )
 def test_a_users_part_of_the_wrong_shape_is_refused_by_name(

@@ -112,6 +112,18 @@ def test_a_card_says_what_is_in_the_folder_and_is_never_overwritten(tmp_path: Pa
     assert 'BeamTreeContextualizer.from_pretrained("this/repository")' in block_card.text
 
 
+def parametrized() -> BeamTreeEncoder:
+    encoder = BeamTreeEncoder(D)
+    nn.utils.parametrizations.weight_norm(encoder.cell.w1)
+    return encoder
+
+
+def of_two_dtypes() -> BeamTreeEncoder:
+    encoder = BeamTreeEncoder(D)
+    encoder.cell.bfloat16()
+    return encoder
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -122,6 +134,8 @@ def test_a_card_says_what_is_in_the_folder_and_is_never_overwritten(tmp_path: Pa
             lambda: BeamTreeContextualizer(D, source=create_encoder("balanced-grc", D)),
             "over a BalancedTreeGRC cannot be saved as a folder",
         ),
+        (parametrized, "unknown tensor .*parametrizations.*; remove parametrizations"),
+        (of_two_dtypes, "is bfloat16 .*, wanted float32 .*bring all weights to one dtype"),
     ],
 )
 def test_what_options_cannot_rebuild_is_refused_before_a_file_is_written(

@@ -3,9 +3,11 @@
 import random
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beamtree import BeamTrees
 from beamtree.trees.brackets import Agreement, spans_of
 
 
@@ -72,6 +74,17 @@ def test_sentences_with_a_single_possible_tree_do_not_count(merges: list[int]) -
 def test_trees_over_different_numbers_of_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="merges has 2 steps, gold_merges 3"):
         Agreement().add([0, 0], [0, 0, 0])
+
+
+def test_positions_may_be_a_padded_tensor_and_nothing_else_is_counted() -> None:
+    corpus, same = Agreement(), Agreement()
+    corpus.add(torch.tensor([0, 1, 0, -1, -1]), (0, 0, 0))
+    same.add([0, 1, 0], [0, 0, 0])
+    assert corpus == same
+    trees = BeamTrees.from_merges([[0, 1, 0]])
+    for other in (trees[0], ["(a b)", "c"], "((a b) c)", trees.merges[0]):
+        with pytest.raises(TypeError, match=r"gold_merges must be the positions of one tree's merges"):
+            corpus.add([0, 1, 0], other)
 
 
 @given(st.lists(st.integers(3, 12), min_size=2, max_size=8), st.integers(0, 2**32))

@@ -203,6 +203,16 @@ def test_json_brings_back_the_same_trees() -> None:
         assert torch.equal(getattr(again, name), getattr(trees, name)), name
     strict = json.loads(trees.to_json(indent=1), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
     assert strict == trees.to_dict()
+    one = strict["sequences"][3]["beams"][0]
+    assert one["spans"] == trees.spans[3, 0, : len(one["merges"])].tolist()
+
+
+def test_json_keeps_the_names_of_tokens() -> None:
+    trees = mixed_batch()
+    words = [[f"w{i}" for i in range(length)] for length in trees.lengths.tolist()]
+    again = BeamTrees.from_json(trees.named(words).to_json())
+    assert again.brackets() == trees.brackets(words)
+    assert "tokens" not in trees.to_json()
 
 
 @pytest.mark.parametrize(
