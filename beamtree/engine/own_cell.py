@@ -22,7 +22,7 @@ from beamtree.engine.record import (
 )
 from beamtree.engine.replay import replay
 from beamtree.engine.search import search
-from beamtree.parts.contract import mask_width, refuse_random_layers
+from beamtree.parts.contract import mask_width, refuse_random_layers, refuse_random_numbers
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.threads import threads_for
 from beamtree.pytorch.tracing import runs_eagerly
@@ -76,6 +76,11 @@ def own_cell_recursion(
         width = mask_width(cell) if options.dropout > 0.0 else 0
         randomness = Randomness(options.seed, options.noisy, options.dropout, width)
     B, steps = leaves.shape[0], leaves.shape[1] - 1
+    if B > 0:
+        row = leaves[:1, 0].detach()
+        keep = [row.new_ones(1, mask_width(cell))] if options.dropout > 0.0 else []
+        refuse_random_numbers(cell, "cell", row, row, *keep)
+        refuse_random_numbers(scorer, "scorer", row, row)
     graphs = equal_trees = None
     if options.merges is None and merge_equal_trees:
         K, record = options.beam_size, torch.is_grad_enabled()

@@ -6,7 +6,9 @@ pass. In inference and without dropout a cell is called `cell(left, right)`.
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
+from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -61,10 +63,7 @@ def mask_width(cell: nn.Module) -> int:
 
 
 def refuse_random_layers(module: nn.Module, role: str) -> None:
-    """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients.
-
-    A call of `F.dropout` is not seen.
-    """
+    """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients."""
     for name, layer in module.named_modules():
         if not layer.training or getattr(layer, "p", 1.0) == 0.0:
             continue
@@ -75,6 +74,31 @@ def refuse_random_layers(module: nn.Module, role: str) -> None:
                     f"{role} contains {type(part).__name__} ({name or 'itself'}) in training mode, but must "
                     "be a function of its arguments: drop out by its `keep`, or put the layer in eval mode"
                 )
+
+
+_draws_nothing: WeakSet[nn.Module] = WeakSet()
+
+
+def refuse_random_numbers(part: nn.Module, role: str, *rows: Tensor) -> None:
+    """The same for what draws without such a layer, as by `F.dropout`: a first call on a row tells."""
+    device = rows[0].device
+    if not part.training or part in _draws_nothing or device.type not in ("cpu", "cuda"):
+        return
+    if device.type == "cpu":
+        generator = torch.default_generator
+    elif torch.cuda.is_current_stream_capturing():
+        return
+    else:
+        generator = torch.cuda.default_generators[device.index]
+    before = generator.get_state()
+    with torch.no_grad():
+        part(*rows)
+    if not torch.equal(before, generator.get_state()):
+        raise ValueError(
+            f"{role} draws random numbers in training, as F.dropout does, but must be a function of its "
+            "arguments: drop out by its `keep`"
+        )
+    _draws_nothing.add(part)
 
 
 def refuse_other_tensors(outputs: Tensor, inputs: Sequence[Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree import recursion
@@ -220,6 +221,25 @@ def test_random_layers_inside_a_users_cell_or_scorer_are_refused_by_name(layer: 
     own.extra.eval()
     own.idle = nn.ModuleList([nn.Dropout(0.0), nn.MultiheadAttention(10, 2)])  # they draw nothing
     beam_tree_recursion(leaves, torch.tensor([5]), own, scorer)
+
+
+@pytest.mark.parametrize("role", ["cell", "scorer"])
+def test_a_part_that_draws_random_numbers_by_itself_is_refused_in_training(role: str) -> None:
+    class Dropping(nn.Module):
+        def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+            mean = F.dropout(left + right, 0.5, self.training) / 2
+            return mean if role == "cell" else mean.sum(-1)
+
+    cell, scorer = parts()
+    own = OwnCell(cell).train() if role == "scorer" else Dropping()
+    leaves = torch.randn(2, 5, 10, dtype=torch.float64)
+    given = leaves, torch.tensor([5, 3]), own, Dropping() if role == "scorer" else scorer
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"{role} draws random numbers in training, as F.dropout does"):
+            beam_tree_recursion(*given)
+    for part in given[2:]:
+        part.eval()
+    beam_tree_recursion(*given)
 
 
 def test_a_cell_and_scorer_without_parameters_work() -> None:
