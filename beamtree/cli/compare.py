@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beamtree.cli.conventions import new_table, say, say_torch_loads, spell
+from beamtree.cli.conventions import name, new_table, say, say_torch_loads, spell
 from beamtree.errors import BeamtreeError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def compare(
     if task == OWN and not draw:
         settings = load_recipe(task, contest.changes).task
         found = look_at(data_folder(task, data), **asdict(settings.own))
-    names = [name.strip() for name in models.split(",") if name.strip()]
+    names = [word.strip() for word in models.split(",") if word.strip()]
     chosen = choose_models(found, names, quick=quick)
     count = seeds or (1 if quick else 3)
     folder = out or Path("runs") / f"compare-{task}{'-quick' if quick else ''}"
@@ -123,15 +123,15 @@ def compare(
         written = write_page(contest, groups, folder, title + (", quick" if quick else ""))
         head, *rows = means(contest, groups)
         table = new_table(f"accuracy in percent by {contest.axis}", *head, no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
+        for label, *shares in rows:
+            table.add_row(name(label), *shares)
         Console().print(table)
         for path in written:
             say(f"wrote {path}", err=False)
     lost = [outcome for outcome in outcomes if not outcome.trial and not outcome.splits]
     for outcome in lost:
-        name = f"{outcome.model}-seed{outcome.seed}"
-        say(f"{name} has no figures, its loss was not finite: delete {folder / name} to do it again")
+        run = f"{outcome.model}-seed{outcome.seed}"
+        say(f"{run} has no figures, its loss was not finite: delete {folder / run} to do it again")
     if lost or not ended:
         raise typer.Exit(1)
 
