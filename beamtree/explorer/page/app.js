@@ -78,9 +78,11 @@ function present(answers, wanted = {}, named = []) {
   explain(answers.find((answer) => answer.model)?.model.task);
   const sentences = Math.max(0, ...answers.map((answer) => answer.sentences?.length ?? 0));
   byId("sentence-choice").hidden = sentences < 2;
-  byId("sentence").replaceChildren(
-    ...Array.from({ length: sentences }, (_, i) => element("option", { value: i }, `${i + 1}`)),
-  );
+  const choice = byId("sentence");
+  if (choice.length !== sentences)  // or it would close under the hand of who opens it
+    choice.replaceChildren(
+      ...Array.from({ length: sentences }, (_, i) => element("option", { value: i }, `${i + 1}`)),
+    );
   chooseSentence(Math.min(wanted.sentence ?? asked.sentence, Math.max(0, sentences - 1)), wanted.step);
   if (answers.length) announce(answers.map(answerWords).join(" "));
 }
