@@ -288,23 +288,24 @@ def create_model(settings: ModelSettings, task: Task, words: Words | None = None
 
 def builds_trees(settings: ModelSettings, task: Task, words: Words | None = None) -> bool:
     """Whether a model of these settings would; nothing is made for it."""
-    with torch.device("meta"):
-        return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens))).builds_trees
+    return _without_memory(settings, task, words).builds_trees
 
 
 def parameters_of(settings: ModelSettings, task: Task, words: Words | None = None) -> int:
     """How many a model of these settings has, without making them."""
+    return sum(weight.numel() for weight in _without_memory(settings, task, words).parameters())
+
+
+def _without_memory(settings: ModelSettings, task: Task, words: Words | None) -> TreeClassifier:
     with torch.device("meta"):
-        model = TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
-    return sum(weight.numel() for weight in model.parameters())
+        return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
 
 
 def check_model(settings: ModelSettings, task: Task, words: Words | None = None) -> None:
     """Refuse what no model can be made of, or none for which this machine has memory."""
     if words is None and not task.tokens:
         raise BeamtreeError(f"task {task.name!r} has no words of its own: they are counted in its text")
-    with torch.device("meta"):
-        model = TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
+    model = _without_memory(settings, task, words)
     needed = bytes_of(model.state_dict())
     if needed > machine_memory():
         raise BeamtreeError(

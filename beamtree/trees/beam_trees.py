@@ -264,12 +264,12 @@ class BeamTrees:
             for k in range(K):
                 living = scores[:, k] != -torch.inf
                 check_merges(merges[living, k], lengths[living])
+            found = cls(merges, scores, offset, lengths)
+            tokens = [sequence["tokens"] for sequence in sequences if "tokens" in sequence]
+            return found.named(tokens) if tokens else found
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise BeamtreeError(f"this is not what BeamTrees.to_dict writes: {reason}") from error
-        found = cls(merges, scores, offset, lengths)
-        tokens = [sequence.get("tokens") for sequence in sequences]
-        return found if None in tokens or not tokens else found.named(tokens)
 
     def to_json(self, indent: int | None = None) -> str:
         """`to_dict` as text."""

@@ -223,6 +223,8 @@ def test_json_keeps_the_names_of_tokens() -> None:
         (lambda data: data["sequences"][3]["beams"][1].update(merges=[0]), "shape"),
         (lambda data: data["sequences"][3]["beams"][1]["merges"].__setitem__(0, 8), "sequence .* at step 0"),
         (lambda data: data.update(dtype="float31"), "float31"),
+        (lambda data: data["sequences"][3].update(tokens=["a", "b"]), ""),
+        (lambda data: [sequence.update(tokens=7) for sequence in data["sequences"]], ""),
     ],
 )
 def test_a_changed_file_is_refused_with_the_reason(change: Any, message: str) -> None:
