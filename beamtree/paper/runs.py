@@ -242,28 +242,23 @@ class Learnt(NamedTuple):
         return f"Ours learn from {count} training examples, {given} (the paper: {PAPER_VECTORS})."
 
 
-def data_note(task_name: str, runs: Sequence[TrainedRun]) -> str:
-    """One or more sentences, none for a formal task or runs that left no `data.json`."""
-    sentences = dict.fromkeys(learnt.sentence for learnt in _learnt(task_name, runs))
-    if sentences and task_name == "mnli":
-        sentences["The stress tests are rebuilt from the dev sets where the release is not at hand."] = None
+def data_note(runs: Sequence[TrainedRun]) -> str:
+    """What runs of one task learnt from; nothing on a formal task or runs that left no `data.json`."""
+    sentences = list(dict.fromkeys(learnt.sentence for learnt in _learnt(runs)))
+    if sentences and runs[0].recipe.task.name == "mnli":
+        sentences.append("The stress tests are rebuilt from the dev sets where the release is not at hand.")
     return " ".join(sentences)
-
-
-def data_marks(task_name: str, runs: Sequence[TrainedRun]) -> list[str]:
-    """What differs from the paper's data, for the title of a table."""
-    return list(dict.fromkeys(mark for learnt in _learnt(task_name, runs) for mark in learnt.marks))
 
 
 def marked_title(table: PaperTable, runs: Sequence[TrainedRun]) -> str:
     """The task, and in what its data differ from the paper's."""
-    marks = data_marks(table.task, runs)
+    marks = dict.fromkeys(mark for learnt in _learnt(runs) for mark in learnt.marks)
     return f"{table.title} ({', '.join(marks)})" if marks else table.title
 
 
-def _learnt(task_name: str, runs: Sequence[TrainedRun]) -> Iterator[Learnt]:
-    task = find_task(task_name)
+def _learnt(runs: Sequence[TrainedRun]) -> Iterator[Learnt]:
     for run in runs:
+        task = find_task(run.recipe.task.name)
         if task.words is not None and run.data is not None:
             words = run.data["words"] or {"vectors": None, "width": None}
             published = task.published.get(run.recipe.task.train)

@@ -175,8 +175,9 @@ def row_of(run: TrainedRun) -> RowKey:
     return RowKey(task, row, kept)
 
 
-def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[Rows, list[str]]:
-    """Rows in the tables' order with their runs in the seeds' order; notes on runs that do not count."""
+def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[dict[str, Rows], list[str]]:
+    """By task the rows in the tables' order, with their runs in the seeds' order; notes on runs that do not
+    count."""
     rows: dict[RowKey, list[Member]] = {}
     notes = []
     for number, run in enumerate(runs, start=1):
@@ -195,12 +196,11 @@ def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[Rows,
             evaluations = [one for one in run.evaluations if one.search == (beam, merged)]
             row = replace(key, beam=beam, merged=merged)
             rows.setdefault(row, []).append(Member(number, run, evaluations))
-    ordered = sorted(rows, key=lambda key: key.place)
-    return {key: Row(key, sorted(rows[key], key=lambda one: one.run.seed)) for key in ordered}, notes
-
-
-def of_task(task: str, rows: Rows) -> Rows:
-    return {key: row for key, row in rows.items() if key.task == task}
+    by_task: dict[str, Rows] = {}
+    for key in sorted(rows, key=lambda key: key.place):
+        members = sorted(rows[key], key=lambda one: one.run.seed)
+        by_task.setdefault(key.task, {})[key] = Row(key, members)
+    return by_task, notes
 
 
 def runs_of(rows: Rows) -> list[TrainedRun]:

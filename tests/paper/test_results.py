@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.paper.remarks import read_remarks
 from beamtree.paper.report import build_report, to_html, to_markdown, to_short_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,13 +34,3 @@ def test_kept_runs_are_small_records_without_paths_of_a_machine() -> None:
             assert file.suffix in (".json", ".jsonl", ".toml"), file
             assert file.stat().st_size < 100_000, file
             assert not re.search(r"[\"' ](/|~|[A-Z]:\\)\w", file.read_text(encoding="utf-8")), file
-
-
-def test_all_targets_of_the_formal_tasks_are_named() -> None:
-    targets = {
-        (one.task, split) for one in read_remarks([ROOT / "docs" / "runs"]).targets for split in one.accuracy
-    }
-    listops = {"near-iid", "200-300", "500-600", "900-1000", "10-args", "15-args", "lra-test"}
-    assert targets == {("listops", one) for one in listops} | {
-        ("logic", f"test{one}") for one in (10, 11, 12)
-    }
