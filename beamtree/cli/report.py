@@ -28,7 +28,7 @@ def report(
         typer.Option(
             help="summary (all rows at a glance), listops, logic, sst5, imdb, snli, qqp, mnli, shipped "
             "(models in the package), others (splits that the paper's tables do not have), trees (against "
-            "gold), slices (the sweep of d_s), splits (run by run) or runs; may be repeated.",
+            "gold), splits (run by run) or runs; may be repeated.",
             show_default="all that the runs have figures for",
         ),
     ] = None,

@@ -1,18 +1,17 @@
-"""The tables of a report that stand for themselves: other splits, trees against gold, the sweep of d_s,
-models in the package, figures run by run, and every run with its commands.
+"""The tables of a report that stand for themselves: other splits, trees against gold, models in the
+package, figures run by run, and every run with its commands.
 """
 
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from beamtree.classifier.model_folder import PRETRAINED
 from beamtree.paper.published import TABLES, PaperTable
 from beamtree.paper.remarks import Remarks
 from beamtree.paper.runs import SplitFigures, TrainedRun
 from beamtree.paper.table import NOTHING, Table, TableCell, line
-from beamtree.paper.table_rows import ABOUT, Row, RowKey, Rows, in_task_order, row_of, training_command
+from beamtree.paper.table_rows import ABOUT, Row, Rows, in_task_order, row_of, training_command
 from beamtree.saving.folder import WEIGHTS, hash_weights
 
 
@@ -59,42 +58,6 @@ def _trees(row: Row, split: str) -> TableCell:
     if not scores or not exact:
         return TableCell()
     return TableCell(f"{row.centre(scores):.2f} ({row.centre(exact):.1f})")
-
-
-def slice_tables(table: PaperTable, ours: Rows) -> list[Table]:
-    """For every encoder whose runs differ in d_s and in nothing else: accuracy by d_s."""
-    sweeps: dict[RowKey, list[tuple[int, int, Row]]] = {}
-    for key, row in ours.items():
-        model = row.members[0].run.recipe.model
-        if not model.encoder.startswith(("ebt-grc", "egt-grc")):
-            continue
-        whole = model.encoder.endswith("-noslice")
-        width = model.options.get("slice_size", 64) if not whole else model.d_model
-        hidden = model.options.get("scorer_hidden", model.d_model if whole else 64)
-        if type(width) is not int or type(hidden) is not int:  # a stranger's recipe may say anything
-            continue
-        family = key.name.removesuffix("-noslice-64").removesuffix("-noslice")
-        swept = ("model.options.slice_size", "model.options.scorer_hidden")
-        others = tuple(change for change in key.changes if change[0] not in swept)
-        sweeps.setdefault(replace(key, name=family, changes=others), []).append(
-            (min(width, model.d_model), hidden, row)
-        )
-    tables = []
-    for sweep, entries in sorted(sweeps.items(), key=lambda item: item[0].place):
-        if len({width for width, _, _ in entries}) < 2:
-            continue
-        lines = [
-            line(str(width), str(hidden), *row.cells(table.columns), *row.about)
-            for width, hidden, row in sorted(entries, key=lambda entry: entry[:2])
-        ]
-        caption = (
-            f"Accuracy in % by the number of features d_s of a child that the scorer sees (d: −slice); "
-            f"{table.statistic} of the seeds ± population standard deviation."
-        )
-        headers = ["d_s", "scorer width", *table.columns.values(), *ABOUT]
-        name = f"{table.task}-slices" + (f"-{sweep.name}" if sweep.name != "ebt-grc" else "")
-        tables.append(Table(name, f"{table.title}: {sweep.label} by d_s", caption, headers, lines, words=()))
-    return tables
 
 
 def shipped_table(runs: Sequence[TrainedRun]) -> Table:

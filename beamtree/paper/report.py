@@ -17,7 +17,7 @@ from beamtree.paper.table import NOTHING, Table, TableCell, line, write_html_pag
 from beamtree.paper.table_rows import ABOUT, Row, RowKey, Rows, group_runs, runs_of
 from beamtree.printable import without_links
 
-TABLE_NAMES = ("summary", *TABLES, "shipped", "others", "trees", "slices", "splits", "runs")
+TABLE_NAMES = ("summary", *TABLES, "shipped", "others", "trees", "splits", "runs")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     for task in tasks:
         found.append(("others", details.other_splits_table(TABLES[task], ours[task])))
         found.append(("trees", details.trees_table(TABLES[task], ours[task], remarks)))
-        found += [("slices", table) for table in details.slice_tables(TABLES[task], ours[task])]
         found.append(("splits", details.splits_table(task, ours[task])))
     not_papers = [details.splits_table(task, ours[task]) for task in sorted(ours.keys() - TABLES.keys())]
     found += [("splits", table) for table in not_papers]

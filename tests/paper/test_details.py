@@ -1,4 +1,4 @@
-"""Tables of a report that stand for themselves: trees, sweeps, run by run, models in the package."""
+"""Tables of a report that stand for themselves: trees, run by run, models in the package."""
 
 import hashlib
 from pathlib import Path
@@ -8,49 +8,6 @@ from reported import cell_of, line_of, make_run, on_device, table_of
 
 from beamtree.paper import details
 from beamtree.paper.report import build_report
-
-
-def test_a_sweep_of_the_slice_is_a_table_by_width(tmp_path: Path) -> None:
-    for width, share in ((16, 0.7), (32, 0.8), (200, 0.85)):
-        make_run(
-            tmp_path / f"{width}",
-            "listops",
-            [f"model.options.slice_size={width}"],
-            accuracy={"200-300": share},
-        )
-    make_run(tmp_path / "plain", accuracy={"200-300": 0.9})
-    for name in ("listops-ebt-grc-noslice", "listops-ebt-grc-noslice-64", "listops-om"):
-        make_run(tmp_path / name, name, accuracy={"200-300": 0.95})
-    table = table_of([tmp_path], "listops-slices")
-    rows = table.texts
-    assert [(row[0], row[1], row[3]) for row in rows] == [
-        ("16", "64", "70.00"),
-        ("32", "64", "80.00"),
-        ("64", "64", "90.00"),
-        ("128", "64", "85.00"),  # a slice is no wider than its node
-        ("128", "64", "95.00"),
-        ("128", "128", "95.00"),
-    ]
-    names = [table.name for table in build_report([tmp_path / "plain", tmp_path / "listops-om"]).tables]
-    assert names == ["summary", "listops", "listops-trees", "listops-splits", "runs"]
-
-
-def test_a_recipe_that_names_no_slice_stands_in_the_sweep_by_its_default(tmp_path: Path) -> None:
-    for name, options in (("default", ""), ("narrow", "[model.options]\nslice_size = 32\n")):
-        recipe = tmp_path / f"{name}.toml"
-        recipe.write_text('[task]\nname = "listops"\n[model]\nencoder = "ebt-grc"\n' + options)
-        make_run(tmp_path / name, str(recipe), accuracy={"200-300": 0.9})
-    slices = table_of([tmp_path], "listops-slices")
-    assert [line.cells[0].text for line in slices.lines] == ["32", "64"]
-
-
-def test_a_width_that_is_no_number_is_left_out_of_the_sweep(tmp_path: Path) -> None:
-    for seed, change in enumerate(
-        ("slice_size=wide", "scorer_hidden=deep", "slice_size=32", "slice_size=16")
-    ):
-        changes = [f"model.options.{change}", f"training.seed={seed}"]
-        make_run(tmp_path / f"{seed}", "listops", changes, accuracy={"200-300": 0.9})
-    assert [row[0] for row in table_of([tmp_path], "listops-slices").texts] == ["16", "32"]
 
 
 def test_trees_are_compared_with_gold_where_there_are_any(tmp_path: Path) -> None:
