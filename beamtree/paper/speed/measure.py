@@ -9,6 +9,7 @@ tokens, when libraries are loaded and weights and the optimiser's state exist.
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -158,7 +159,10 @@ def _warmed_up(case: Case, plan: Plan) -> Workload:
 
 
 class PeakMemory:
-    """Bytes at the highest point since a beginning: on a GPU its making, on a CPU the call of `warmed_up`."""
+    """Bytes at the highest point since a beginning: on a GPU its making, elsewhere the call of `warmed_up`.
+
+    On a GPU what PyTorch allocated, elsewhere what the process held.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -171,15 +175,15 @@ class PeakMemory:
             self._before = torch.cuda.memory_allocated(device)
 
     def warmed_up(self) -> None:
-        if self.device.type == "cpu":
+        if self.device.type != "cuda":
             self._before = peak_resident()
 
     def bytes(self) -> int:
-        if self.device.type == "cpu":
-            # Linux adds up the pages of all cores a little late, so that its peak may even fall.
-            return max(0, peak_resident() - self._before)
-        wait_for(self.device)
-        return torch.cuda.max_memory_allocated(self.device) - self._before
+        if self.device.type == "cuda":
+            wait_for(self.device)
+            return torch.cuda.max_memory_allocated(self.device) - self._before
+        # Linux adds up the pages of all cores a little late, so that its peak may even fall.
+        return max(0, peak_resident() - self._before)
 
 
 def peak_resident() -> int:
@@ -192,6 +196,13 @@ def peak_resident() -> int:
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def forget_peak() -> None:
+    """Let this process's peak fall to what it holds now; where Linux cannot, it stays that of all so far."""
+    gc.collect()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def measure_peak(case: dict[str, Any], device: str = "cpu") -> int:
