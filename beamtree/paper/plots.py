@@ -12,7 +12,7 @@ from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.files.atomic import make_folder, replacing
 from beamtree.paper.published import label_of
 from beamtree.paper.speed.benchmark import Benchmark
-from beamtree.paper.speed.measure import Measured
+from beamtree.paper.speed.measure import Group
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
 from beamtree.paper.speed.workload import VARIED
 from beamtree.printable import printable
@@ -148,7 +148,7 @@ def curves_of(report: Benchmark) -> list[Curve]:
     return [curve for curve in curves if any(point.milliseconds or point.megabytes for point in curve.points)]
 
 
-def _size_curves(groups: Measured) -> list[Curve]:
+def _size_curves(groups: Sequence[Group]) -> list[Curve]:
     measured = [one for group in groups for one in group]
     batches = {one.case.B for one in measured}
     both = len({one.case.inference for one in measured}) > 1

@@ -17,7 +17,7 @@ import torch
 import beamtree
 from beamtree.engine.compiled import why_not_compiled
 from beamtree.paper.published import TABLE_1, label_of
-from beamtree.paper.speed.measure import Measured, Measurement
+from beamtree.paper.speed.measure import Group, Measurement
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
 from beamtree.paper.speed.workload import NAIVE, PLAIN, VARIED, measurable_names
 from beamtree.paper.table import NOTHING, Line, Table, TableCell
@@ -36,7 +36,7 @@ class Benchmark:
     suite: str
     settings: dict[str, Any]
     environment: dict[str, Any]
-    groups: Measured = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
     cells: list[RangeResult] = field(default_factory=list)
     interrupted: bool = False
 
@@ -100,16 +100,14 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "triton": _version("triton"),
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
-        "search": _search_on_a_gpu() if on_gpu else _search_on_a_cpu(),
+        "search": _how_it_searches(on_gpu),
         "command": sys.argv[1:],
     }
 
 
-def _search_on_a_gpu() -> str:
-    return "in kernels" if capturing.are_wanted() else "in kernels, no CUDA graphs"
-
-
-def _search_on_a_cpu() -> str:
+def _how_it_searches(on_gpu: bool) -> str:
+    if on_gpu:
+        return "in kernels" if capturing.are_wanted() else "in kernels, no CUDA graphs"
     reason = why_not_compiled()
     return "in C" if reason is None else f"in PyTorch ({reason})"
 
@@ -127,7 +125,7 @@ def _processor_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def size_tables(groups: Measured, *, with_tokens: bool = False) -> list[Table]:
+def size_tables(groups: Sequence[Group], *, with_tokens: bool = False) -> list[Table]:
     """A table for each size that was varied, in inference and in training."""
     tables = []
     for varied, inference in product(VARIED, (True, False)):
@@ -137,7 +135,7 @@ def size_tables(groups: Measured, *, with_tokens: bool = False) -> list[Table]:
     return tables
 
 
-def _size_table(groups: Measured, varied: str, with_tokens: bool) -> Table:
+def _size_table(groups: Sequence[Group], varied: str, with_tokens: bool) -> Table:
     cases = [one.case for group in groups for one in group]
     sizes = {name: {case.size(name) for case in cases} - {None} for name in VARIED}
     shown = [name for name in VARIED if name in ("n", varied) or len(sizes[name]) > 1]
@@ -145,7 +143,7 @@ def _size_table(groups: Measured, varied: str, with_tokens: bool) -> Table:
     inference = cases[0].inference
     with_naive = any(case.model == NAIVE for case in cases)
 
-    def row(one: Measurement, group: list[Measurement]) -> dict[str, str]:
+    def row(one: Measurement, group: Group) -> dict[str, str]:
         faster, less = against_naive(one, group)
         cells = {
             "B": _number(one.case.B),

@@ -27,17 +27,10 @@ _WARM_UP_STEPS = {"cpu": 1, "cuda": 3}
 Progress = Callable[[float, str], None]  # the share that is done, and what comes now
 
 
-@dataclass(frozen=True)
-class Group:
-    """Models at one size, measured side by side; `varied` is what grows from group to group."""
-
-    varied: str
-    cases: tuple[Case, ...]
-
-
 @dataclass
 class Measurement:
-    """What came of a case, a point where `varied` grows; `problem` says why it has no times."""
+    """A case to measure, a point where `varied` grows, and what came of it; `problem` says why it has no
+    times."""
 
     case: Case
     varied: str
@@ -91,29 +84,28 @@ class Plan:
     memory: bool = True
 
 
-Measured = list[list[Measurement]]  # a list for every group
+Group = list[Measurement]  # models at one size, measured side by side
 
 
 def measure_groups(
-    groups: Sequence[Group], plan: Plan, into: Measured, progress: Progress = lambda share, doing: None
+    groups: Sequence[Group], plan: Plan, into: list[Group], progress: Progress = lambda share, doing: None
 ) -> None:
-    """Measure one group after another; whoever interrupts finds in `into` what there is.
+    """Measure one group after another; whoever interrupts finds in `into` those that were begun.
 
     A model that ran out of memory, or took `max_seconds` for a step, is not tried at larger sizes.
     """
     given_up: dict[tuple[str, Case], str] = {}
     for number, group in enumerate(groups):
-        measured = [Measurement(case, group.varied) for case in group.cases]
-        into.append(measured)
-        for one in measured:
+        into.append(group)
+        for one in group:
             one.problem = given_up.get(_series(one))
-        size = f"B = {group.cases[0].B}, n = {group.cases[0].n}"
+        size = f"B = {group[0].case.B}, n = {group[0].case.n}"
         measure_together(
-            measured,
+            group,
             plan,
             lambda doing: progress(number / len(groups), f"{size}, {doing}"),  # noqa: B023
         )
-        for one in measured:
+        for one in group:
             if one.problem == OUT_OF_MEMORY:
                 given_up[_series(one)] = f"not tried: out of memory at {one.varied} = {one.size}"
             elif one.seconds is not None and one.seconds >= plan.max_seconds:
@@ -125,24 +117,22 @@ def _series(one: Measurement) -> tuple[str, Case]:
     return one.varied, one.case.with_size(one.varied, 0)
 
 
-def measure_together(
-    measured: Sequence[Measurement], plan: Plan, progress: Callable[[str], None] = lambda doing: None
-) -> None:
+def measure_together(group: Group, plan: Plan, progress: Callable[[str], None]) -> None:
     """Fill in the peak memory and the times of those that have no problem yet."""
-    for one in measured:
+    for one in group:
         if plan.memory and one.problem is None:
             progress(f"{one.case.model}: memory")
             with noting_lack_of_memory(one):
                 one.peak_bytes = peak_memory(one.case, plan.device)
     workloads: dict[int, Workload] = {}
-    for i, one in enumerate(measured):
+    for i, one in enumerate(group):
         if one.problem is None:
             progress(f"{one.case.model}: warming up")
             with noting_lack_of_memory(one):
                 workloads[i] = _warmed_up(one.case, plan)
     for round_ in range(plan.repeat):
         for i, workload in workloads.items():
-            one = measured[i]
+            one = group[i]
             if one.problem is None and sum(timing.seconds for timing in one.timings) < plan.max_seconds:
                 progress(f"{one.case.model}: step {round_ + 1} of {plan.repeat}")
                 with noting_lack_of_memory(one):
