@@ -214,12 +214,6 @@ def test_the_first_line_comes_within_a_second() -> None:
     raise AssertionError(f"the first line took {min(taken):.2f} s")
 
 
-def test_help_explains_memory_and_ctrl_c():
-    text = bench("--help").stdout
-    for word in ("--suite", "peak memory", "Ctrl-C", "--max-seconds-per-cell"):
-        assert word in text
-
-
 def test_output_files_are_optional(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert bench(*SMALL, "--lengths", "3", "--models", "recurrent-grc").exit_code == 0
