@@ -9,7 +9,7 @@ from contextlib import suppress
 from beamtree.classifier.model_folder import PRETRAINED
 from beamtree.paper.published import TABLES, PaperTable
 from beamtree.paper.remarks import Remarks
-from beamtree.paper.runs import SplitFigures, TrainedRun
+from beamtree.paper.runs import AS_TRAINED, SplitFigures, TrainedRun
 from beamtree.paper.table import NOTHING, Table, TableCell, line
 from beamtree.paper.table_rows import ABOUT, Row, Rows, in_task_order, row_of, training_command
 from beamtree.saving.folder import WEIGHTS, hash_weights
@@ -65,8 +65,8 @@ def shipped_table(runs: Sequence[TrainedRun]) -> Table:
     lines = []
     for file in sorted(PRETRAINED.glob(f"*/{WEIGHTS}")):
         digest = hash_weights(file.parent)
-        for number, run in enumerate(runs, start=1):
-            same = [one for one in run.evaluations if one.weights == digest and one.search == (None, False)]
+        for run in runs:
+            same = [one for one in run.evaluations if one.weights == digest and one.search == AS_TRAINED]
             for split in in_task_order(run.recipe.task.name, {split for one in same for split in one.splits}):
                 found = {one.device == "cpu": one.splits[split] for one in same[::-1] if split in one.splits}
                 here, on_cpu = found.get(False), found.get(True)
@@ -79,7 +79,7 @@ def shipped_table(runs: Sequence[TrainedRun]) -> Table:
                         _percent(here, "f1"),
                         _percent(on_cpu, "f1"),
                         _percent(here or on_cpu, "exact"),
-                        TableCell(str(number), runs=(number,)),
+                        TableCell(str(run.number), runs=(run.number,)),
                     )
                 )
     caption = (
@@ -102,11 +102,11 @@ def splits_table(task: str, ours: Rows) -> Table:
     splits = in_task_order(task, {split for row in ours.values() for split in row.splits})
     lines = []
     for key, row in ours.items():
-        for member in row.members:
-            if member.evaluations:
-                cells = [_with_interval(member.figures(split)) for split in splits]
-                alone = Row(key, [member])
-                lines.append(line(alone.label, str(member.run.seed), *cells, alone.run_numbers))
+        for run in row.runs:
+            if run.evaluations:
+                cells = [_with_interval(run.figures(split)) for split in splits]
+                alone = Row(key, [run])
+                lines.append(line(alone.label, str(run.seed), *cells, alone.run_numbers))
     title = f"{TABLES[task].title if task in TABLES else task}: run by run"
     caption = (
         "Accuracy in % with Wilson's 95 % interval, which covers only the draw of the test split. Examples: "
@@ -132,11 +132,11 @@ def _sizes(ours: Rows, split: str) -> str:
 def runs_table(runs: Sequence[TrainedRun]) -> Table:
     """Every run that was named, whether it counts or not, and the commands that repeat it."""
     lines = []
-    for number, run in enumerate(runs, start=1):
+    for run in runs:
         best = run.best
         lines.append(
             line(
-                str(number),
+                str(run.number),
                 f"{run.recipe.task.name}: {row_of(run).label}",
                 TableCell(str(run.path), code=True),
                 TableCell("; ".join(_commands(run)), code=True),
@@ -147,7 +147,7 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
                 f"{best['dev_loss']:.4f}" if best else NOTHING,
                 f"{100 * best['dev_accuracy']:.2f}" if best else NOTHING,
                 f"{run.minutes:.1f}",
-                run=number,
+                run=run.number,
             )
         )
     headers = ["run", "row", "folder", "commands", "seed", "epochs", "end"]

@@ -121,7 +121,7 @@ def _at_a_glance(row: Row, table: PaperTable) -> list[TableCell | str]:
     ]
     if not measured:
         return []
-    seeds = [[one.figures(split) for split, _, _ in measured] for one in row.members]
+    seeds = [[one.figures(split) for split, _, _ in measured] for one in row.runs]
     whole = [mean(figures.accuracy for figures in seed if figures) for seed in seeds if all(seed)]
     reached = sum(ours.rounded >= paper.value - paper.deviation for _, ours, paper in measured)
     return [
@@ -129,7 +129,7 @@ def _at_a_glance(row: Row, table: PaperTable) -> list[TableCell | str]:
         f"{mean(paper.value for _, _, paper in measured):.1f}",
         f"{mean(ours.rounded for _, ours, _ in measured):.1f}",
         f"{100 * min(whole):.1f}" if len(whole) > 1 else NOTHING,
-        str(len(row.members)),
+        str(len(row.runs)),
         f"{reached} of {len(measured)}",
     ]
 
@@ -181,10 +181,9 @@ def _is_best(name: str, column: Mapping[str, float]) -> bool:
 def _footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
     """`filled` are the rows of ours that have a figure in this table."""
     said = remarks.on(table.task)
-    members = {one.number: one.run for row in ours.values() for one in row.members}
-    rounded = [number for number, run in sorted(members.items()) if run.recipe.training.precision == "tf32"]
+    rounded = {run.number for run in runs_of(ours) if run.recipe.training.precision == "tf32"}
     if rounded:
-        numbers = ", ".join(map(str, rounded))
+        numbers = ", ".join(map(str, sorted(rounded)))
         said.append(f"Trained with products in tf32 instead of float32: runs {numbers}.")
     if empty := [LABELS[name] for name in table.rows if RowKey(table.task, name) not in filled]:
         said.append(f"Not evaluated: {', '.join(empty)}.")
@@ -200,7 +199,7 @@ def short_table(table: PaperTable, ours: Rows) -> Table:
     for row in usual.values():
         cells = [_in_short(row, split, table) for split in table.columns]
         if any(cell.text != NOTHING for cell in cells):
-            lines.append(line(row.label, *cells, str(len(row.members))))
+            lines.append(line(row.label, *cells, str(len(row.runs))))
     note = data_note(runs_of(usual))
     caption = " ".join(filter(None, (f"Trained on {table.training}.", note)))
     headers = ["model", *table.columns.values(), "seeds"]
@@ -212,6 +211,6 @@ def _in_short(row: Row, split: str, table: PaperTable) -> TableCell:
     if found is None:
         return TableCell()
     published = table.rows.get(row.key.name, {}).get(split)
-    several = f" / {found.worst:.2f}" if len(row.members) > 1 else ""
+    several = f" / {found.worst:.2f}" if len(row.runs) > 1 else ""
     beside = f" ({published.centre})" if published is not None else ""
     return TableCell(f"{found.rounded:.2f}{several}{beside}", hint=found.hint)
