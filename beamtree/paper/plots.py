@@ -5,7 +5,6 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import mean
 from typing import Any, NamedTuple
 
 from beamtree.errors import BeamtreeError, MissingExtraError
@@ -158,7 +157,7 @@ def _size_curves(groups: Sequence[Group]) -> list[Curve]:
         if both:
             label += ", inference" if one.case.inference else ", training"
         curve = curves.setdefault((one.varied, label), Curve(one.varied, label, []))
-        curve.points.append(_point(one.size, one.seconds, one.peak_bytes))
+        curve.points.append(Speed(one.size, one.milliseconds, one.megabytes))
     return list(curves.values())
 
 
@@ -168,18 +167,14 @@ def _paper_curves(cells: Sequence[RangeResult]) -> list[Curve]:
     there: dict[str, Curve] = {}
     for cell in cells:
         label = label_of(cell.model)
-        seconds = mean(cell.seconds) if cell.seconds else None
         curve = here.setdefault(label, Curve("n", label, []))
-        curve.points.append(_point(cell.mean_length, seconds, cell.peak_bytes))
+        curve.points.append(Speed(cell.mean_length, cell.milliseconds, cell.megabytes))
         if cell.published is not None:
             minutes, gigabytes = cell.published
             curve = there.setdefault(label, Curve("n", label, [], published=True))
-            curve.points.append(_point(cell.mean_length, 60 * minutes / PAPER_SAMPLES, 1e9 * gigabytes))
+            published = Speed(cell.mean_length, 60_000 * minutes / PAPER_SAMPLES, 1e3 * gigabytes)
+            curve.points.append(published)
     return [*here.values(), *there.values()]
-
-
-def _point(size: float, seconds: float | None, peak_bytes: float | None) -> Speed:
-    return Speed(size, seconds and 1e3 * seconds, peak_bytes and 1e-6 * peak_bytes)
 
 
 def draw_speed(curves: Sequence[Curve], path: Path, title: str) -> None:

@@ -149,7 +149,7 @@ def _size_table(groups: Sequence[Group], varied: str, with_tokens: bool) -> Tabl
             "B": _number(one.case.B),
             **{name: _number(one.case.size(name)) for name in shown},
             "model": one.case.model,
-            "ms": one.problem or _number(_times(1e3, one.seconds)),
+            "ms": one.problem or _number(one.milliseconds),
             "from–to ms": _spread(one),
         }
         if inference:
@@ -159,7 +159,7 @@ def _size_table(groups: Sequence[Group], varied: str, with_tokens: bool) -> Tabl
             cells["tokens/s"] = _number(one.tokens_per_second)
         if with_naive:
             cells["faster than naive"] = _factor(faster)
-        cells["peak MB"] = _number(_times(1e-6, one.peak_bytes))
+        cells["peak MB"] = _number(one.megabytes)
         if with_naive:
             cells["less memory than naive"] = _factor(less)
         return cells
@@ -201,7 +201,10 @@ def paper_tables(cells: Sequence[RangeResult]) -> list[Table]:
     return [
         table(f"Minutes for {epoch}", _minutes, f"{note}; ~ stands before what fewer expressions tell."),
         table(f"Peak memory for {epoch}, GB", _gigabytes, f"{note}."),
-        table("Milliseconds an expression, mean", _milliseconds),
+        table(
+            "Milliseconds an expression, mean",
+            lambda cell: cell.problem or _number(cell.milliseconds),
+        ),
     ]
 
 
@@ -218,7 +221,7 @@ def _minutes(cell: RangeResult) -> str:
 
 
 def _gigabytes(cell: RangeResult) -> str:
-    here = "OOM" if cell.problem == OUT_OF_MEMORY else _number(_times(1e-9, cell.peak_bytes))
+    here = "OOM" if cell.problem == OUT_OF_MEMORY else _number(cell.megabytes and cell.megabytes / 1e3)
     return here + _published(cell, "gigabytes")
 
 
@@ -229,17 +232,9 @@ def _published(cell: RangeResult, quantity: str) -> str:
     return " (OOM)" if cell.published is None else f" ({getattr(cell.published, quantity):g})"
 
 
-def _milliseconds(cell: RangeResult) -> str:
-    return cell.problem or _number(_times(60_000 / PAPER_SAMPLES, cell.minutes))
-
-
 def _spread(one: Measurement) -> str:
     times = [1e3 * timing.seconds for timing in one.timings]
     return f"{_number(min(times))}–{_number(max(times))}" if times else NOTHING
-
-
-def _times(factor: float, value: float | None) -> float | None:
-    return None if value is None else factor * value
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:

@@ -48,6 +48,14 @@ class Measurement:
         return median(timing.seconds for timing in self.timings) if self.timings else None
 
     @property
+    def milliseconds(self) -> float | None:
+        return self.seconds and 1e3 * self.seconds
+
+    @property
+    def megabytes(self) -> float | None:
+        return self.peak_bytes and 1e-6 * self.peak_bytes
+
+    @property
     def processor_seconds(self) -> float | None:
         return median(timing.processor_seconds for timing in self.timings) if self.timings else None
 
