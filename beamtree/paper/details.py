@@ -10,7 +10,7 @@ from beamtree.classifier.model_folder import PRETRAINED
 from beamtree.paper.published import TABLES, PaperTable
 from beamtree.paper.remarks import Remarks
 from beamtree.paper.runs import AS_TRAINED, SplitFigures, TrainedRun
-from beamtree.paper.table import NOTHING, Table, TableCell, line
+from beamtree.paper.table import NOTHING, Line, Table, TableCell
 from beamtree.paper.table_rows import ABOUT, Row, Rows, in_task_order, row_of, training_command
 from beamtree.saving.folder import WEIGHTS, hash_weights
 
@@ -19,8 +19,8 @@ def other_splits_table(table: PaperTable, ours: Rows) -> Table:
     """Splits that the paper's table does not have: dev, fresh draws, originals of edited texts, own files."""
     measured = {split for row in ours.values() for split in row.splits}
     splits = in_task_order(table.task, measured.difference(table.columns))
-    lines = [
-        line(key.label, *row.cells(splits), *row.about)
+    lines: list[Line] = [
+        [key.label, *row.cells(splits), *row.about]
         for key, row in ours.items()
         if row.splits.intersection(splits)
     ]
@@ -31,16 +31,16 @@ def other_splits_table(table: PaperTable, ours: Rows) -> Table:
 
 def trees_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
     """Bracketing F1 against the gold trees, and how many trees are gold's; below, trees of no model."""
-    lines = []
+    lines: list[Line] = []
     for row in ours.values():
         cells = [_trees(row, split) for split in table.columns]
         if any(cell.text != NOTHING for cell in cells):
-            lines.append(line(row.label, *cells, row.run_numbers))
+            lines.append([row.label, *cells, row.run_numbers])
     for unlearnt in remarks.trees if lines else ():
         if unlearnt.task == table.task:
             f1 = [unlearnt.f1.get(split) for split in table.columns]
             shown = [NOTHING if one is None else f"{one:.2f}" for one in f1]
-            lines.append(line(f"{unlearnt.shape}, no model", *shown, NOTHING))
+            lines.append([f"{unlearnt.shape}, no model", *shown, NOTHING])
     caption = (
         "Unlabelled bracketing F1 of the best trees against the gold trees in %, over the whole split: spans "
         "of two tokens or more, except the whole sentence. In brackets the share of sentences whose tree is "
@@ -62,7 +62,7 @@ def _trees(row: Row, split: str) -> TableCell:
 
 def shipped_table(runs: Sequence[TrainedRun]) -> Table:
     """Found by their weights: an evaluation keeps the hash of those that it measured."""
-    lines = []
+    lines: list[Line] = []
     for file in sorted(PRETRAINED.glob(f"*/{WEIGHTS}")):
         digest = hash_weights(file.parent)
         for run in runs:
@@ -71,7 +71,7 @@ def shipped_table(runs: Sequence[TrainedRun]) -> Table:
                 found = {one.device == "cpu": one.splits[split] for one in same[::-1] if split in one.splits}
                 here, on_cpu = found.get(False), found.get(True)
                 lines.append(
-                    line(
+                    [
                         file.parent.name,
                         split,
                         _percent(here, "accuracy"),
@@ -80,7 +80,7 @@ def shipped_table(runs: Sequence[TrainedRun]) -> Table:
                         _percent(on_cpu, "f1"),
                         _percent(here or on_cpu, "exact"),
                         TableCell(str(run.number), runs=(run.number,)),
-                    )
+                    ]
                 )
     caption = (
         "The figures of the run that a model's weights come from, and of the same weights on a CPU: "
@@ -100,13 +100,13 @@ def _percent(figures: SplitFigures | None, name: str) -> str:
 def splits_table(task: str, ours: Rows) -> Table:
     """Every run on every split it was evaluated on, with Wilson's interval."""
     splits = in_task_order(task, {split for row in ours.values() for split in row.splits})
-    lines = []
+    lines: list[Line] = []
     for key, row in ours.items():
         for run in row.runs:
             if run.evaluations:
                 cells = [_with_interval(run.figures(split)) for split in splits]
                 alone = Row(key, [run])
-                lines.append(line(alone.label, str(run.seed), *cells, alone.run_numbers))
+                lines.append([alone.label, str(run.seed), *cells, alone.run_numbers])
     title = f"{TABLES[task].title if task in TABLES else task}: run by run"
     caption = (
         "Accuracy in % with Wilson's 95 % interval, which covers only the draw of the test split. Examples: "
@@ -131,12 +131,12 @@ def _sizes(ours: Rows, split: str) -> str:
 
 def runs_table(runs: Sequence[TrainedRun]) -> Table:
     """Every run that was named, whether it counts or not, and the commands that repeat it."""
-    lines = []
+    lines: list[Line] = []
     for run in runs:
         best = run.best
         lines.append(
-            line(
-                str(run.number),
+            [
+                TableCell(str(run.number), describes=run.number),
                 f"{run.recipe.task.name}: {row_of(run).label}",
                 TableCell(str(run.path), code=True),
                 TableCell("; ".join(_commands(run)), code=True),
@@ -147,8 +147,7 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
                 f"{best['dev_loss']:.4f}" if best else NOTHING,
                 f"{100 * best['dev_accuracy']:.2f}" if best else NOTHING,
                 f"{run.minutes:.1f}",
-                run=run.number,
-            )
+            ]
         )
     headers = ["run", "row", "folder", "commands", "seed", "epochs", "end"]
     headers += ["best epoch", "dev loss", "dev accuracy", "minutes"]

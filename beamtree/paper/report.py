@@ -13,7 +13,7 @@ from beamtree.paper import details
 from beamtree.paper.published import COPIED, LABELS, TABLES, PaperTable, group
 from beamtree.paper.remarks import Remarks, read_remarks
 from beamtree.paper.runs import data_note, marked_title, read_runs
-from beamtree.paper.table import NOTHING, Table, TableCell, line, write_html_page, write_markdown_page
+from beamtree.paper.table import NOTHING, Line, Table, TableCell, write_html_page, write_markdown_page
 from beamtree.paper.table_rows import ABOUT, Row, RowKey, Rows, group_runs, runs_of
 from beamtree.printable import without_links
 
@@ -94,13 +94,13 @@ def to_html(report: Report, command: str) -> str:
 
 def glance_table(ours: Mapping[str, Rows], remarks: Remarks) -> Table:
     """A line for every row of the paper that was measured with its settings: is it as good as the paper's?"""
-    lines = []
+    lines: list[Line] = []
     for task, rows in ours.items():
         table = TABLES[task]
         usual = {key: row for key, row in rows.items() if key.plain and key.name in table.rows}
         title = marked_title(table, runs_of(usual))
-        measured = [line(title, *cells) for row in usual.values() if (cells := _at_a_glance(row, table))]
-        lines += measured or [line(title, "no figures yet", *[NOTHING] * 5)]
+        measured = [[title, *cells] for row in usual.values() if (cells := _at_a_glance(row, table))]
+        lines += measured or [[title, "no figures yet", *[NOTHING] * 5]]
     caption = (
         "Accuracy in %, the mean over the test splits that the paper has: its own, ours (median or mean of "
         "the seeds) and our worst seed's. A split is at the paper's level if ours is at least its figure "
@@ -112,7 +112,7 @@ def glance_table(ours: Mapping[str, Rows], remarks: Remarks) -> Table:
     return Table("summary", "At a glance", caption, headers, lines, words=range(2), remarks=said)
 
 
-def _at_a_glance(row: Row, table: PaperTable) -> list[TableCell | str]:
+def _at_a_glance(row: Row, table: PaperTable) -> Line:
     """Nothing for a row without a figure beside one of the paper's."""
     measured = [
         (split, ours, paper)
@@ -143,13 +143,13 @@ def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
         published[split] = {name: row[split].value for name, row in table.rows.items() if split in row}
     filled = {key for key, row in ours.items() if row.splits.intersection(table.columns)}
     keys = {*filled, *(key for key in ours if key.plain), *(RowKey(table.task, name) for name in table.rows)}
-    lines = []
+    lines: list[Line] = []
     for key in sorted(keys, key=lambda key: key.place):
         row = ours.get(key, Row(key))
         best = [key.plain and _is_best(key.name, competing[split]) for split in table.columns]
         cells = [replace(cell, best=top) for cell, top in zip(row.cells(table.columns), best, strict=True)]
         marks = ["ours", *(["option"] if key.optional else []), *(["unfinished"] if row.unfinished else [])]
-        lines.append(line(key.label, ", ".join(marks), *cells, *row.about))
+        lines.append([key.label, ", ".join(marks), *cells, *row.about])
         if key.plain and key.name in table.rows:
             figures = table.rows[key.name]
             cells = [
@@ -157,7 +157,7 @@ def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
                 for split in table.columns
             ]
             source, seeds = ("paper, copied", NOTHING) if key.name in COPIED else ("paper", "3")
-            lines.append(line("", source, *cells, seeds, *[NOTHING] * 3, published=True))
+            lines.append(["", source, *cells, seeds, *[NOTHING] * 3])
     caption = (
         f"Trained on {table.training}. Accuracy in %: {table.statistic} of the seeds ± population standard "
         f"deviation, beside the paper's Table {table.number}. Bold: best of ours, best of theirs; options "
@@ -195,11 +195,11 @@ def _footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remark
 def short_table(table: PaperTable, ours: Rows) -> Table:
     """The rows with the paper's settings that have figures: ours, the worst seed, and the paper's."""
     usual = {key: row for key, row in ours.items() if not key.optional}
-    lines = []
+    lines: list[Line] = []
     for row in usual.values():
         cells = [_in_short(row, split, table) for split in table.columns]
         if any(cell.text != NOTHING for cell in cells):
-            lines.append(line(row.label, *cells, str(len(row.runs))))
+            lines.append([row.label, *cells, str(len(row.runs))])
     note = data_note(runs_of(usual))
     caption = " ".join(filter(None, (f"Trained on {table.training}.", note)))
     headers = ["model", *table.columns.values(), "seeds"]

@@ -13,7 +13,7 @@ from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.paper.published import LABELS, OPTIONAL, TABLES
 from beamtree.paper.runs import AS_TRAINED, EARLY, UNFINISHED, Search, SplitFigures, TrainedRun
-from beamtree.paper.table import TableCell
+from beamtree.paper.table import NOTHING, Line, TableCell
 from beamtree.printable import write_json
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
 
@@ -122,9 +122,9 @@ class Row:
         return bool(self.runs) and all(run.end == UNFINISHED for run in self.runs)
 
     @property
-    def label(self) -> TableCell:
+    def label(self) -> str:
         """The row's name, for tables without a column that tells that its training was cut short."""
-        return TableCell(f"{self.key.label} (unfinished)" if self.unfinished else self.key.label)
+        return f"{self.key.label} (unfinished)" if self.unfinished else self.key.label
 
     @property
     def run_numbers(self) -> TableCell:
@@ -132,15 +132,15 @@ class Row:
         return TableCell(", ".join(map(str, numbers)), runs=numbers)
 
     @property
-    def about(self) -> list[TableCell]:
+    def about(self) -> Line:
         """Seeds, epochs, how many stopped early, and which runs they are."""
         if not self.runs:
-            return [TableCell()] * len(ABOUT)
+            return [NOTHING] * len(ABOUT)
         epochs = sorted(run.epochs for run in self.runs)
         span = str(epochs[0]) if epochs[0] == epochs[-1] else f"{epochs[0]}–{epochs[-1]}"
         early = sum(run.end == EARLY for run in self.runs)
         count = len(self.runs)
-        return [TableCell(str(count)), TableCell(span), TableCell(f"{early} of {count}"), self.run_numbers]
+        return [str(count), span, f"{early} of {count}", self.run_numbers]
 
 
 Rows = dict[RowKey, Row]

@@ -14,7 +14,7 @@ def test_trees_are_compared_with_gold_where_there_are_any(tmp_path: Path) -> Non
     make_run(tmp_path / "a", accuracy={"near-iid": 0.9}, f1=0.987654)
     make_run(tmp_path / "b", "listops-transformer", accuracy={"near-iid": 0.5}, f1=None)
     table = table_of([tmp_path], "listops-trees")
-    assert [line.cells[0].text for line in table.lines] == ["EBT-GRC"]
+    assert [row[0] for row in table.texts] == ["EBT-GRC"]
     assert cell_of(table, "EBT-GRC", "near-IID").text == "98.77 (50.0)"
     make_run(tmp_path / "c", "listops-crvnn", accuracy={"near-iid": 0.5}, epochs=4)
     for name in ("listops-trees", "listops-splits"):

@@ -43,8 +43,8 @@ def test_notes_stand_below_the_table_they_speak_of_on_every_page(tmp_path: Path)
 def test_trees_of_no_model_stand_below_those_of_models_and_only_there(tmp_path: Path) -> None:
     make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
     table = table_of([folder_with(REMARKS, tmp_path)], "listops-trees")
-    assert [line.cells[0].text for line in table.lines] == ["EBT-GRC", "left-branching, no model"]
-    assert [cell.text for cell in table.lines[1].cells[1:5]] == ["9.30", "0.00", "–", "–"]
+    assert [row[0] for row in table.texts] == ["EBT-GRC", "left-branching, no model"]
+    assert table.texts[1][1:5] == ["9.30", "0.00", "–", "–"]
     assert "logic-trees" not in [table.name for table in build_report([tmp_path]).tables]
 
 

@@ -83,7 +83,7 @@ def test_a_damaged_run_is_refused_or_left_out_with_a_note(
     report = build_report([tmp_path], skip=True)
     assert len(report.notes) == 1
     assert re.search(message, report.notes[0])
-    assert [line.cells[2].text for line in report.tables[-1].lines] == [str(tmp_path / "good")]
+    assert [row[2] for row in report.tables[-1].texts] == [str(tmp_path / "good")]
 
 
 def test_whole_numbers_are_numbers_and_facts_on_data_must_say_how_much(tmp_path: Path) -> None:

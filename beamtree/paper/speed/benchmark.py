@@ -20,7 +20,7 @@ from beamtree.paper.published import TABLE_1, label_of
 from beamtree.paper.speed.measure import Group, Measurement
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
 from beamtree.paper.speed.workload import NAIVE, PLAIN, VARIED, measurable_names
-from beamtree.paper.table import NOTHING, Line, Table, TableCell
+from beamtree.paper.table import NOTHING, Table
 from beamtree.printable import write_json
 from beamtree.processes.fresh import OUT_OF_MEMORY
 from beamtree.pytorch import capturing
@@ -209,9 +209,8 @@ def paper_tables(cells: Sequence[RangeResult]) -> list[Table]:
 
 
 def _table(title: str, headers: list[str], rows: Sequence[Sequence[str]], note: str = "") -> Table:
-    lines = [Line([TableCell(text) for text in row]) for row in rows]
     words, remarks = [headers.index("model")], [note] if note else []
-    return Table("", title, "", headers, lines, words=words, remarks=remarks)
+    return Table("", title, "", headers, rows, words=words, remarks=remarks)
 
 
 def _minutes(cell: RangeResult) -> str:
