@@ -136,11 +136,18 @@ def _at_a_glance(row: Row, table: PaperTable) -> Line:
 
 def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
     """Ours with the published figures beneath each, and ours that were not published."""
-    competing, published = (dict[str, dict[str, float]]() for _ in range(2))  # by split and row
-    for split in table.columns:
-        found = {key.name: row.summary(split) for key, row in ours.items() if key.plain}
-        competing[split] = {name: one.rounded for name, one in found.items() if one is not None}
-        published[split] = {name: row[split].value for name, row in table.rows.items() if split in row}
+    published = {
+        split: {name: row[split].value for name, row in table.rows.items() if split in row}
+        for split in table.columns
+    }
+    competing = {
+        split: {
+            key.name: found.rounded
+            for key, row in ours.items()
+            if key.plain and (found := row.summary(split)) is not None
+        }
+        for split in table.columns
+    }
     filled = {key for key, row in ours.items() if row.splits.intersection(table.columns)}
     keys = {*filled, *(key for key in ours if key.plain), *(RowKey(table.task, name) for name in table.rows)}
     lines: list[Line] = []
