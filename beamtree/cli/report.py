@@ -13,7 +13,7 @@ def report(
         list[Path],
         typer.Argument(
             help="Run folders, or folders of run folders, with what `eval RUN --save` wrote. A folder of run "
-            "folders may have a remarks.toml: targets, costs of rows without a run, runs cut off, options."
+            "folders may have a remarks.toml, with notes to print below the tables."
         ),
     ],
     out: Annotated[
@@ -26,9 +26,9 @@ def report(
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="targets, summary, listops, logic, sst5, imdb, snli, qqp, mnli, others (splits that the "
-            "paper's tables do not have), trees (against gold), slices (the sweep of d_s), splits (run by "
-            "run), shipped (models in the package), costs, runs or cut-off; may be repeated.",
+            help="summary (all rows at a glance), listops, logic, sst5, imdb, snli, qqp, mnli, shipped "
+            "(models in the package), others (splits that the paper's tables do not have), trees (against "
+            "gold), splits (run by run) or runs; may be repeated.",
             show_default="all that the runs have figures for",
         ),
     ] = None,

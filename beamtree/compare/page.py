@@ -10,7 +10,7 @@ from beamtree.compare.contest import TRAINING, TREE_MODEL, Contest
 from beamtree.compare.outcome import Outcome
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file
-from beamtree.paper.plots import choose_colours, open_grid, save_picture, style
+from beamtree.paper.plots import choose_colours, open_grid, picture, tick_whole_numbers
 from beamtree.zoo.by_name import LARGEST_DIFFERENCE
 
 STEM = "comparison"
@@ -118,13 +118,9 @@ def _panels(contest: Contest, groups: Sequence[Seeds]) -> Iterator[Panel]:
 def _draw(panels: Sequence[Panel], title: str, paths: Sequence[Path], inside: str) -> None:
     """Panels side by side, in each a line a model, from its lowest to its highest seed as a band."""
     colours = choose_colours(len(panels[0].lines))
-    with style():
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(2.5 + 5.5 * len(panels), 4.5), layout="constrained")
+    with picture(2.5 + 5.5 * len(panels), 4.5, *paths) as figure:
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            for number, (label, line) in enumerate(panel.lines.items()):
-                colour = colours(number % colours.N)
+            for (label, line), colour in zip(panel.lines.items(), colours, strict=True):
                 shares = [[100 * share for share in seeds] for seeds in line.values()]
                 middle, low, high = (list(map(choose, shares)) for choose in (mean, min, max))
                 axes.plot(list(line), middle, label=label, color=colour, marker="o", markersize=4)
@@ -137,17 +133,13 @@ def _draw(panels: Sequence[Panel], title: str, paths: Sequence[Path], inside: st
         look: dict[str, Any] = {"frameon": False, "fontsize": 8, "title_fontsize": 7}
         figure.legend(*handles, loc="outside right upper", title=told, **look)
         figure.suptitle(title)
-        for path in paths:
-            save_picture(figure, path)
 
 
 def _label(axes: Any, panel: Panel) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     if panel.names:
         axes.set_xticks(range(len(panel.names)), panel.names)
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        tick_whole_numbers(axes.xaxis)
     if panel.trained is not None:
         axes.axvline(panel.trained, color="grey", linestyle=":")
         axes.annotate(

@@ -5,7 +5,6 @@ on from its checkpoint; of one that has ended recipe, metrics, outcome and the b
 tested again where test files were added or changed.
 """
 
-import gc
 import hashlib
 import shutil
 import time
@@ -26,7 +25,7 @@ from beamtree.compare.contest import TRAINING, Contest, Entry, plan, recipe_for,
 from beamtree.compare.outcome import Measured, Outcome, choose_rate, read_outcome
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError, nearest
-from beamtree.paper.speed.measure import peak_resident
+from beamtree.paper.speed.measure import PeakMemory, forget_peak
 from beamtree.training.display import Display
 from beamtree.training.evaluate import Source, evaluate
 from beamtree.training.examples import LearningData
@@ -163,7 +162,9 @@ class Work:
         recipe = self._recipe(entry, rate)
         if not folder.begun:
             folder.begin(recipe)
-        peak = _Peak(self.accelerator.device)
+        device = self.accelerator.device
+        forget_peak()
+        peak = PeakMemory(device)
         try:
             outcome = fit(
                 recipe,
@@ -186,7 +187,7 @@ class Work:
         best = next((record for record in reversed(history) if record["best"]), None)
         parameters, splits = 0, {}
         if best is not None:
-            model = load_model(folder.best, device=self.accelerator.device)
+            model = load_model(folder.best, device=device)
             parameters = sum(weight.numel() for weight in model.parameters())
             splits = {} if entry.trial is not None else self._measure(model, self._read)
         found = Outcome(
@@ -205,7 +206,7 @@ class Work:
             dev_accuracy=best["dev_accuracy"] if best else 0.0,
             minutes=sum(record["seconds"] for record in history) / 60,
             peak_bytes=peak_bytes,
-            device=peak.device_name,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
             splits=splits,
         )
         found.write(folder.path)
@@ -265,27 +266,3 @@ def draw_some(examples: Sequence[Example], most: int | None) -> list[Example]:
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     return sorted(examples, key=digest)[:most]
-
-
-class _Peak:
-    """Bytes at the highest point of a run: allocated by PyTorch on a GPU, held by the process on a CPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self._before = device, 0
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(device)
-            self._before = torch.cuda.memory_allocated(device)
-        else:
-            with suppress(OSError):  # Linux can forget a peak; elsewhere it is that of all runs so far
-                Path("/proc/self/clear_refs").write_text("5")
-
-    @property
-    def device_name(self) -> str:
-        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-
-    def bytes(self) -> int:
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) - self._before
-        return peak_resident()

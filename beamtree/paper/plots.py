@@ -5,14 +5,13 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import mean
 from typing import Any, NamedTuple
 
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.files.atomic import make_folder, replacing
 from beamtree.paper.published import label_of
 from beamtree.paper.speed.benchmark import Benchmark
-from beamtree.paper.speed.measure import Measured
+from beamtree.paper.speed.measure import Group
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
 from beamtree.paper.speed.workload import VARIED
 from beamtree.printable import printable
@@ -41,42 +40,41 @@ def require_matplotlib() -> None:
 
 
 @contextmanager
-def style() -> Iterator[None]:
-    """A fixed salt and no date: equal results give equal files."""
+def picture(width: float, height: float, *paths: Path) -> Iterator[Any]:
+    """An empty figure, in inches; what is drawn on it is written to these files.
+
+    A fixed salt and no date: equal results give equal files.
+    """
     require_matplotlib()
     import matplotlib
+    from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "beamtree", "svg.fonttype": "none", "font.size": 10}):
-        yield
-
-
-@contextmanager
-def _picture(width: float, height: float, *paths: Path) -> Iterator[Any]:
-    """An empty figure, in inches; what is drawn on it is written to these files."""
-    with style():
-        from matplotlib.figure import Figure
-
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         for path in paths:
-            save_picture(figure, path)
+            kind = path.suffix.lower().removeprefix(".")
+            with replacing(path) as file:
+                figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
 
 
-def save_picture(figure: Any, path: Path) -> None:
-    kind = path.suffix.lower().removeprefix(".")
-    with replacing(path) as file:
-        figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-
-
-def choose_colours(count: int) -> Any:
+def choose_colours(count: int) -> list[Any]:
+    """As many as asked for, different ones as far as there are."""
     import matplotlib
 
-    return matplotlib.colormaps["tab20" if count > 10 else "tab10"]
+    colours = matplotlib.colormaps["tab20" if count > 10 else "tab10"]
+    return [colours(index % colours.N) for index in range(count)]
 
 
 def open_grid(axes: Any) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def tick_whole_numbers(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _tick_plainly(axis: Any) -> None:
@@ -88,22 +86,15 @@ def _tick_plainly(axis: Any) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _tick_whole_numbers(axis: Any) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True))
-
-
 def draw_accuracy(
     series: Mapping[str, Sequence[Point]], *, title: str, x_label: str, stem: Path, log_x: bool = False
 ) -> list[Path]:
     """Write `stem`.png and `stem`.svg with one line for every series; the paths written."""
     make_folder(stem.parent)
     paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
-    with _picture(8, 4.5, *paths) as figure:
+    with picture(8, 4.5, *paths) as figure:
         axes = figure.add_subplot()
-        colours = choose_colours(len(series))
-        for index, (name, points) in enumerate(series.items()):
+        for (name, points), colour in zip(series.items(), choose_colours(len(series)), strict=True):
             below = [100 * (point.share - point.low) for point in points]
             above = [100 * (point.high - point.share) for point in points]
             axes.errorbar(
@@ -111,7 +102,7 @@ def draw_accuracy(
                 [100 * point.share for point in points],
                 yerr=(below, above),
                 label=name,
-                color=colours(index % colours.N),
+                color=colour,
                 marker="o",
                 markersize=4,
                 linewidth=1.4,
@@ -122,7 +113,7 @@ def draw_accuracy(
             axes.set_xscale("log")
             _tick_plainly(axes.xaxis)
         else:
-            _tick_whole_numbers(axes.xaxis)
+            tick_whole_numbers(axes.xaxis)
         axes.set(title=title, xlabel=x_label, ylabel="accuracy (%), 95 % interval", ylim=(-2, 102))
         open_grid(axes)
         if len(series) > 1:
@@ -156,7 +147,7 @@ def curves_of(report: Benchmark) -> list[Curve]:
     return [curve for curve in curves if any(point.milliseconds or point.megabytes for point in curve.points)]
 
 
-def _size_curves(groups: Measured) -> list[Curve]:
+def _size_curves(groups: Sequence[Group]) -> list[Curve]:
     measured = [one for group in groups for one in group]
     batches = {one.case.B for one in measured}
     both = len({one.case.inference for one in measured}) > 1
@@ -166,7 +157,7 @@ def _size_curves(groups: Measured) -> list[Curve]:
         if both:
             label += ", inference" if one.case.inference else ", training"
         curve = curves.setdefault((one.varied, label), Curve(one.varied, label, []))
-        curve.points.append(_point(one.size, one.seconds, one.peak_bytes))
+        curve.points.append(Speed(one.size, one.milliseconds, one.megabytes))
     return list(curves.values())
 
 
@@ -176,18 +167,14 @@ def _paper_curves(cells: Sequence[RangeResult]) -> list[Curve]:
     there: dict[str, Curve] = {}
     for cell in cells:
         label = label_of(cell.model)
-        seconds = mean(cell.seconds) if cell.seconds else None
         curve = here.setdefault(label, Curve("n", label, []))
-        curve.points.append(_point(cell.mean_length, seconds, cell.peak_bytes))
+        curve.points.append(Speed(cell.mean_length, cell.milliseconds, cell.megabytes))
         if cell.published is not None:
             minutes, gigabytes = cell.published
             curve = there.setdefault(label, Curve("n", label, [], published=True))
-            curve.points.append(_point(cell.mean_length, 60 * minutes / PAPER_SAMPLES, 1e9 * gigabytes))
+            published = Speed(cell.mean_length, 60_000 * minutes / PAPER_SAMPLES, 1e3 * gigabytes)
+            curve.points.append(published)
     return [*here.values(), *there.values()]
-
-
-def _point(size: float, seconds: float | None, peak_bytes: float | None) -> Speed:
-    return Speed(size, seconds and 1e3 * seconds, peak_bytes and 1e-6 * peak_bytes)
 
 
 def draw_speed(curves: Sequence[Curve], path: Path, title: str) -> None:
@@ -197,14 +184,14 @@ def draw_speed(curves: Sequence[Curve], path: Path, title: str) -> None:
     points = [point for curve in curves for point in curve.points]
     quantities = [name for name in _UNITS if any(getattr(point, name) for point in points)]
     labels = list(dict.fromkeys(curve.label for curve in curves))
-    colours = choose_colours(len(labels))
-    with _picture(2 + 4 * len(varied), 3.5 * len(quantities), path) as figure:
+    colours = dict(zip(labels, choose_colours(len(labels)), strict=True))
+    with picture(2 + 4 * len(varied), 3.5 * len(quantities), path) as figure:
         panels = figure.subplots(len(quantities), len(varied), squeeze=False)
         for column, name in enumerate(varied):
             of_size = [curve for curve in curves if curve.varied == name]
             for panel, quantity in zip(panels[:, column], quantities, strict=True):
                 for curve in of_size:
-                    _draw_curve(panel, curve, quantity, colours(labels.index(curve.label) % colours.N))
+                    _draw_curve(panel, curve, quantity, colours[curve.label])
                 _label_axes(panel, of_size, _LABELS[name], _UNITS[quantity])
         figure.suptitle(title)
         handles = {line.get_label(): line for panel in panels.flat for line in panel.lines}
@@ -244,7 +231,7 @@ def draw_learning_curve(history: Sequence[Mapping[str, Any]], path: Path) -> Pat
     shares = {"train_accuracy": "train", "dev_accuracy": "dev", "dev_macro_f1": "dev macro-F1"}
     epochs = [record["epoch"] for record in history]
     kept = max(record["epoch"] for record in history if record["best"])
-    with _picture(9, 3.6, path) as figure:
+    with picture(9, 3.6, path) as figure:
         panels = figure.subplots(1, 2)
         for panel, title, scale, names in (
             (panels[0], "loss", 1, losses),
@@ -256,7 +243,7 @@ def draw_learning_curve(history: Sequence[Mapping[str, Any]], path: Path) -> Pat
                     panel.plot(epochs, values, marker="o", markersize=3, label=label)
             panel.axvline(kept, color="grey", linestyle=":", label="kept")
             panel.set(xlabel="epoch", ylabel=title)
-            _tick_whole_numbers(panel.xaxis)
+            tick_whole_numbers(panel.xaxis)
             open_grid(panel)
             panel.legend(frameon=False, fontsize=8)
     return path
@@ -266,7 +253,7 @@ def draw_confusion(confusion: Confusion, path: Path) -> Path:
     """The matrix as shares of each true label, with counts where there is room for them."""
     count = len(confusion.labels)
     size = min(12.0, 2.2 + 0.55 * count)
-    with _picture(size + 0.8, size, path) as figure:
+    with picture(size + 0.8, size, path) as figure:
         axes = figure.add_subplot()
         shares = [[n / max(1, sum(row)) for n in row] for row in confusion.counts]
         image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")

@@ -1,34 +1,23 @@
 """A report: the tables asked for from the runs named, as Markdown in short and in full and as one HTML page.
 
-A task's tables are made here: the paper's with ours beside, in full and in short, other splits, trees against
-gold, the sweep of d_s.
+The tables that hold ours against the paper's figures are made here, the others in `details.py`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 
 from beamtree.errors import BeamtreeError, nearest
-from beamtree.paper import overviews
+from beamtree.paper import details
 from beamtree.paper.published import COPIED, LABELS, TABLES, PaperTable, group
-from beamtree.paper.remarks import COSTS, Remarks, read_remarks
+from beamtree.paper.remarks import Remarks, read_remarks
 from beamtree.paper.runs import data_note, marked_title, read_runs
-from beamtree.paper.table import NOTHING, Table, TableCell, line, write_html_page, write_markdown_page
-from beamtree.paper.table_rows import (
-    ABOUT,
-    Row,
-    RowKey,
-    Rows,
-    Summary,
-    group_runs,
-    in_task_order,
-    of_task,
-    runs_of,
-)
+from beamtree.paper.table import NOTHING, Line, Table, TableCell, write_html_page, write_markdown_page
+from beamtree.paper.table_rows import ABOUT, Row, RowKey, Rows, group_runs, runs_of
 from beamtree.printable import without_links
 
-KINDS = ("targets", "summary", "costs", "shipped", "others", "trees", "slices", "splits", "runs", "cut-off")
-TABLE_NAMES = (*TABLES, *KINDS)
+TABLE_NAMES = ("summary", *TABLES, "shipped", "others", "trees", "splits", "runs")
 
 
 @dataclass(frozen=True)
@@ -43,40 +32,38 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
     for name in wanted:
         if name not in TABLE_NAMES:
             raise BeamtreeError(f"there is no table {name!r}{nearest(name, TABLE_NAMES)}")
-    runs, notes = read_runs(paths, skip=skip)
+    runs, left_out = read_runs(paths, skip=skip)
     remarks = read_remarks(paths)
-    rows, twins = group_runs(runs, skip=skip)
-    with_runs = {key.task for key in rows}
-    tasks = [task for task in TABLES if task in with_runs or any(task == cost.task for cost in remarks.costs)]
-    rows_of = {task: of_task(task, rows) for task in TABLES}
-    found = [("targets", overviews.targets_table(remarks.targets, rows))]
-    found.append(("summary", overviews.coverage_table(tasks, rows, remarks)))
-    found += [(task, paper_table(published, rows_of[task], remarks)) for task, published in TABLES.items()]
-    found.append(("costs", overviews.costs_table(remarks.costs, rows)))
-    found.append(("shipped", overviews.shipped_table(runs)))
-    for task in (task for task in TABLES if task in with_runs):
-        published, ours = TABLES[task], rows_of[task]
-        found.append(("others", other_splits_table(published, ours)))
-        found.append(("trees", trees_table(published, ours, remarks)))
-        found += [("slices", table) for table in slice_tables(published, ours)]
-        found.append(("splits", overviews.splits_table(task, rows)))
-    others = [overviews.splits_table(task, rows) for task in sorted(with_runs.difference(TABLES))]
-    found += [("splits", table) for table in others]
-    found.append(("runs", overviews.runs_table(runs)))
-    found.append(("cut-off", overviews.cut_off_table(remarks.cut_off)))
+    ours, twins = group_runs(runs, skip=skip)
+    tasks = [task for task in TABLES if task in ours]
+    glance = glance_table({task: ours[task] for task in tasks}, remarks)
+    found = [("summary", glance)]
+    found += [
+        (task, paper_table(TABLES[task], ours.get(task, {}), remarks))
+        for task in TABLES
+        if task in (wanted or tasks)
+    ]
+    found.append(("shipped", details.shipped_table(runs)))
+    for task in tasks:
+        found.append(("others", details.other_splits_table(TABLES[task], ours[task])))
+        found.append(("trees", details.trees_table(TABLES[task], ours[task], remarks)))
+        found.append(("splits", details.splits_table(task, ours[task])))
+    not_papers = [details.splits_table(task, ours[task]) for task in sorted(ours.keys() - TABLES.keys())]
+    found += [("splits", table) for table in not_papers]
+    found.append(("runs", details.runs_table(runs)))
     shown = [
         (kind, table)
         for kind, table in found
-        if kind == "runs" or (table.lines and kind in (wanted or {*tasks, *KINDS}))
+        if kind == "runs" or (table.lines and kind in (wanted or TABLE_NAMES))
     ]
-    for kind in wanted:
-        if kind not in dict(shown):
-            notes.append(f"No run has figures for the table {kind!r}.")
-    short = [overviews.glance_table(tasks, rows, remarks)]
-    short += [short_table(TABLES[task], rows_of[task]) for task in tasks if task in (wanted or tasks)]
-    short += others if not wanted or "splits" in wanted else []
-    tables = [table for _, table in shown]
-    return Report(tables, [table for table in short if table.lines], [*notes, *twins])
+    empty = [f"No run has figures for the table {kind!r}." for kind in wanted if kind not in dict(shown)]
+    short = [glance, *(short_table(TABLES[task], ours[task]) for task in tasks if task in (wanted or tasks))]
+    short += not_papers if not wanted or "splits" in wanted else []
+    return Report(
+        [table for _, table in shown],
+        [table for table in short if table.lines],
+        [*left_out, *empty, *twins, *remarks.unread],
+    )
 
 
 BESIDE_THE_PAPER = (
@@ -85,7 +72,7 @@ BESIDE_THE_PAPER = (
 )
 IN_FULL = (
     "[In full]({full}): deviations, other settings and splits, trees against gold, every run with its "
-    "commands, what missing rows would take."
+    "commands."
 )
 
 
@@ -105,24 +92,79 @@ def to_html(report: Report, command: str) -> str:
     return write_html_page("Results", command, report.notes, report.tables)
 
 
+def glance_table(ours: Mapping[str, Rows], remarks: Remarks) -> Table:
+    """A line for every row of the paper that was measured with its settings: is it as good as the paper's?"""
+    lines: list[Line] = []
+    for task, rows in ours.items():
+        table = TABLES[task]
+        usual = {key: row for key, row in rows.items() if key.plain and key.name in table.rows}
+        title = marked_title(table, runs_of(usual))
+        measured = [[title, *cells] for row in usual.values() if (cells := _at_a_glance(row, table))]
+        lines += measured or [[title, "no figures yet", *[NOTHING] * 5]]
+    caption = (
+        "Accuracy in %, the mean over the test splits that the paper has: its own, ours (median or mean of "
+        "the seeds) and our worst seed's. A split is at the paper's level if ours is at least its figure "
+        "minus one of its standard deviations."
+    )
+    headers = ["task", "model", "paper", "ours", "worst seed", "seeds", "splits at the paper's level"]
+    without = [table.title for task, table in TABLES.items() if task not in ours]
+    said = remarks.on("") + ([f"No run yet: {', '.join(without)}."] if without else [])
+    return Table("summary", "At a glance", caption, headers, lines, words=range(2), remarks=said)
+
+
+def _at_a_glance(row: Row, table: PaperTable) -> Line:
+    """Nothing for a row without a figure beside one of the paper's."""
+    measured = [
+        (split, ours, paper)
+        for split, paper in table.rows[row.key.name].items()
+        if (ours := row.summary(split)) is not None
+    ]
+    if not measured:
+        return []
+    seeds = [[one.figures(split) for split, _, _ in measured] for one in row.runs]
+    whole = [mean(figures.accuracy for figures in seed if figures) for seed in seeds if all(seed)]
+    reached = sum(ours.rounded >= paper.value - paper.deviation for _, ours, paper in measured)
+    return [
+        row.label,
+        f"{mean(paper.value for _, _, paper in measured):.1f}",
+        f"{mean(ours.rounded for _, ours, _ in measured):.1f}",
+        f"{100 * min(whole):.1f}" if len(whole) > 1 else NOTHING,
+        str(len(row.runs)),
+        f"{reached} of {len(measured)}",
+    ]
+
+
 def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
     """Ours with the published figures beneath each, and ours that were not published."""
-    columns = [
-        {key: found for key, row in ours.items() if (found := row.summary(split)) is not None}
+    published = {
+        split: {name: row[split].value for name, row in table.rows.items() if split in row}
         for split in table.columns
-    ]
-    filled = {key for column in columns for key in column}
+    }
+    competing = {
+        split: {
+            key.name: found.rounded
+            for key, row in ours.items()
+            if key.plain and (found := row.summary(split)) is not None
+        }
+        for split in table.columns
+    }
+    filled = {key for key, row in ours.items() if row.splits.intersection(table.columns)}
     keys = {*filled, *(key for key in ours if key.plain), *(RowKey(table.task, name) for name in table.rows)}
-    lines = []
+    lines: list[Line] = []
     for key in sorted(keys, key=lambda key: key.place):
-        cells = [_ours(key, column) for column in columns]
         row = ours.get(key, Row(key))
+        best = [key.plain and _is_best(key.name, competing[split]) for split in table.columns]
+        cells = [replace(cell, best=top) for cell, top in zip(row.cells(table.columns), best, strict=True)]
         marks = ["ours", *(["option"] if key.optional else []), *(["unfinished"] if row.unfinished else [])]
-        lines.append(line(key.label, ", ".join(marks), *cells, *row.about))
+        lines.append([key.label, ", ".join(marks), *cells, *row.about])
         if key.plain and key.name in table.rows:
-            cells = [_published(table, key.name, split) for split in table.columns]
+            figures = table.rows[key.name]
+            cells = [
+                TableCell(str(figures.get(split, NOTHING)), best=_is_best(key.name, published[split]))
+                for split in table.columns
+            ]
             source, seeds = ("paper, copied", NOTHING) if key.name in COPIED else ("paper", "3")
-            lines.append(line("", source, *cells, seeds, *[NOTHING] * 3, published=True))
+            lines.append(["", source, *cells, seeds, *[NOTHING] * 3])
     caption = (
         f"Trained on {table.training}. Accuracy in %: {table.statistic} of the seeds ± population standard "
         f"deviation, beside the paper's Table {table.number}. Bold: best of ours, best of theirs; options "
@@ -130,49 +172,42 @@ def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
         f"{', nor do interaction models with sentence encoders' if 'gau' in table.rows else ''}."
     )
     runs = runs_of(ours)
-    caption = " ".join(filter(None, (caption, data_note(table.task, runs))))
+    caption = " ".join(filter(None, (caption, data_note(runs))))
     headers = ["model", "", *table.columns.values(), *ABOUT]
     said = _footnotes(table, ours, filled, remarks)
     title = marked_title(table, runs)
     return Table(table.task, title, caption, headers, lines, words=range(2), remarks=said)
 
 
+def _is_best(name: str, column: Mapping[str, float]) -> bool:
+    """Whether a row has the highest figure of those that it competes with, if there are any."""
+    rivals = [figure for rival, figure in column.items() if group(rival) == group(name)]
+    return group(name) is not None and len(rivals) > 1 and column.get(name) == max(rivals)
+
+
 def _footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remarks: Remarks) -> list[str]:
     """`filled` are the rows of ours that have a figure in this table."""
     said = remarks.on(table.task)
-    members = {one.number: one.run for row in ours.values() for one in row.members}
-    rounded = [number for number, run in sorted(members.items()) if run.recipe.training.precision == "tf32"]
+    rounded = {run.number for run in runs_of(ours) if run.recipe.training.precision == "tf32"}
     if rounded:
-        numbers = ", ".join(map(str, rounded))
+        numbers = ", ".join(map(str, sorted(rounded)))
         said.append(f"Trained with products in tf32 instead of float32: runs {numbers}.")
-    options = {setting for key in ours for setting, _ in key.changes}
-    options |= {"beam" for key in ours if key.beam is not None}
-    options |= {"merge_equal_trees" for key in ours if key.merged}
-    for option in remarks.options:
-        if option.name in options:
-            said.append(f"Option {option.name.rpartition('.')[2]}: {option.found}.")
-    empty = [name for name in table.rows if RowKey(table.task, name) not in filled]
-    priced = [cost.row for cost in remarks.costs if cost.task == table.task and cost.row in empty]
-    elsewhere = [key.label for key in ours if not key.plain and key not in filled]
-    sentences = {
-        f"Not run because of the time it would take (see '{COSTS}')": ", ".join(
-            LABELS[name] for name in priced
-        ),
-        "Not evaluated": ", ".join(LABELS[name] for name in empty if name not in priced),
-        "Not evaluated on these splits": "; ".join(elsewhere),
-    }
-    return said + [f"{why}: {which}." for why, which in sentences.items() if which]
+    if empty := [LABELS[name] for name in table.rows if RowKey(table.task, name) not in filled]:
+        said.append(f"Not evaluated: {', '.join(empty)}.")
+    if elsewhere := [key.label for key in ours if not key.plain and key not in filled]:
+        said.append(f"Not evaluated on these splits: {'; '.join(elsewhere)}.")
+    return said
 
 
 def short_table(table: PaperTable, ours: Rows) -> Table:
     """The rows with the paper's settings that have figures: ours, the worst seed, and the paper's."""
     usual = {key: row for key, row in ours.items() if not key.optional}
-    lines = []
+    lines: list[Line] = []
     for row in usual.values():
         cells = [_in_short(row, split, table) for split in table.columns]
         if any(cell.text != NOTHING for cell in cells):
-            lines.append(line(row.label, *cells, str(len(row.members))))
-    note = data_note(table.task, runs_of(usual))
+            lines.append([row.label, *cells, str(len(row.runs))])
+    note = data_note(runs_of(usual))
     caption = " ".join(filter(None, (f"Trained on {table.training}.", note)))
     headers = ["model", *table.columns.values(), "seeds"]
     return Table(f"{table.task}-short", table.title, caption, headers, lines)
@@ -183,113 +218,6 @@ def _in_short(row: Row, split: str, table: PaperTable) -> TableCell:
     if found is None:
         return TableCell()
     published = table.rows.get(row.key.name, {}).get(split)
-    several = f" / {found.worst:.2f}" if len(row.members) > 1 else ""
+    several = f" / {found.worst:.2f}" if len(row.runs) > 1 else ""
     beside = f" ({published.centre})" if published is not None else ""
     return TableCell(f"{found.rounded:.2f}{several}{beside}", hint=found.hint)
-
-
-def _ours(key: RowKey, column: dict[RowKey, Summary]) -> TableCell:
-    if key not in column:
-        return TableCell()
-    rivals = [
-        other.rounded
-        for rival, other in column.items()
-        if rival.plain and group(rival.name) == group(key.name)
-    ]
-    competes = key.plain and group(key.name) is not None and len(rivals) > 1
-    return TableCell(
-        column[key].text, best=competes and column[key].rounded == max(rivals), hint=column[key].hint
-    )
-
-
-def _published(table: PaperTable, name: str, split: str) -> TableCell:
-    figure = table.rows[name].get(split)
-    if figure is None:
-        return TableCell()
-    rivals = [
-        figures[split].value
-        for rival, figures in table.rows.items()
-        if split in figures and group(rival) == group(name)
-    ]
-    return TableCell(str(figure), best=bool(group(name)) and figure.value == max(rivals))
-
-
-def other_splits_table(table: PaperTable, ours: Rows) -> Table:
-    """Splits that the paper's table does not have: dev, fresh draws, originals of edited texts, own files."""
-    measured = {split for row in ours.values() for split in row.splits}
-    splits = in_task_order(table.task, measured.difference(table.columns))
-    lines = [
-        line(key.label, *row.cells(splits), *row.about)
-        for key, row in ours.items()
-        if row.splits.intersection(splits)
-    ]
-    caption = f"Accuracy in %: {table.statistic} of the seeds ± population standard deviation."
-    name, title = f"{table.task}-others", f"{table.title}: other splits"
-    return Table(name, title, caption, ["model", *splits, *ABOUT], lines)
-
-
-def trees_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
-    """Bracketing F1 against the gold trees, and how many trees are gold's; below, trees of no model."""
-    lines = []
-    for row in ours.values():
-        cells = [_trees(row, split) for split in table.columns]
-        if any(cell.text != NOTHING for cell in cells):
-            lines.append(line(row.label, *cells, row.run_numbers))
-    for unlearnt in remarks.trees if lines else ():
-        if unlearnt.task == table.task:
-            f1 = [unlearnt.f1.get(split) for split in table.columns]
-            shown = [NOTHING if one is None else f"{one:.2f}" for one in f1]
-            lines.append(line(f"{unlearnt.shape}, no model", *shown, NOTHING))
-    caption = (
-        "Unlabelled bracketing F1 of the best trees against the gold trees in %, over the whole split: spans "
-        "of two tokens or more, except the whole sentence. In brackets the share of sentences whose tree is "
-        "the gold tree. Sentences of one or two tokens have only one tree and are left out. "
-        f"{table.statistic.capitalize()} of the seeds."
-    )
-    headers = ["model", *table.columns.values(), "runs"]
-    return Table(f"{table.task}-trees", f"{table.title}: trees", caption, headers, lines)
-
-
-def _trees(row: Row, split: str) -> TableCell:
-    found = [figures for _, figures in row.figures(split)]
-    scores = [100 * figures.f1 for figures in found if figures.f1 is not None]
-    exact = [100 * figures.exact for figures in found if figures.exact is not None]
-    if not scores or not exact:
-        return TableCell()
-    return TableCell(f"{row.centre(scores):.2f} ({row.centre(exact):.1f})")
-
-
-def slice_tables(table: PaperTable, ours: Rows) -> list[Table]:
-    """For every encoder whose runs differ in d_s and in nothing else: accuracy by d_s."""
-    sweeps: dict[RowKey, list[tuple[int, int, Row]]] = {}
-    for key, row in ours.items():
-        model = row.members[0].run.recipe.model
-        if not model.encoder.startswith(("ebt-grc", "egt-grc")):
-            continue
-        whole = model.encoder.endswith("-noslice")
-        width = model.options.get("slice_size", 64) if not whole else model.d_model
-        hidden = model.options.get("scorer_hidden", model.d_model if whole else 64)
-        if type(width) is not int or type(hidden) is not int:  # a stranger's recipe may say anything
-            continue
-        family = key.name.removesuffix("-noslice-64").removesuffix("-noslice")
-        swept = ("model.options.slice_size", "model.options.scorer_hidden")
-        others = tuple(change for change in key.changes if change[0] not in swept)
-        sweeps.setdefault(replace(key, name=family, changes=others), []).append(
-            (min(width, model.d_model), hidden, row)
-        )
-    tables = []
-    for sweep, entries in sorted(sweeps.items(), key=lambda item: item[0].place):
-        if len({width for width, _, _ in entries}) < 2:
-            continue
-        lines = [
-            line(str(width), str(hidden), *row.cells(table.columns), *row.about)
-            for width, hidden, row in sorted(entries, key=lambda entry: entry[:2])
-        ]
-        caption = (
-            f"Accuracy in % by the number of features d_s of a child that the scorer sees (d: −slice); "
-            f"{table.statistic} of the seeds ± population standard deviation."
-        )
-        headers = ["d_s", "scorer width", *table.columns.values(), *ABOUT]
-        name = f"{table.task}-slices" + (f"-{sweep.name}" if sweep.name != "ebt-grc" else "")
-        tables.append(Table(name, f"{table.title}: {sweep.label} by d_s", caption, headers, lines, words=()))
-    return tables

@@ -7,7 +7,7 @@ tells how much of a corpus was learnt from, and with which word vectors.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,31 +34,39 @@ class SplitFigures:
     exact: float | None
 
 
+class Search(NamedTuple):
+    """In what the search of a test differed from that of training."""
+
+    beam: int | None = None
+    merged: bool = False  # equal trees
+
+
+AS_TRAINED = Search()
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """One pass over some splits; `beam` and `merged` if it was searched in another way than in training."""
+    """One pass over some splits."""
 
     file: Path
-    beam: int | None
-    merged: bool
+    search: Search
     command: str | None
     splits: dict[str, SplitFigures]
     weights: str | None = None  # SHA-256 of what was measured
     device: str | None = None  # None in files of earlier versions
 
-    @property
-    def search(self) -> tuple[int | None, bool]:
-        return self.beam, self.merged
-
 
 @dataclass(frozen=True)
 class TrainedRun:
+    """A run folder; in a row of a table only the evaluations that belong there (none if there are none)."""
+
     path: Path
     recipe: Recipe
     history: list[dict[str, Any]] = field(repr=False)
     evaluations: list[Evaluation] = field(repr=False)
     diverged: bool = False
     data: dict[str, Any] | None = field(default=None, repr=False)  # what `data.json` says, if it is there
+    number: int = 0  # in the list of runs of a report
 
     @property
     def seed(self) -> int:
@@ -88,6 +96,9 @@ class TrainedRun:
             return LIMIT
         return DIVERGED if self.diverged else UNFINISHED
 
+    def figures(self, split: str) -> SplitFigures | None:
+        return next((e.splits[split] for e in self.evaluations if split in e.splits), None)
+
     @property
     def minutes(self) -> float:
         return sum(record["seconds"] for record in self.history) / 60
@@ -107,11 +118,12 @@ def find_run_folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_runs(paths: Sequence[Path], *, skip: bool = False) -> tuple[list[TrainedRun], list[str]]:
-    """All runs and, if broken ones are to be skipped, a note on each of those."""
-    runs, notes = [], []
+    """All runs, numbered, and, if broken ones are to be skipped, a note on each of those."""
+    runs: list[TrainedRun] = []
+    notes = []
     for path in find_run_folders(paths):
         try:
-            runs.append(read_run(path))
+            runs.append(replace(read_run(path), number=len(runs) + 1))
         except BeamtreeError as error:
             if not skip:
                 raise BeamtreeError(f"{error} (--skip leaves out such runs, with a note)") from error
@@ -172,7 +184,8 @@ def _read_evaluation(file: Path, recipe: Recipe, weights: str | None) -> Evaluat
                 None | str() as measured,
                 None | str() as device,
             ):
-                return Evaluation(file, beam, bool(merged), command, splits, measured, device)
+                search = Search(beam, bool(merged))
+                return Evaluation(file, search, command, splits, measured, device)
         raise ValueError(f"one of {', '.join(names)} has the wrong type")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, BeamtreeError):
@@ -198,7 +211,7 @@ def _figures(entry: dict[str, Any]) -> SplitFigures:
 
 
 def _refuse_contradictions(evaluations: Iterable[Evaluation]) -> None:
-    seen: dict[tuple[tuple[int | None, bool], str | None, str], Path] = {}
+    seen: dict[tuple[Search, str | None, str], Path] = {}
     for evaluation in evaluations:
         for split in evaluation.splits:
             other = seen.setdefault((evaluation.search, evaluation.device, split), evaluation.file)
@@ -242,28 +255,23 @@ class Learnt(NamedTuple):
         return f"Ours learn from {count} training examples, {given} (the paper: {PAPER_VECTORS})."
 
 
-def data_note(task_name: str, runs: Sequence[TrainedRun]) -> str:
-    """One or more sentences, none for a formal task or runs that left no `data.json`."""
-    sentences = dict.fromkeys(learnt.sentence for learnt in _learnt(task_name, runs))
-    if sentences and task_name == "mnli":
-        sentences["The stress tests are rebuilt from the dev sets where the release is not at hand."] = None
+def data_note(runs: Sequence[TrainedRun]) -> str:
+    """What runs of one task learnt from; nothing on a formal task or runs that left no `data.json`."""
+    sentences = list(dict.fromkeys(learnt.sentence for learnt in _learnt(runs)))
+    if sentences and runs[0].recipe.task.name == "mnli":
+        sentences.append("The stress tests are rebuilt from the dev sets where the release is not at hand.")
     return " ".join(sentences)
-
-
-def data_marks(task_name: str, runs: Sequence[TrainedRun]) -> list[str]:
-    """What differs from the paper's data, for the title of a table."""
-    return list(dict.fromkeys(mark for learnt in _learnt(task_name, runs) for mark in learnt.marks))
 
 
 def marked_title(table: PaperTable, runs: Sequence[TrainedRun]) -> str:
     """The task, and in what its data differ from the paper's."""
-    marks = data_marks(table.task, runs)
+    marks = dict.fromkeys(mark for learnt in _learnt(runs) for mark in learnt.marks)
     return f"{table.title} ({', '.join(marks)})" if marks else table.title
 
 
-def _learnt(task_name: str, runs: Sequence[TrainedRun]) -> Iterator[Learnt]:
-    task = find_task(task_name)
+def _learnt(runs: Sequence[TrainedRun]) -> Iterator[Learnt]:
     for run in runs:
+        task = find_task(run.recipe.task.name)
         if task.words is not None and run.data is not None:
             words = run.data["words"] or {"vectors": None, "width": None}
             published = task.published.get(run.recipe.task.train)

@@ -22,17 +22,10 @@ class TableCell:
     code: bool = False
     hint: str = ""  # shown on demand where the format can
     runs: tuple[int, ...] = ()  # the numbers of runs that the text names
+    describes: int | None = None  # the run that this line is about, where those numbers lead
 
 
-@dataclass(frozen=True)
-class Line:
-    cells: Sequence[TableCell]
-    published: bool = False  # the paper's figures, not ours
-    run: int | None = None  # the run that this line describes
-
-
-def line(*cells: TableCell | str, published: bool = False, run: int | None = None) -> Line:
-    return Line([TableCell(cell) if isinstance(cell, str) else cell for cell in cells], published, run)
+Line = Sequence[TableCell | str]
 
 
 @dataclass(frozen=True)
@@ -41,26 +34,30 @@ class Table:
     title: str
     caption: str
     headers: Sequence[str]
-    lines: Sequence[Line]
+    lines: Sequence[Line]  # one without a name has the paper's figures of the line above
     words: Collection[int] = (0,)  # the columns of words, aligned left; the others are figures
     remarks: Sequence[str] = ()  # sentences below it
 
     @property
+    def rows(self) -> list[list[TableCell]]:
+        return [[TableCell(cell) if isinstance(cell, str) else cell for cell in line] for line in self.lines]
+
+    @property
     def texts(self) -> list[list[str]]:
         """What the cells say, line by line."""
-        return [[cell.text for cell in line.cells] for line in self.lines]
+        return [[cell.text for cell in row] for row in self.rows]
 
     def to_markdown(self) -> list[str]:
         """The lines of the table alone."""
         heads = [without_links(head).replace("|", "\\|") for head in self.headers]
         rule = ["---" if column in self.words else "---:" for column in range(len(heads))]
-        rows = [[_markdown(cell) for cell in line.cells] for line in self.lines]
+        rows = [map(_markdown, row) for row in self.rows]
         return [f"| {' | '.join(row)} |" for row in (heads, rule, *rows)]
 
     def to_html(self) -> str:
         """A section with title, caption and remarks; the numbers of runs are links to their lines."""
         heads = "".join(f"<th{self._class(i)}>{escape(head)}</th>" for i, head in enumerate(self.headers))
-        rows = "\n".join(map(self._html_line, self.lines))
+        rows = "\n".join(map(self._html_row, self.rows))
         said = "".join(f"<li>{_with_code(sentence)}</li>" for sentence in self.remarks)
         remarks = f"\n<ul>{said}</ul>" if said else ""
         return (
@@ -69,16 +66,17 @@ class Table:
             f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>{remarks}"
         )
 
-    def _html_line(self, line: Line) -> str:
-        anchor = "" if line.run is None else f' id="run-{line.run}"'
+    def _html_row(self, row: Sequence[TableCell]) -> str:
+        anchor = "" if row[0].describes is None else f' id="run-{row[0].describes}"'
+        kind = "row" if row[0].text else "published"  # the paper's figures have no name of their own
         cells = []
-        for column, cell in enumerate(line.cells):
+        for column, cell in enumerate(row):
             hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
             text = f"<code>{escape(cell.text)}</code>" if cell.code else escape(cell.text)
             if cell.runs:
                 text = ", ".join(f'<a href="#run-{number}">{number}</a>' for number in cell.runs)
             cells.append(f"<td{self._class(column, best=cell.best)}{hint}>{text}</td>")
-        return f'<tr class="{"published" if line.published else "row"}"{anchor}>{"".join(cells)}</tr>'
+        return f'<tr class="{kind}"{anchor}>{"".join(cells)}</tr>'
 
     def _class(self, column: int, *, best: bool = False) -> str:
         names = [*(["word"] if column in self.words else []), *(["best"] if best else [])]

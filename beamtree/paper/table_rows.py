@@ -12,8 +12,8 @@ from typing import Any
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 from beamtree.paper.published import LABELS, OPTIONAL, TABLES
-from beamtree.paper.runs import EARLY, UNFINISHED, Evaluation, SplitFigures, TrainedRun
-from beamtree.paper.table import TableCell
+from beamtree.paper.runs import AS_TRAINED, EARLY, UNFINISHED, Search, SplitFigures, TrainedRun
+from beamtree.paper.table import NOTHING, Line, TableCell
 from beamtree.printable import write_json
 from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
 
@@ -41,22 +41,21 @@ class RowKey:
     task: str
     name: str
     changes: Changes = ()
-    beam: int | None = None
-    merged: bool = False
+    search: Search = AS_TRAINED
 
     @property
     def label(self) -> str:
         notes = [f"{key.rpartition('.')[2]} {_show(value)}" for key, value in self.changes]
-        if self.beam is not None:
-            notes.append(f"tested with {self.beam} beams")
-        if self.merged:
+        if self.search.beam is not None:
+            notes.append(f"tested with {self.search.beam} beams")
+        if self.search.merged:
             notes.append("equal trees merged in the test")
         return ", ".join([LABELS.get(self.name, f"{self.task}-{self.name}"), *notes])
 
     @property
     def plain(self) -> bool:
         """Whether it is compared with the paper's row of that name."""
-        return not self.changes and self.beam is None and not self.merged
+        return not self.changes and self.search == AS_TRAINED
 
     @property
     def optional(self) -> bool:
@@ -68,18 +67,6 @@ class RowKey:
         order = list(LABELS)
         place = order.index(self.name) if self.name in order else len(order)
         return place, self.name, 0 if self.plain else 1, self.label
-
-
-@dataclass(frozen=True)
-class Member:
-    """A run that counts in a row, with its evaluations for that row (none if it was not evaluated)."""
-
-    number: int  # in the list of runs
-    run: TrainedRun
-    evaluations: Sequence[Evaluation]
-
-    def figures(self, split: str) -> SplitFigures | None:
-        return next((e.splits[split] for e in self.evaluations if split in e.splits), None)
 
 
 @dataclass(frozen=True)
@@ -97,14 +84,14 @@ class Row:
     """The runs that count in a row, in the order of their seeds, and their summary."""
 
     key: RowKey
-    members: Sequence[Member] = ()
+    runs: Sequence[TrainedRun] = ()
 
     @property
     def splits(self) -> set[str]:
-        return {split for one in self.members for e in one.evaluations for split in e.splits}
+        return {split for run in self.runs for e in run.evaluations for split in e.splits}
 
-    def figures(self, split: str) -> list[tuple[Member, SplitFigures]]:
-        return [(one, found) for one in self.members if (found := one.figures(split)) is not None]
+    def figures(self, split: str) -> list[tuple[TrainedRun, SplitFigures]]:
+        return [(run, found) for run in self.runs if (found := run.figures(split)) is not None]
 
     def centre(self, values: Sequence[float]) -> float:
         """As the paper sums up the seeds of this task."""
@@ -118,10 +105,10 @@ class Row:
         values = [100 * figures.accuracy for _, figures in found]
         centre, worst = self.centre(values), min(values)
         spread = f" ±{pstdev(values):.2f}" if len(values) > 1 else ""
-        few = f" ({len(values)} of {len(self.members)} runs)" if len(values) < len(self.members) else ""
+        few = f" ({len(values)} of {len(self.runs)} runs)" if len(values) < len(self.runs) else ""
         each = [
-            f"run {one.number}, seed {one.run.seed}: {100 * figures.accuracy:.2f} of {figures.examples:,}"
-            for one, figures in found
+            f"run {run.number}, seed {run.seed}: {100 * figures.accuracy:.2f} of {figures.examples:,}"
+            for run, figures in found
         ]
         return Summary(round(centre, 2), worst, f"{centre:.2f}{spread}{few}", "; ".join(each))
 
@@ -132,28 +119,28 @@ class Row:
     @property
     def unfinished(self) -> bool:
         """Whether none of these trainings was finished."""
-        return bool(self.members) and all(one.run.end == UNFINISHED for one in self.members)
+        return bool(self.runs) and all(run.end == UNFINISHED for run in self.runs)
 
     @property
-    def label(self) -> TableCell:
+    def label(self) -> str:
         """The row's name, for tables without a column that tells that its training was cut short."""
-        return TableCell(f"{self.key.label} (unfinished)" if self.unfinished else self.key.label)
+        return f"{self.key.label} (unfinished)" if self.unfinished else self.key.label
 
     @property
     def run_numbers(self) -> TableCell:
-        numbers = tuple(one.number for one in self.members)
+        numbers = tuple(run.number for run in self.runs)
         return TableCell(", ".join(map(str, numbers)), runs=numbers)
 
     @property
-    def about(self) -> list[TableCell]:
+    def about(self) -> Line:
         """Seeds, epochs, how many stopped early, and which runs they are."""
-        if not self.members:
-            return [TableCell()] * len(ABOUT)
-        epochs = sorted(one.run.epochs for one in self.members)
+        if not self.runs:
+            return [NOTHING] * len(ABOUT)
+        epochs = sorted(run.epochs for run in self.runs)
         span = str(epochs[0]) if epochs[0] == epochs[-1] else f"{epochs[0]}–{epochs[-1]}"
-        early = sum(one.run.end == EARLY for one in self.members)
-        count = len(self.members)
-        return [TableCell(str(count)), TableCell(span), TableCell(f"{early} of {count}"), self.run_numbers]
+        early = sum(run.end == EARLY for run in self.runs)
+        count = len(self.runs)
+        return [str(count), span, f"{early} of {count}", self.run_numbers]
 
 
 Rows = dict[RowKey, Row]
@@ -175,13 +162,14 @@ def row_of(run: TrainedRun) -> RowKey:
     return RowKey(task, row, kept)
 
 
-def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[Rows, list[str]]:
-    """Rows in the tables' order with their runs in the seeds' order; notes on runs that do not count."""
-    rows: dict[RowKey, list[Member]] = {}
+def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[dict[str, Rows], list[str]]:
+    """By task the rows in the tables' order, with their runs in the seeds' order; notes on runs that do not
+    count."""
+    rows: dict[RowKey, list[TrainedRun]] = {}
     notes = []
-    for number, run in enumerate(runs, start=1):
+    for run in runs:
         key = row_of(run)
-        twin = next((other.run for other in rows.get(key, ()) if other.run.seed == run.seed), None)
+        twin = next((other for other in rows.get(key, ()) if other.seed == run.seed), None)
         if twin is not None:
             if not skip:
                 raise BeamtreeError(
@@ -190,21 +178,17 @@ def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[Rows,
                 )
             notes.append(f"Not counted: {run.path}, of the same recipe and seed as {twin.path}.")
             continue
-        searches = {(None, False), *(evaluation.search for evaluation in run.evaluations)}
-        for beam, merged in searches:
-            evaluations = [one for one in run.evaluations if one.search == (beam, merged)]
-            row = replace(key, beam=beam, merged=merged)
-            rows.setdefault(row, []).append(Member(number, run, evaluations))
-    ordered = sorted(rows, key=lambda key: key.place)
-    return {key: Row(key, sorted(rows[key], key=lambda one: one.run.seed)) for key in ordered}, notes
-
-
-def of_task(task: str, rows: Rows) -> Rows:
-    return {key: row for key, row in rows.items() if key.task == task}
+        for search in {AS_TRAINED, *(evaluation.search for evaluation in run.evaluations)}:
+            evaluations = [one for one in run.evaluations if one.search == search]
+            rows.setdefault(replace(key, search=search), []).append(replace(run, evaluations=evaluations))
+    by_task: dict[str, Rows] = {}
+    for key in sorted(rows, key=lambda key: key.place):
+        by_task.setdefault(key.task, {})[key] = Row(key, sorted(rows[key], key=lambda run: run.seed))
+    return by_task, notes
 
 
 def runs_of(rows: Rows) -> list[TrainedRun]:
-    return [one.run for row in rows.values() for one in row.members]
+    return [run for row in rows.values() for run in row.runs]
 
 
 def in_task_order(task: str, splits: Iterable[str]) -> list[str]:

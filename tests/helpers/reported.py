@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from beamtree.paper.report import build_report
-from beamtree.paper.table import Line, Table
+from beamtree.paper.table import Table, TableCell
 from beamtree.training.recipe import load_recipe
 from beamtree.training.run_folder import RunFolder
 
@@ -77,9 +77,9 @@ def table_of(paths: Sequence[Path], name: str, **options: Any) -> Table:
     return next(table for table in build_report(paths, **options).tables if table.name == name)
 
 
-def line_of(table: Table, label: str) -> Line:
-    return next(line for line in table.lines if line.cells[0].text == label)
+def line_of(table: Table, label: str) -> list[TableCell]:
+    return next(row for row in table.rows if row[0].text == label)
 
 
-def cell_of(table: Table, label: str, header: str) -> Any:
-    return line_of(table, label).cells[list(table.headers).index(header)]
+def cell_of(table: Table, label: str, header: str) -> TableCell:
+    return line_of(table, label)[list(table.headers).index(header)]

@@ -55,12 +55,12 @@ def calls(monkeypatch) -> list[str]:
 
 
 def groups_of(*lengths: int) -> list[Group]:
-    return [Group("n", (Case("ebt-grc", n=n), Case("naive", n=n))) for n in lengths]
+    return [[Measurement(Case(model, n=n), "n") for model in ("ebt-grc", "naive")] for n in lengths]
 
 
 def test_models_take_turns_after_warming_up_and_the_median_counts(calls):
     said: list[tuple[float, str]] = []
-    into: list[list[Measurement]] = []
+    into: list[Group] = []
     measure_groups(groups_of(10), Plan(CPU, repeat=3), into, lambda share, doing: said.append((share, doing)))
     assert calls == ["ebt-grc", "naive"] * 4
     fast, naive = into[0]
@@ -75,7 +75,7 @@ def test_models_take_turns_after_warming_up_and_the_median_counts(calls):
 
 
 def test_a_slow_model_is_stepped_less_and_not_tried_at_greater_length(calls):
-    into: list[list[Measurement]] = []
+    into: list[Group] = []
     measure_groups(groups_of(10, 20), Plan(CPU, repeat=9, max_seconds=4.0, memory=False), into)
     (fast, naive), (fast_later, naive_later) = into
     assert [timing.seconds for timing in fast.timings] == [3.0, 5.0]
@@ -88,13 +88,13 @@ def test_a_slow_model_is_stepped_less_and_not_tried_at_greater_length(calls):
 
 def test_warming_up_ends_when_the_time_is_spent(calls, monkeypatch):
     monkeypatch.setitem(measure._WARM_UP_STEPS, "cpu", 3)
-    measure_groups([Group("n", (TINY,))], Plan(CPU, repeat=1, max_seconds=1.0, memory=False), [])
+    measure_groups([[Measurement(TINY, "n")]], Plan(CPU, repeat=1, max_seconds=1.0, memory=False), [])
     assert len(calls) == 2
 
 
 def test_running_out_of_memory_is_a_result_and_larger_sizes_are_not_tried(calls):
     FakeWorkload.lacking = (20, 30)
-    into: list[list[Measurement]] = []
+    into: list[Group] = []
     measure_groups(groups_of(10, 20, 30), Plan(CPU, repeat=1), into)
     assert [naive.problem for _, naive in into] == [
         None,

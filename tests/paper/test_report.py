@@ -71,8 +71,8 @@ def test_without_a_folder_the_markdown_goes_to_stdout(tmp_path: Path) -> None:
 
 def test_a_table_that_no_run_fills_is_said_to_be_empty(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    result = call("report", run, "--table", "slices")
-    assert "beamtree: No run has figures for the table 'slices'." in result.stderr
+    result = call("report", run, "--table", "shipped")
+    assert "beamtree: No run has figures for the table 'shipped'." in result.stderr
     assert (
         "no table 'listop'; did you mean 'listops'?" in call("report", run, "--table", "listop", rc=2).stderr
     )

@@ -83,7 +83,7 @@ def test_a_damaged_run_is_refused_or_left_out_with_a_note(
     report = build_report([tmp_path], skip=True)
     assert len(report.notes) == 1
     assert re.search(message, report.notes[0])
-    assert [line.cells[2].text for line in report.tables[-1].lines] == [str(tmp_path / "good")]
+    assert [row[2] for row in report.tables[-1].texts] == [str(tmp_path / "good")]
 
 
 def test_whole_numbers_are_numbers_and_facts_on_data_must_say_how_much(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_one_split_may_be_measured_once_on_each_device_and_no_oftener(tmp_path: 
 
 def note(words: dict[str, Any] | None, examples: int = 8_544 * 40) -> str:
     facts = {"train": {"split": "train", "examples": examples}, "words": words}
-    return data_note("sst5", [TrainedRun(Path("run"), load_recipe("sst5"), [], [], data=facts)])
+    return data_note([TrainedRun(Path("run"), load_recipe("sst5"), [], [], data=facts)])
 
 
 @pytest.mark.parametrize(
@@ -164,16 +164,16 @@ def test_a_part_of_the_corpus_is_called_a_subset() -> None:
 )
 def test_a_subset_is_one_of_the_papers_training_examples(task: str, published: str) -> None:
     facts = {"train": {"split": "train", "examples": 1000}, "words": None}
-    told = data_note(task, [TrainedRun(Path("run"), load_recipe(task), [], [], data=facts)])
+    told = data_note([TrainedRun(Path("run"), load_recipe(task), [], [], data=facts)])
     assert f"a subset: 1,000 of {published} training examples" in told
 
 
 def test_formal_tasks_and_runs_without_facts_need_no_note() -> None:
-    assert data_note("sst5", [TrainedRun(Path("run"), load_recipe("sst5"), [], [])]) == ""
-    assert data_note("listops", [TrainedRun(Path("run"), load_recipe("listops"), [], [])]) == ""
+    assert data_note([TrainedRun(Path("run"), load_recipe("sst5"), [], [])]) == ""
+    assert data_note([TrainedRun(Path("run"), load_recipe("listops"), [], [])]) == ""
 
 
 def test_rebuilt_stress_tests_are_told() -> None:
     facts = {"train": {"split": "train", "examples": 18_000}, "words": None}
     runs = [TrainedRun(Path("run"), load_recipe("mnli"), [], [], data=facts)]
-    assert "The stress tests are rebuilt from the dev sets" in data_note("mnli", runs)
+    assert "The stress tests are rebuilt from the dev sets" in data_note(runs)

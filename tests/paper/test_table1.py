@@ -8,6 +8,7 @@ import torch
 
 from beamtree import BeamtreeError
 from beamtree.data.listops.draws import DRAWS
+from beamtree.data.task import Example
 from beamtree.paper.speed import table1 as paper
 from beamtree.paper.speed.measure import FIRST_LENGTH
 from beamtree.paper.speed.suites import run_paper
@@ -58,36 +59,14 @@ def test_a_row_trains_the_classifier_of_the_paper(model):
     found = train_on(model, SHORT, float("inf"), "cpu")
     assert len(found["seconds"]) == 3
     assert found["peak_bytes"] >= 0
-    assert trainer.train(paper_examples()) != []
+    examples = [Example((tuple(text.split()),), label) for text, label in SHORT]
+    assert len(trainer.train(examples)) == 3
     assert any(not torch.equal(a, b) for a, b in zip(before, classifier.parameters(), strict=True))
-
-
-def paper_examples():
-    from beamtree.data.task import Example
-
-    return [Example((tuple(text.split()),), label) for text, label in SHORT]
 
 
 def test_a_slow_row_stops_after_the_expression_that_was_too_much(monkeypatch):
     monkeypatch.setattr(paper, "time", SimpleNamespace(perf_counter=count(step=1.0).__next__))
     assert train_on("recurrent-grc", SHORT, 1.5, "cpu")["seconds"] == [1.0, 1.0]
-
-
-def test_an_expression_that_takes_too_long_warms_up_a_gpu_once(monkeypatch):
-    limits = []
-
-    class Watched:
-        def __init__(self, model, device):
-            pass
-
-        def train(self, examples, max_seconds=float("inf")):
-            limits.append(max_seconds)
-            return [0.1]
-
-    monkeypatch.setattr(paper, "Trainer", Watched)
-    monkeypatch.setattr(paper, "PeakMemory", lambda device: SimpleNamespace(warmed_up=int, bytes=int))
-    train_on("bt-grc-os", SHORT, 1.5, "cuda")
-    assert limits == [1.5, 1.5]
 
 
 def test_a_gpu_is_warmed_up_by_the_first_expression_and_a_cpu_by_its_beginning(monkeypatch):
@@ -97,27 +76,18 @@ def test_a_gpu_is_warmed_up_by_the_first_expression_and_a_cpu_by_its_beginning(m
         def __init__(self, model, device):
             pass
 
-        def train(self, examples, max_seconds=float("inf")):
-            seen.append([len(example.sentences[0]) for example in examples])
+        def train(self, examples, max_seconds):
+            seen.append(([len(example.sentences[0]) for example in examples], max_seconds))
             return [0.1 for _ in examples]
 
-    class Peak:
-        def __init__(self, device):
-            pass
-
-        def warmed_up(self):
-            seen.append("warm")
-
-        def bytes(self):
-            return 5
-
+    peak = SimpleNamespace(warmed_up=lambda: seen.append("warm"), bytes=lambda: 5)
     monkeypatch.setattr(paper, "Trainer", Watched)
-    monkeypatch.setattr(paper, "PeakMemory", Peak)
-    train_on("ebt-grc", SHORT, 1.0, "cuda")
-    assert seen == [[9, 9], "warm", [9, 4, 5]]
+    monkeypatch.setattr(paper, "PeakMemory", lambda device: peak)
+    train_on("ebt-grc", SHORT, 1.5, "cuda")
+    assert seen == [([9, 9], 1.5), "warm", ([9, 4, 5], 1.5)]
     seen.clear()
-    train_on("ebt-grc", SHORT, 1.0, "cpu")
-    assert seen == [[FIRST_LENGTH], "warm", [9, 4, 5]]
+    train_on("ebt-grc", SHORT, 1.5, "cpu")
+    assert seen == [([FIRST_LENGTH], 1.5), "warm", ([9, 4, 5], 1.5)]
 
 
 @pytest.fixture

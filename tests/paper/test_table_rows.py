@@ -36,7 +36,7 @@ def test_changed_settings_get_a_row_of_their_own_that_names_them(tmp_path: Path)
         ("EBT-GRC, tested with 20 beams", "95.00"),
     ):
         assert cell_of(table, label, "near-IID").text == text
-    assert sum(line.published for line in table.lines) == len(TABLES["listops"].rows)
+    assert sum(row[1].startswith("paper") for row in table.texts) == len(TABLES["listops"].rows)
 
 
 def test_what_changes_no_figure_changes_no_row(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_recipe_beyond_the_paper_is_an_option_and_no_base_of_others(tmp_path
     near = ["model.options.slice_size=64", "training.seed=1"]
     make_run(tmp_path / "d", "listops-beyond", near, accuracy={"near-iid": 0.95})
     table = table_of([tmp_path], "listops")
-    sources = {line.cells[0].text: line.cells[1].text for line in table.lines}
+    sources = {row[0]: row[1] for row in table.texts}
     assert sources["EBT-GRC, beyond the paper"].startswith("ours, option")
     assert sources["EBT-GRC, learning_rate 0.002, patience 7, averaging 0.999"].startswith("ours, option")
     assert cell_of(table, "EBT-GRC", "near-IID").best
@@ -103,14 +103,14 @@ def test_a_command_repeats_the_recipe_whatever_was_changed(tmp_path: Path) -> No
     path.write_text('extends = "listops"\n[model.options]\n"a.b" = 1\n')
     assert training_command(load_recipe(path)) is None
     path = make_run(tmp_path / "odd", "listops-om", ["model.encoder=ebt-grc"])
-    assert table_of([path], "runs").lines[0].cells[3].text == f"beamtree train {path / 'recipe.toml'}"
+    assert table_of([path], "runs").texts[0][3] == f"beamtree train {path / 'recipe.toml'}"
     assert "beam_size left at its default" in row_of(read_run(path)).label
 
 
 def test_an_evaluation_without_its_command_leaves_that_of_the_training(tmp_path: Path) -> None:
     file = make_run(tmp_path, accuracy={"near-iid": 0.9}) / "eval.json"
     file.write_text(file.read_text().replace(f'"beamtree eval {tmp_path}"', "null"))
-    assert table_of([tmp_path], "runs").lines[0].cells[3].text == "beamtree train listops"
+    assert table_of([tmp_path], "runs").texts[0][3] == "beamtree train listops"
 
 
 def test_a_model_without_a_recipe_of_the_task_is_called_by_its_name(tmp_path: Path) -> None:
@@ -131,12 +131,12 @@ def test_runs_of_ones_own_are_told_apart_by_the_files_they_learnt_from(tmp_path:
         facts = {"train": {"examples": 9}, "words": None, "path": file}
         RunFolder(folder).write_data_facts(facts)
     splits, runs = build_report([tmp_path]).tables
-    assert [line.cells[0].text for line in splits.lines] == [
+    assert [row[0] for row in splits.texts] == [
         "EBT-GRC, data films.tsv",
         "EBT-GRC, data films.tsv",
         "EBT-GRC, data spam.tsv",
     ]
-    assert runs.lines[0].cells[3].text.startswith("beamtree train own --data spam.tsv --out")
+    assert runs.texts[0][3].startswith("beamtree train own --data spam.tsv --out")
     RunFolder(folder).write_data_facts({**facts, "path": 3})
     with pytest.raises(BeamtreeError, match="does not say what was learnt from"):
         build_report([tmp_path])

@@ -17,10 +17,10 @@ import torch
 import beamtree
 from beamtree.engine.compiled import why_not_compiled
 from beamtree.paper.published import TABLE_1, label_of
-from beamtree.paper.speed.measure import Measured, Measurement
+from beamtree.paper.speed.measure import Group, Measurement
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
 from beamtree.paper.speed.workload import NAIVE, PLAIN, VARIED, measurable_names
-from beamtree.paper.table import NOTHING, Line, Table, TableCell
+from beamtree.paper.table import NOTHING, Table
 from beamtree.printable import write_json
 from beamtree.processes.fresh import OUT_OF_MEMORY
 from beamtree.pytorch import capturing
@@ -36,7 +36,7 @@ class Benchmark:
     suite: str
     settings: dict[str, Any]
     environment: dict[str, Any]
-    groups: Measured = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
     cells: list[RangeResult] = field(default_factory=list)
     interrupted: bool = False
 
@@ -100,16 +100,14 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "triton": _version("triton"),
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
-        "search": _search_on_a_gpu() if on_gpu else _search_on_a_cpu(),
+        "search": _how_it_searches(on_gpu),
         "command": sys.argv[1:],
     }
 
 
-def _search_on_a_gpu() -> str:
-    return "in kernels" if capturing.are_wanted() else "in kernels, no CUDA graphs"
-
-
-def _search_on_a_cpu() -> str:
+def _how_it_searches(on_gpu: bool) -> str:
+    if on_gpu:
+        return "in kernels" if capturing.are_wanted() else "in kernels, no CUDA graphs"
     reason = why_not_compiled()
     return "in C" if reason is None else f"in PyTorch ({reason})"
 
@@ -127,7 +125,7 @@ def _processor_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def size_tables(groups: Measured, *, with_tokens: bool = False) -> list[Table]:
+def size_tables(groups: Sequence[Group], *, with_tokens: bool = False) -> list[Table]:
     """A table for each size that was varied, in inference and in training."""
     tables = []
     for varied, inference in product(VARIED, (True, False)):
@@ -137,7 +135,7 @@ def size_tables(groups: Measured, *, with_tokens: bool = False) -> list[Table]:
     return tables
 
 
-def _size_table(groups: Measured, varied: str, with_tokens: bool) -> Table:
+def _size_table(groups: Sequence[Group], varied: str, with_tokens: bool) -> Table:
     cases = [one.case for group in groups for one in group]
     sizes = {name: {case.size(name) for case in cases} - {None} for name in VARIED}
     shown = [name for name in VARIED if name in ("n", varied) or len(sizes[name]) > 1]
@@ -145,13 +143,13 @@ def _size_table(groups: Measured, varied: str, with_tokens: bool) -> Table:
     inference = cases[0].inference
     with_naive = any(case.model == NAIVE for case in cases)
 
-    def row(one: Measurement, group: list[Measurement]) -> dict[str, str]:
+    def row(one: Measurement, group: Group) -> dict[str, str]:
         faster, less = against_naive(one, group)
         cells = {
             "B": _number(one.case.B),
             **{name: _number(one.case.size(name)) for name in shown},
             "model": one.case.model,
-            "ms": one.problem or _number(_times(1e3, one.seconds)),
+            "ms": one.problem or _number(one.milliseconds),
             "from–to ms": _spread(one),
         }
         if inference:
@@ -161,7 +159,7 @@ def _size_table(groups: Measured, varied: str, with_tokens: bool) -> Table:
             cells["tokens/s"] = _number(one.tokens_per_second)
         if with_naive:
             cells["faster than naive"] = _factor(faster)
-        cells["peak MB"] = _number(_times(1e-6, one.peak_bytes))
+        cells["peak MB"] = _number(one.megabytes)
         if with_naive:
             cells["less memory than naive"] = _factor(less)
         return cells
@@ -203,14 +201,16 @@ def paper_tables(cells: Sequence[RangeResult]) -> list[Table]:
     return [
         table(f"Minutes for {epoch}", _minutes, f"{note}; ~ stands before what fewer expressions tell."),
         table(f"Peak memory for {epoch}, GB", _gigabytes, f"{note}."),
-        table("Milliseconds an expression, mean", _milliseconds),
+        table(
+            "Milliseconds an expression, mean",
+            lambda cell: cell.problem or _number(cell.milliseconds),
+        ),
     ]
 
 
 def _table(title: str, headers: list[str], rows: Sequence[Sequence[str]], note: str = "") -> Table:
-    lines = [Line([TableCell(text) for text in row]) for row in rows]
     words, remarks = [headers.index("model")], [note] if note else []
-    return Table("", title, "", headers, lines, words=words, remarks=remarks)
+    return Table("", title, "", headers, rows, words=words, remarks=remarks)
 
 
 def _minutes(cell: RangeResult) -> str:
@@ -220,7 +220,7 @@ def _minutes(cell: RangeResult) -> str:
 
 
 def _gigabytes(cell: RangeResult) -> str:
-    here = "OOM" if cell.problem == OUT_OF_MEMORY else _number(_times(1e-9, cell.peak_bytes))
+    here = "OOM" if cell.problem == OUT_OF_MEMORY else _number(cell.megabytes and cell.megabytes / 1e3)
     return here + _published(cell, "gigabytes")
 
 
@@ -231,17 +231,9 @@ def _published(cell: RangeResult, quantity: str) -> str:
     return " (OOM)" if cell.published is None else f" ({getattr(cell.published, quantity):g})"
 
 
-def _milliseconds(cell: RangeResult) -> str:
-    return cell.problem or _number(_times(60_000 / PAPER_SAMPLES, cell.minutes))
-
-
 def _spread(one: Measurement) -> str:
     times = [1e3 * timing.seconds for timing in one.timings]
     return f"{_number(min(times))}–{_number(max(times))}" if times else NOTHING
-
-
-def _times(factor: float, value: float | None) -> float | None:
-    return None if value is None else factor * value
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:

@@ -9,6 +9,7 @@ tokens, when libraries are loaded and weights and the optimiser's state exist.
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -26,17 +27,10 @@ _WARM_UP_STEPS = {"cpu": 1, "cuda": 3}
 Progress = Callable[[float, str], None]  # the share that is done, and what comes now
 
 
-@dataclass(frozen=True)
-class Group:
-    """Models at one size, measured side by side; `varied` is what grows from group to group."""
-
-    varied: str
-    cases: tuple[Case, ...]
-
-
 @dataclass
 class Measurement:
-    """What came of a case, a point where `varied` grows; `problem` says why it has no times."""
+    """A case to measure, a point where `varied` grows, and what came of it; `problem` says why it has no
+    times."""
 
     case: Case
     varied: str
@@ -52,6 +46,14 @@ class Measurement:
     def seconds(self) -> float | None:
         """The median step."""
         return median(timing.seconds for timing in self.timings) if self.timings else None
+
+    @property
+    def milliseconds(self) -> float | None:
+        return self.seconds and 1e3 * self.seconds
+
+    @property
+    def megabytes(self) -> float | None:
+        return self.peak_bytes and 1e-6 * self.peak_bytes
 
     @property
     def processor_seconds(self) -> float | None:
@@ -90,29 +92,28 @@ class Plan:
     memory: bool = True
 
 
-Measured = list[list[Measurement]]  # a list for every group
+Group = list[Measurement]  # models at one size, measured side by side
 
 
 def measure_groups(
-    groups: Sequence[Group], plan: Plan, into: Measured, progress: Progress = lambda share, doing: None
+    groups: Sequence[Group], plan: Plan, into: list[Group], progress: Progress = lambda share, doing: None
 ) -> None:
-    """Measure one group after another; whoever interrupts finds in `into` what there is.
+    """Measure one group after another; whoever interrupts finds in `into` those that were begun.
 
     A model that ran out of memory, or took `max_seconds` for a step, is not tried at larger sizes.
     """
     given_up: dict[tuple[str, Case], str] = {}
     for number, group in enumerate(groups):
-        measured = [Measurement(case, group.varied) for case in group.cases]
-        into.append(measured)
-        for one in measured:
+        into.append(group)
+        for one in group:
             one.problem = given_up.get(_series(one))
-        size = f"B = {group.cases[0].B}, n = {group.cases[0].n}"
+        size = f"B = {group[0].case.B}, n = {group[0].case.n}"
         measure_together(
-            measured,
+            group,
             plan,
             lambda doing: progress(number / len(groups), f"{size}, {doing}"),  # noqa: B023
         )
-        for one in measured:
+        for one in group:
             if one.problem == OUT_OF_MEMORY:
                 given_up[_series(one)] = f"not tried: out of memory at {one.varied} = {one.size}"
             elif one.seconds is not None and one.seconds >= plan.max_seconds:
@@ -124,24 +125,22 @@ def _series(one: Measurement) -> tuple[str, Case]:
     return one.varied, one.case.with_size(one.varied, 0)
 
 
-def measure_together(
-    measured: Sequence[Measurement], plan: Plan, progress: Callable[[str], None] = lambda doing: None
-) -> None:
+def measure_together(group: Group, plan: Plan, progress: Callable[[str], None]) -> None:
     """Fill in the peak memory and the times of those that have no problem yet."""
-    for one in measured:
+    for one in group:
         if plan.memory and one.problem is None:
             progress(f"{one.case.model}: memory")
             with noting_lack_of_memory(one):
                 one.peak_bytes = peak_memory(one.case, plan.device)
     workloads: dict[int, Workload] = {}
-    for i, one in enumerate(measured):
+    for i, one in enumerate(group):
         if one.problem is None:
             progress(f"{one.case.model}: warming up")
             with noting_lack_of_memory(one):
                 workloads[i] = _warmed_up(one.case, plan)
     for round_ in range(plan.repeat):
         for i, workload in workloads.items():
-            one = measured[i]
+            one = group[i]
             if one.problem is None and sum(timing.seconds for timing in one.timings) < plan.max_seconds:
                 progress(f"{one.case.model}: step {round_ + 1} of {plan.repeat}")
                 with noting_lack_of_memory(one):
@@ -158,7 +157,10 @@ def _warmed_up(case: Case, plan: Plan) -> Workload:
 
 
 class PeakMemory:
-    """Bytes at the highest point since a beginning: on a GPU its making, on a CPU the call of `warmed_up`."""
+    """Bytes at the highest point since a beginning: on a GPU its making, elsewhere the call of `warmed_up`.
+
+    On a GPU what PyTorch allocated, elsewhere what the process held.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -171,15 +173,15 @@ class PeakMemory:
             self._before = torch.cuda.memory_allocated(device)
 
     def warmed_up(self) -> None:
-        if self.device.type == "cpu":
+        if self.device.type != "cuda":
             self._before = peak_resident()
 
     def bytes(self) -> int:
-        if self.device.type == "cpu":
-            # Linux adds up the pages of all cores a little late, so that its peak may even fall.
-            return max(0, peak_resident() - self._before)
-        wait_for(self.device)
-        return torch.cuda.max_memory_allocated(self.device) - self._before
+        if self.device.type == "cuda":
+            wait_for(self.device)
+            return torch.cuda.max_memory_allocated(self.device) - self._before
+        # Linux adds up the pages of all cores a little late, so that its peak may even fall.
+        return max(0, peak_resident() - self._before)
 
 
 def peak_resident() -> int:
@@ -192,6 +194,13 @@ def peak_resident() -> int:
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def forget_peak() -> None:
+    """Let this process's peak fall to what it holds now; where Linux cannot, it stays that of all so far."""
+    gc.collect()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def measure_peak(case: dict[str, Any], device: str = "cpu") -> int:

@@ -9,7 +9,7 @@ import torch
 
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.paper.speed.benchmark import Benchmark, describe_environment
-from beamtree.paper.speed.measure import Group, Plan, Progress, measure_groups
+from beamtree.paper.speed.measure import Group, Measurement, Plan, Progress, measure_groups
 from beamtree.paper.speed.table1 import DEFAULT_MODELS, PAPER_SAMPLES, RANGES, measure_table
 from beamtree.paper.speed.workload import ADAMW, DROPOUT, NAIVE, PLAIN, Case, find_variant, takes
 
@@ -80,13 +80,12 @@ def scaling(wanted: Wanted, device: str) -> list[Group]:
     for varied in grown:
         able = [model for model in models if _can_vary(model, varied)]
         for size in sorted(named[varied] or _SWEEPS[device][varied]):
-            groups.append(Group(varied, _for_models(start.with_size(varied, size), able)))
-    groups = [group for group in groups if group.cases]
-    if not groups:
+            groups.append(_side_by_side(start.with_size(varied, size), able, varied))
+    if not any(groups):
         raise BeamtreeError(
             f"{', '.join(models)} cannot vary in {', '.join(grown) or 'nothing: all is given'}"
         )
-    return groups
+    return [group for group in groups if group]
 
 
 SUITES: dict[str, Callable[[Wanted, str], list[Group]]] = {
@@ -105,22 +104,25 @@ def _at_sizes(wanted: Wanted, usual: Sequence[tuple[int, int]], models: tuple[st
         usual, wanted.widths or (128,), wanted.beams or (5,), wanted.slices or (None,)
     ):
         case = Case(B=B, n=n, d=d, K=K, slice_size=slice_size, inference=wanted.inference)
-        groups.append(Group("n", _for_models(case, wanted.models or models)))
+        groups.append(_side_by_side(case, wanted.models or models))
     return groups
 
 
-def _for_models(case: Case, models: Sequence[str]) -> tuple[Case, ...]:
+def _side_by_side(case: Case, models: Sequence[str], varied: str = "n") -> Group:
     """The case for every model, less the sizes that a model does not have."""
-    return tuple(
-        replace(
-            case,
-            model=model,
-            d=find_variant(model).d_model or case.d,
-            K=case.K if takes(model, "beam_size") else None,
-            slice_size=case.slice_size if takes(model, "slice_size") else None,
+    return [
+        Measurement(
+            replace(
+                case,
+                model=model,
+                d=find_variant(model).d_model or case.d,
+                K=case.K if takes(model, "beam_size") else None,
+                slice_size=case.slice_size if takes(model, "slice_size") else None,
+            ),
+            varied,
         )
         for model in models
-    )
+    ]
 
 
 def _can_vary(model: str, varied: str) -> bool:
@@ -145,7 +147,7 @@ def run_sizes(suite: str, wanted: Wanted, plan: Plan, progress: Progress) -> Ben
 
 
 def _step(groups: Sequence[Group], device: torch.device) -> str:
-    modes = {case.inference for group in groups for case in group.cases}
+    modes = {one.case.inference for group in groups for one in group}
     alone = " (in inference: forward)" if len(modes) > 1 else ""
     return "forward" if modes == {True} else f"forward, backward, {ADAMW[device.type]}{alone}"
 

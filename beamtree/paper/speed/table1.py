@@ -75,6 +75,15 @@ class RangeResult:
         return mean(self.seconds) * PAPER_SAMPLES / 60 if self.seconds else None
 
     @property
+    def milliseconds(self) -> float | None:
+        """Of an expression."""
+        return 1e3 * mean(self.seconds) if self.seconds else None
+
+    @property
+    def megabytes(self) -> float | None:
+        return self.peak_bytes and 1e-6 * self.peak_bytes
+
+    @property
     def extrapolated(self) -> bool:
         return 0 < len(self.seconds) < PAPER_SAMPLES
 

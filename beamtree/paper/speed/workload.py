@@ -153,13 +153,9 @@ def measurable_names() -> tuple[str, ...]:
 
 
 def find_variant(name: str) -> Variant:
-    if name in _VARIANTS:
-        return _VARIANTS[name]
-    if name in PLAIN:
-        return Variant(name)
-    if name not in encoder_names():
+    if name not in measurable_names():
         raise BeamtreeError(f"there is no model {name!r} to measure{nearest(name, measurable_names())}")
-    return Variant(name)
+    return _VARIANTS.get(name, Variant(name))
 
 
 @cache
