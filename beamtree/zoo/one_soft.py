@@ -36,8 +36,8 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
     @runs_eagerly
     def search(self, leaves: Tensor, lengths: Tensor) -> LiveBeams:
         n, K = leaves.shape[1], self.beam_size
-        beams, propose = LiveBeams(leaves, lengths), self.proposer(leaves)
-        parents, logits = propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
+        beams = LiveBeams(leaves, lengths)
+        parents, logits = self.propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
         for t in range(n - 1):
             step = Step(t, lengths, n)
             noise = gumbel_noise(*logits.shape, like=logits) if self.stochastic else None
@@ -52,10 +52,10 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
                 # In a drawing the soft beam is its heaviest part.
                 chosen = ranked.some(slice(K))._replace(score=torch.cat((hard.score, score), 1))
             if self.mode == "cached" and t < n - 2:
-                parents, logits = _update(propose, parents, logits, hard, states, soft, step)
+                parents, logits = _update(self.propose, parents, logits, hard, states, soft, step)
             states = torch.cat((states, soft), 1)
             if self.mode == "faithful" and t < n - 2:
-                parents, logits = propose(states[:, :, :-1], states[:, :, 1:])
+                parents, logits = self.propose(states[:, :, :-1], states[:, :, 1:])
             beams.follow(chosen, states, step)
         return beams
 
