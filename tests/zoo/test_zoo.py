@@ -286,7 +286,7 @@ def test_half_precision_and_autocast_stay_near(name):
     with torch.autocast("cpu", torch.bfloat16):
         cast = encode(copy.deepcopy(encoder).float(), x.float(), is_padding)
     for found in (half, cast):
-        torch.testing.assert_close(found.double(), expected, atol=0.3, rtol=0.1)
+        torch.testing.assert_close(found.double(), expected, atol=0.1, rtol=0.1)
 
 
 @pytest.mark.parametrize("name", NAMES)
