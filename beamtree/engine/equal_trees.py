@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.engine.choosing import stable_topk
-from beamtree.engine.pinned import NodeSpans
+from beamtree.engine.choosing import NodeSpans, stable_topk
 from beamtree.engine.record import LEFT_NEIGHBOUR, RIGHT_NEIGHBOUR, Timeline
 from beamtree.kernels.runtime.random_bits import mix
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.engine.choosing import choose, stable_topk
-from beamtree.engine.pinned import Fence
+from beamtree.engine.choosing import Fence, choose, stable_topk
 from beamtree.engine.randomness import Draws, Randomness, pair_masks
 from beamtree.engine.record import NONE, ROWS_AT_ONCE, Compose, Score, Tape, Timeline, nodes_before
 

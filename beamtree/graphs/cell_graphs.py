@@ -20,7 +20,7 @@ from beamtree.engine.record import Tape
 from beamtree.graphs.cache_key import module_key
 from beamtree.graphs.static_search import StaticSearch
 from beamtree.pytorch import capturing
-from beamtree.pytorch.graph_cache import GraphCache, SharedMemory
+from beamtree.pytorch.capturing import GraphCache, SharedMemory
 from beamtree.pytorch.launch import power_of_two
 
 CAPACITY = 16  # graphs of one cell, at most

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from beamtree.engine.pinned import Fence
+from beamtree.engine.choosing import Fence
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import (
     BEFORE,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from beamtree.pytorch import capturing
-from beamtree.pytorch.graph_cache import GraphCache
+from beamtree.pytorch.capturing import GraphCache
 
 Outputs = tuple[Tensor, ...]
 Step = Callable[..., Outputs]  # (constants, *inputs, **options) -> outputs; may add to constants in place

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from beamtree.graphs.cache_key import has_hooks
 from beamtree.pytorch import capturing
+from beamtree.pytorch.capturing import GraphCache
 from beamtree.pytorch.derivatives import refuse_double_backward
-from beamtree.pytorch.graph_cache import GraphCache
 from beamtree.pytorch.tracing import is_compiling
 
 Outputs = tuple[Tensor, ...]

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.parts.leaf import LeafTransform
-from beamtree.pytorch.checks import check_form, zero_at_padding
+from beamtree.pytorch.checks import at_least_one, check_form, padding_of, zero_at_padding
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Ancestry, find_ancestry
@@ -44,8 +44,7 @@ class GatedAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if d_model < 1:
-            raise ValueError(f"d_model must be at least 1, got {d_model}")
+        at_least_one(d_model=d_model)
         h = min(HEAD_SIZE, d_model) if head_size is None else head_size
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.d_model, self.head_size, self.scalar_bias = d_model, h, scalar_bias
@@ -125,8 +124,6 @@ class GatedAttentionUnit(GatedAttention):
         check_form(x, key_padding_mask, input_size=self.d_model, weight=self.z_scale)
         B, n, _ = x.shape
         x = zero_at_padding(x, key_padding_mask)
-        if key_padding_mask is None:
-            key_padding_mask = torch.zeros(B, n, dtype=torch.bool, device=x.device)
         if positions is None:
             positions = torch.arange(n, device=x.device).expand(B, n)
         read = self.init(x)
@@ -137,7 +134,7 @@ class GatedAttentionUnit(GatedAttention):
         row = distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
         by_distance = (query_for_distance @ self.relative.T).gather(2, row)  # (B, n, n)
         scores = (queries[0] @ key.transpose(1, 2) + by_distance) * self.scale
-        mixed = masked_softmax(scores, ~key_padding_mask[:, None]).to(value.dtype) @ value
+        mixed = masked_softmax(scores, ~padding_of(x, key_padding_mask)[:, None]).to(value.dtype) @ value
         return self.leave(x, read, mixed)
 
 

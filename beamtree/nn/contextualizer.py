@@ -12,7 +12,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.nn.attention import ParentAttention
 from beamtree.nn.encoder import BeamTreeEncoder
-from beamtree.pytorch.checks import lengths_from, zero_at_padding
+from beamtree.pytorch.checks import at_least_one, lengths_from, padding_of, zero_at_padding
 from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import check_exported, is_exporting
 from beamtree.saving.pretrained import SavedBlock
@@ -93,8 +93,7 @@ class BeamTreeContextualizer(SavedBlock):
             raise ValueError(f"source.d_model is {source.d_model}, expected {d_model}")
         if residual and source.input_size != d_model:
             raise ValueError(f"residual needs tokens of width d_model = {d_model}, got {source.input_size}")
-        if refinements < 1:
-            raise ValueError(f"refinements must be at least 1, got {refinements}")
+        at_least_one(refinements=refinements)
         self.d_model, self.refinements, self.residual = d_model, refinements, residual
         self.source = cast(TreeSource, source)
         self.parent_gau = ParentAttention(
@@ -196,7 +195,5 @@ def _one_longer(
     x: Tensor, is_padding: Tensor | None, merges: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """With one more token of padding, as `torch.export` would specialise n − 1 nodes to n > 2."""
-    if is_padding is None:
-        is_padding = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
     merges = None if merges is None else F.pad(merges, (0, 1), value=-1)
-    return F.pad(x, (0, 0, 0, 1)), F.pad(is_padding, (0, 1), value=True), merges
+    return F.pad(x, (0, 0, 0, 1)), F.pad(padding_of(x, is_padding), (0, 1), value=True), merges

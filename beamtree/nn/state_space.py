@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from beamtree.pytorch.checks import lengths_from, zero_at_padding
+from beamtree.pytorch.checks import at_least_one, lengths_from, zero_at_padding
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
 
 STEPS = (1e-3, 1e-1)  # Δ is drawn log-uniformly between them
@@ -39,8 +39,7 @@ class DiagonalStateSpace(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if state_size < 1:
-            raise ValueError(f"state_size must be at least 1, got {state_size}")
+        at_least_one(state_size=state_size)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.bidirectional = bidirectional
         shape = 2 if bidirectional else 1, d_model, state_size
@@ -144,9 +143,7 @@ class SelectiveStateSpaceLayer(nn.Module):
     ) -> None:
         super().__init__()
         inner_size = 2 * d_model if inner_size is None else inner_size
-        for name, size in {"inner_size": inner_size, "state_size": state_size}.items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        at_least_one(inner_size=inner_size, state_size=state_size)
         self.d_model, self.inner_size, self.state_size = d_model, inner_size, state_size
         self.backwards = backwards
         self.rank = math.ceil(d_model / 16)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from beamtree.pytorch.checks import at_least_one, check_rates
 from beamtree.pytorch.direct_reading import DirectlyRead, read_part
 from beamtree.pytorch.precision import layer_norm_wide
 
@@ -30,10 +31,8 @@ class GatedRecursiveCell(DirectlyRead):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if d_model < 1:
-            raise ValueError(f"d_model must be at least 1, got {d_model}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        at_least_one(d_model=d_model)
+        check_rates(dropout=dropout)
         self.d_model = d_model
         self.hidden_size = 4 * d_model if hidden_size is None else hidden_size
         self.dropout = dropout

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.kernels.runtime.products import linear
-from beamtree.pytorch.checks import check_form, lengths_from, looks_at_values
+from beamtree.pytorch.checks import check_form, lengths_from, looks_at_values, zero_at_padding
 from beamtree.pytorch.derivatives import is_transformed
 from beamtree.pytorch.direct_reading import DirectlyRead
 from beamtree.pytorch.precision import autocasts, layer_norm_wide
@@ -47,8 +47,7 @@ class LeafTransform(DirectlyRead):
 
             return read_leaves(x, key_padding_mask, linear, self.norm)
         lengths = lengths_from(x, key_padding_mask, input_size=size, weight=weight)
-        if key_padding_mask is not None:
-            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+        x = zero_at_padding(x, key_padding_mask)
         with threads_for(x.numel() * linear.out_features, x):
             return self(x), lengths
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from beamtree.pytorch.checks import at_least_one
 from beamtree.pytorch.direct_reading import DirectlyRead, read_part
 from beamtree.pytorch.precision import without_autocast
 
@@ -25,9 +26,8 @@ class SlicedScorer(DirectlyRead):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        at_least_one(d_model=d_model, slice_size=slice_size)
         self.slice_size = d_model if slice_size is None else min(slice_size, d_model)
-        if self.slice_size < 1:
-            raise ValueError(f"slice_size must be at least 1, got {slice_size}")
         if hidden_size is None:
             hidden_size = d_model if slice_size is None else 64
         if hidden_size < 1:

@@ -1,4 +1,6 @@
-"""What an encoder accepts: shapes, types, devices always; values where looking costs no synchronisation."""
+"""What an encoder accepts: options; of inputs shapes, types and devices always, values where looking costs no
+synchronisation.
+"""
 
 import warnings
 from typing import Any
@@ -47,6 +49,13 @@ def zero_at_padding(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
     return x if key_padding_mask is None else x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
 
 
+def padding_of(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+    """The mask (B, n) of x (B, n, d); where none is given, no token is padding."""
+    if key_padding_mask is not None:
+        return key_padding_mask
+    return torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+
+
 def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, weight: Tensor) -> None:
     """Shapes, types and devices of an input and its padding mask."""
     if not isinstance(x, Tensor):
@@ -67,6 +76,20 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
         raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")
     if key_padding_mask is not None:
         _check_mask(key_padding_mask, x)
+
+
+def at_least_one(**sizes: int | None) -> None:
+    """Refuse a size below one by its name; None leaves it open."""
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+def check_rates(**rates: float) -> None:
+    """Refuse a rate of dropout outside [0, 1) by its name."""
+    for name, rate in rates.items():
+        if not 0.0 <= rate < 1.0:
+            raise ValueError(f"{name} must lie in [0, 1), got {rate}")
 
 
 def warn_if_greedy(encoder: Any, *, stacklevel: int) -> None:

@@ -6,7 +6,6 @@ Every candidate parent of a surviving lineage is in some softmax, so all get gra
 one_soft.py, those that the beam drops too.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,14 +15,9 @@ from torch import Tensor
 from beamtree import recursion
 from beamtree.engine.choosing import stable_topk
 from beamtree.engine.export import exported_forest, exported_root
-from beamtree.engine.operators import weights_of
 from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
-from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer
-from beamtree.pytorch.checks import warn_if_greedy
-from beamtree.pytorch.derivatives import is_transformed
-from beamtree.pytorch.precision import autocasts
-from beamtree.pytorch.registry import has_kernels
+from beamtree.pytorch.checks import at_least_one, warn_if_greedy
 from beamtree.pytorch.tracing import is_exporting, runs_eagerly
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
@@ -53,8 +47,7 @@ class BeamTreeGRC(TreeEncoder):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
-        if beam_size < 1:
-            raise ValueError(f"beam_size must be at least 1, got {beam_size}")
+        at_least_one(beam_size=beam_size)
         if mode not in ("cached", "faithful"):
             raise ValueError(f"mode must be 'cached' or 'faithful', got {mode!r}")
         self.beam_size = beam_size
@@ -120,10 +113,10 @@ class BeamTreeGRC(TreeEncoder):
     def search(self, leaves: Tensor, lengths: Tensor) -> "LiveBeams":
         """From the leaves (B, n, d) to the beams that are left, every pair's parent made at every step."""
         n, K = leaves.shape[1], self.beam_size
-        beams, propose = LiveBeams(leaves, lengths), self.proposer(leaves)
+        beams = LiveBeams(leaves, lengths)
         for t in range(n - 1):
             step = Step(t, lengths, n)
-            parents, logits = propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
+            parents, logits = self.propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
             noise = gumbel_noise(*logits.shape, like=logits) if self.stochastic else None
             candidates = beams.candidates(logits, step, K, noise)
             noise = gumbel_noise(*candidates.score.shape, like=logits) if self.stochastic else None
@@ -136,28 +129,6 @@ class BeamTreeGRC(TreeEncoder):
         """The parents of pairs (B, beams, pairs, d), under fresh dropout masks, and their scores."""
         parents = self.cell(left, right, self.cell.draw_keep(*left.shape[:-1]))
         return parents, self.scorer(parents)
-
-    def proposer(self, leaves: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """`propose` for one search from these leaves, by kernels where there are any."""
-        cell, scorer = self.cell, self.scorer
-        if (
-            type(cell) is not GatedRecursiveCell
-            or type(scorer) is not EntangledScorer
-            or any(x.dtype != torch.float32 for x in (leaves, *cell.parameters(), *scorer.parameters()))
-            or autocasts(leaves)
-            or is_transformed()
-            or not has_kernels(leaves.device)
-        ):
-            return self.propose
-        from beamtree.kernels.zoo.parent_kernels import flatten, propose
-
-        weights = flatten(weights_of(cell, scorer).flat())
-
-        def by_kernels(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-            keep = cell.draw_keep(*left.shape[:-1])
-            return propose(left, right, keep, weights, cell.hidden_size, cell.norm.eps)
-
-        return by_kernels
 
 
 class Candidates(NamedTuple):

@@ -1,7 +1,5 @@
 """BT-GRC OS (OneSoft): BT-GRC whose last beam is, in training, a blend of all that the others leave."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -36,8 +34,8 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
     @runs_eagerly
     def search(self, leaves: Tensor, lengths: Tensor) -> LiveBeams:
         n, K = leaves.shape[1], self.beam_size
-        beams, propose = LiveBeams(leaves, lengths), self.proposer(leaves)
-        parents, logits = propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
+        beams = LiveBeams(leaves, lengths)
+        parents, logits = self.propose(beams.states[:, :, :-1], beams.states[:, :, 1:])
         for t in range(n - 1):
             step = Step(t, lengths, n)
             noise = gumbel_noise(*logits.shape, like=logits) if self.stochastic else None
@@ -52,48 +50,41 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
                 # In a drawing the soft beam is its heaviest part.
                 chosen = ranked.some(slice(K))._replace(score=torch.cat((hard.score, score), 1))
             if self.mode == "cached" and t < n - 2:
-                parents, logits = _update(propose, parents, logits, hard, states, soft, step)
+                parents, logits = self._update(parents, logits, hard, states, soft, step)
             states = torch.cat((states, soft), 1)
             if self.mode == "faithful" and t < n - 2:
-                parents, logits = propose(states[:, :, :-1], states[:, :, 1:])
+                parents, logits = self.propose(states[:, :, :-1], states[:, :, 1:])
             beams.follow(chosen, states, step)
         return beams
 
+    def _update(
+        self, parents: Tensor, logits: Tensor, hard: Candidates, states: Tensor, soft: Tensor, step: Step
+    ) -> tuple[Tensor, Tensor]:
+        """Parents and scores of all pairs after a step: new ones beside the merges, and in the soft beam."""
+        B, k, width, d = states.shape
+        ends = hard.position.unsqueeze(-1) + torch.arange(-1, 2, device=states.device)  # (B, k, 3)
+        slot = torch.arange(k, device=states.device).view(1, k, 1)
+        around = take(states, slot, ends.clamp(0, width - 1)).expand(B, k, 3, d)
+        left = torch.cat((around[:, :, :-1].flatten(1, 2), soft[:, :, :-1].flatten(1, 2)), 1)
+        right = torch.cat((around[:, :, 1:].flatten(1, 2), soft[:, :, 1:].flatten(1, 2)), 1)
+        made, scores = self.propose(left, right)  # (B, 2·k + the soft beam's pairs, d)
 
-def _update(
-    propose: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    parents: Tensor,
-    logits: Tensor,
-    hard: Candidates,
-    states: Tensor,
-    soft: Tensor,
-    step: Step,
-) -> tuple[Tensor, Tensor]:
-    """Parents and scores of all pairs after a step: new ones beside the merges, and in the soft beam."""
-    B, k, width, d = states.shape
-    ends = hard.position.unsqueeze(-1) + torch.arange(-1, 2, device=states.device)  # (B, k, 3)
-    slot = torch.arange(k, device=states.device).view(1, k, 1)
-    around = take(states, slot, ends.clamp(0, width - 1)).expand(B, k, 3, d)
-    left = torch.cat((around[:, :, :-1].flatten(1, 2), soft[:, :, :-1].flatten(1, 2)), 1)
-    right = torch.cat((around[:, :, 1:].flatten(1, 2), soft[:, :, 1:].flatten(1, 2)), 1)
-    made, scores = propose(left, right)  # (B, 2·k + the soft beam's pairs, d)
+        beams, pairs = logits.shape[1:]
+        place = torch.arange(width - 1, device=states.device)
+        row = torch.arange(B, device=states.device).view(B, 1, 1)
+        at = torch.where(step.running[:, None], hard.position, width + 1).unsqueeze(-1)  # nowhere at the end
+        old = (row * beams + hard.beam.unsqueeze(-1)) * pairs + place + (place > at)  # (B, k, width−1)
+        new = row * made.shape[1] + logits.numel()  # where a sequence's new pairs begin
+        is_right = place == at
+        index = torch.where(is_right | (place == at - 1), new + 2 * slot + is_right, old)
+        if soft.shape[1]:
+            index = torch.cat((index, new + 2 * k + place), 1)
 
-    beams, pairs = logits.shape[1:]
-    place = torch.arange(width - 1, device=states.device)
-    row = torch.arange(B, device=states.device).view(B, 1, 1)
-    at = torch.where(step.running[:, None], hard.position, width + 1).unsqueeze(-1)  # nowhere at the end
-    old = (row * beams + hard.beam.unsqueeze(-1)) * pairs + place + (place > at)  # (B, k, width−1)
-    new = row * made.shape[1] + logits.numel()  # where a sequence's new pairs begin
-    is_right = place == at
-    index = torch.where(is_right | (place == at - 1), new + 2 * slot + is_right, old)
-    if soft.shape[1]:
-        index = torch.cat((index, new + 2 * k + place), 1)
+        def pick(before: Tensor, fresh: Tensor) -> Tensor:
+            both = torch.cat((before.flatten(0, 2), fresh.flatten(0, 1)))
+            return both.index_select(0, index.view(-1)).view(*index.shape, *both.shape[1:])
 
-    def pick(before: Tensor, fresh: Tensor) -> Tensor:
-        both = torch.cat((before.flatten(0, 2), fresh.flatten(0, 1)))
-        return both.index_select(0, index.view(-1)).view(*index.shape, *both.shape[1:])
-
-    return pick(parents, made), pick(logits, scores)
+        return pick(parents, made), pick(logits, scores)
 
 
 def blend(rest: Candidates, states: Tensor, parents: Tensor, step: Step) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from beamtree.graphs.step_graphs import StepGraphs
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.parts.leaf import LeafTransform
-from beamtree.pytorch.checks import lengths_from
+from beamtree.pytorch.checks import at_least_one, check_rates, lengths_from, zero_at_padding
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
@@ -55,12 +55,8 @@ class OrderedMemory(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, slots in (("memory_slots", memory_slots), ("test_slots", test_slots)):
-            if slots is not None and slots < 1:
-                raise ValueError(f"{name} must be at least 1, got {slots}")
-        for name, rate in (("dropout", dropout), ("memory_dropout", memory_dropout)):
-            if not 0.0 <= rate < 1.0:
-                raise ValueError(f"{name} must lie in [0, 1), got {rate}")
+        at_least_one(memory_slots=memory_slots, test_slots=test_slots)
+        check_rates(dropout=dropout, memory_dropout=memory_dropout)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.d_model = d_model
         self.input_size = d_model if input_size is None else input_size
@@ -84,8 +80,7 @@ class OrderedMemory(nn.Module):
         lengths = lengths_from(
             x, key_padding_mask, input_size=self.input_size, weight=self.memory_norm.weight
         )
-        if key_padding_mask is not None:
-            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
+        x = zero_at_padding(x, key_padding_mask)
         leaves = layer_norm_wide(self.leaf["linear"](x.transpose(0, 1)), self.memory_norm)  # (n, B, d)
         outputs, p = self._read(leaves)
         sentence = row(outputs.transpose(0, 1), lengths - 1).to(self.memory_norm.weight.dtype)

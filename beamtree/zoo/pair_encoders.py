@@ -16,7 +16,7 @@ from beamtree.nn.attention import GatedAttentionUnit, masked_softmax
 from beamtree.nn.contextualizer import BeamTreeContextualizer
 from beamtree.nn.heads import Perceptron
 from beamtree.parts.leaf import LeafTransform
-from beamtree.pytorch.checks import lengths_from, zero_at_padding
+from beamtree.pytorch.checks import lengths_from, padding_of, zero_at_padding
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.tracing import check_exported
 from beamtree.trees.beam_trees import BeamTrees
@@ -87,9 +87,7 @@ class PairEncoder(nn.Module):
                 lengths_from(x, mask, input_size=self.input_size, weight=self.sep)
             except ValueError as error:
                 raise ValueError(f"in x{number} or key_padding_mask{number}: {error}") from error
-            if mask is None:
-                mask = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-            checked.append((x, mask))
+            checked.append((x, padding_of(x, mask)))
         if x1.shape[0] != x2.shape[0]:
             raise ValueError(
                 f"x1 and x2 must hold the same number of sentences, got {x1.shape[0]} and {x2.shape[0]}"

@@ -14,6 +14,7 @@ from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.state_space import SelectiveStateSpaceLayer, StateSpaceLayer
 from beamtree.parts.leaf import LeafTransform
+from beamtree.pytorch.checks import at_least_one, check_rates, padding_of
 from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, runs_eagerly, traced_loop
 from beamtree.zoo.tree_encoder import refuse_export, row
@@ -35,10 +36,8 @@ class _InGraphs(nn.Module):
 
     def pad(self, tokens: Tensor, is_padding: Tensor | None) -> tuple[Tensor, Tensor]:
         """Tokens (B, n, d) and their mask, in a length that graphs are captured for."""
-        if is_padding is None:
-            is_padding = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         more = self.graphs.padding(tokens)
-        return lengthen(tokens, more), lengthen(is_padding, more, value=True)
+        return lengthen(tokens, more), lengthen(padding_of(tokens, is_padding), more, value=True)
 
 
 class SequenceModel(_InGraphs):
@@ -56,8 +55,7 @@ class SequenceModel(_InGraphs):
         dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        check_rates(dropout=dropout)
         self.d_model = d_model
         self.input_size = d_model if input_size is None else input_size
         self.leaf = LeafTransform(self.input_size, d_model, device=device, dtype=dtype)
@@ -305,9 +303,3 @@ class StateSpaceTree(_InGraphs):
         for layer in self.layers:
             tokens = layer(tokens, key_padding_mask)
         return tokens
-
-
-def at_least_one(**sizes: int | None) -> None:
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from beamtree.pytorch.checks import looks_at_values
+from beamtree.pytorch.checks import at_least_one, looks_at_values, padding_of
 from beamtree.pytorch.derivatives import refuse_forward_mode
 from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import is_compiling, is_exporting
-from beamtree.zoo.sequence_models import SequenceModel, at_least_one
+from beamtree.zoo.sequence_models import SequenceModel
 
 _LONGEST_WAVE = 10_000.0  # of positions, over 2π
 
@@ -33,12 +33,8 @@ class ClsEncoder(SequenceModel):
 
     def with_cls(self, leaves: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Tokens (B, n + 1, d) and what of them is padding."""
-        B, n, _ = leaves.shape
-        if key_padding_mask is None:
-            is_padding = torch.zeros(B, n + 1, dtype=torch.bool, device=leaves.device)
-        else:
-            is_padding = F.pad(key_padding_mask, (1, 0), value=False)
-        return torch.cat((self.cls.expand(B, 1, -1), leaves), 1), is_padding
+        is_padding = F.pad(padding_of(leaves, key_padding_mask), (1, 0), value=False)
+        return torch.cat((self.cls.expand(leaves.shape[0], 1, -1), leaves), 1), is_padding
 
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
         raise NotImplementedError

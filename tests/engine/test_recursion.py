@@ -159,17 +159,6 @@ def test_the_scorer_bias_and_the_greedy_scorer_get_no_gradient() -> None:
         assert torch.equal(parameter.grad, torch.zeros_like(parameter))
 
 
-def test_one_token_sequences_give_zero_gradients_not_none() -> None:
-    cell, scorer = parts()
-    leaves = torch.randn(3, 1, 10, dtype=torch.float64, requires_grad=True)
-    root = beam_tree_recursion(leaves, torch.tensor([1, 1, 1]), cell, scorer, beam_size=5).root()
-    root.sum().backward()
-    assert torch.equal(root, leaves[:, 0])
-    assert torch.equal(leaves.grad, torch.ones_like(leaves))
-    for parameter in (*cell.parameters(), *scorer.parameters()):
-        assert torch.equal(parameter.grad, torch.zeros_like(parameter))
-
-
 def second_derivative(root: Tensor, leaves: Tensor) -> None:
     (gradient,) = torch.autograd.grad(root.sum(), leaves, create_graph=True)
     gradient.sum().backward()

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from beamtree import BeamTreeContextualizer, create_encoder
-from beamtree.graphs.whole_graphs import WholeGraphs
-from beamtree.pytorch import capturing
 
 QUIET = {"stochastic": False}
 SOURCES = ("ebt-grc", "egt-grc", "gt-grc", "balanced-grc")
@@ -123,13 +121,6 @@ def test_a_module_with_a_hook_is_called_every_time(captures: list[Recording]) ->
     assert captures
 
 
-def test_a_second_forward_before_the_first_backward_is_exact(captures: list[Recording]) -> None:
-    module, (x, mask) = make_contextualizer("egt-grc"), make_tokens([6, 3])
-    (alone,) = torch.autograd.grad(module(x, mask).square().sum(), x)
-    both = module(x, mask).square().sum() + module(x, mask).square().sum()
-    torch.testing.assert_close(torch.autograd.grad(both, x)[0], 2 * alone)
-
-
 def test_activation_checkpointing_is_exact_and_does_without_graphs(captures: list[Recording]) -> None:
     module, (x, mask) = make_contextualizer("egt-grc"), make_tokens([6, 3])
     with torch.random.fork_rng():
@@ -169,16 +160,3 @@ def test_on_a_gpu_a_trained_step_drops_differently_every_time(name: str) -> None
     second.sum().backward()
     assert not torch.equal(first, second)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
-
-
-def test_graphs_are_off_where_the_caller_captures_or_does_not_differentiate(
-    captures: list[Recording],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module, (x, mask) = make_contextualizer("ebt-grc"), make_tokens([6, 3])
-    with torch.no_grad():
-        module(x, mask)
-    monkeypatch.setattr(capturing, "may_replay", lambda tensor: False)
-    module(x, mask).sum().backward()
-    assert not captures
-    assert WholeGraphs().padding(x) == 0

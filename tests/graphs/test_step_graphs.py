@@ -1,7 +1,5 @@
 """A replayed step behaves as the function it was captured from; a stand-in for the device checks it here."""
 
-import copy
-import pickle
 import random
 import threading
 import time
@@ -168,14 +166,6 @@ def test_wherever_a_thread_is_stopped_the_graph_stays_usable(captures: list[Reco
         for thread in threads:
             assert ends(thread)
         assert answers(use) == 1.0
-
-
-def test_copies_start_without_graphs(captures: list[Recording]) -> None:
-    graphs = StepGraphs(capacity=2)
-    with graphs.run(scale, [torch.ones(1), torch.zeros(1)], replay=True, by=1.0) as step:
-        step(torch.ones(1))
-    for other in (copy.deepcopy(graphs), pickle.loads(pickle.dumps(graphs))):
-        assert (len(graphs), len(other), other.capacity) == (1, 0, 2)
 
 
 @pytest.mark.parametrize("rates", [{}, {"dropout": 0.3}])

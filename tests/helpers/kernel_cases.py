@@ -1,14 +1,15 @@
 """Where kernels are tested, on a GPU or in the interpreter that conftest.py chooses, and on what."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from beamtree.engine.record import merge_positions
 from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -27,10 +28,25 @@ class Case(NamedTuple):
 
 
 def make_case(
-    lengths: list[int], d: int, make_scorer: Callable[[], nn.Module], *, units: int, seed: int = 0
+    lengths: list[int],
+    d: int = 16,
+    *,
+    entangled: bool = False,
+    s: int | None = 8,
+    hidden: int | None = 12,
+    units: int = 16,
+    scale: float = 8.0,  # of the scores, so that choices are well apart
+    seed: int = 0,
 ) -> Case:
     torch.manual_seed(seed)
-    cell, scorer = GatedRecursiveCell(d, hidden_size=units, device=DEVICE), make_scorer()
+    cell = GatedRecursiveCell(d, hidden_size=units, device=DEVICE)
+    scorer: EntangledScorer | SlicedScorer
+    if entangled:
+        scorer = EntangledScorer(d, device=DEVICE)
+    else:
+        scorer = SlicedScorer(d, slice_size=s, hidden_size=hidden, device=DEVICE)
+    with torch.no_grad():
+        (scorer if isinstance(scorer, EntangledScorer) else scorer.out).weight *= scale
     nn.init.uniform_(cell.norm.weight, 0.5, 1.5)
     nn.init.uniform_(cell.norm.bias, -0.5, 0.5)
     leaves = torch.randn(len(lengths), max(lengths), d, device=DEVICE).requires_grad_()
@@ -45,6 +61,15 @@ def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = F
 
     options = (K, case.seed, noisy, dropout, torch.float32, need_nodes)
     return fused.fused_recursion(case.leaves, case.lengths, Weights.of(case.weights), *options)
+
+
+def plain_search(
+    case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = True
+) -> tuple[Tensor, ...]:
+    """The same by the plain engine, which tests/engine holds to the published algorithm and to autograd."""
+    options = (K, case.seed, noisy, dropout, None, None, need_nodes, torch.float32)
+    *found, history, links = torch.ops.beamtree.search(case.leaves, case.lengths, case.weights, *options)[:6]
+    return *found, merge_positions(links, history)
 
 
 def assert_gradients_agree(case: Case, mine: Tensor, theirs: Tensor, rtol: float) -> None:

@@ -1,17 +1,15 @@
 """BT-GRC's kernels against the plain engine and the published algorithm; without a GPU in the interpreter."""
 
+from functools import partial
+
 import pytest
 import torch
-from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, run
+from kernel_cases import Case, assert_gradients_agree, make_case, plain_search, run
 from small_encoders import ThroughTheCell
-from torch import Tensor
 
 from beamtree.engine.naive import naive_beam_tree_recursion
-from beamtree.engine.record import merge_positions
 from beamtree.kernels import entangled_kernels
-from beamtree.kernels.runtime import address_kernels as table
 from beamtree.kernels.search import plan
-from beamtree.parts.scorer import EntangledScorer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)
@@ -19,23 +17,7 @@ pytestmark = [
 ]
 
 
-def make(lengths: list[int], d: int = 16, *, units: int = 16, scale: float = 8.0) -> Case:
-    def sharp_scorer() -> EntangledScorer:
-        scorer = EntangledScorer(d, device=DEVICE)
-        with torch.no_grad():
-            scorer.weight *= scale  # choices well apart
-        return scorer
-
-    return make_case(lengths, d, sharp_scorer, units=units)
-
-
-def plainly(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool) -> tuple[Tensor, ...]:
-    """The same by the plain engine, which tests/engine/test_entangled_recursion.py holds to autograd."""
-    options = (K, case.seed, noisy, dropout, None, None, need_nodes, torch.float32)
-    roots, relative, inner, offset, history, links, *_ = torch.ops.beamtree.search(
-        case.leaves, case.lengths, case.weights, *options
-    )
-    return roots, relative, inner, offset, merge_positions(links, history)
+make = partial(make_case, entangled=True)
 
 
 def compare(
@@ -43,7 +25,7 @@ def compare(
 ) -> None:
     """Trees, scores, roots, inner nodes and all gradients."""
     got = run(case, K, noisy=noisy, dropout=dropout, need_nodes=need_nodes)
-    expected = plainly(case, K, noisy=noisy, dropout=dropout, need_nodes=need_nodes)
+    expected = plain_search(case, K, noisy=noisy, dropout=dropout, need_nodes=need_nodes)
     alive = expected[1] > -torch.inf
     assert torch.equal(got[1] > -torch.inf, alive)
     assert torch.equal(got[4], expected[4])
@@ -94,13 +76,6 @@ def test_large_logits_agree_with_the_plain_engine() -> None:
     compare(make([4], scale=300.0), 2, noisy=False, dropout=0.1)
 
 
-def test_one_beam_gives_the_scorer_a_zero_gradient() -> None:
-    case = make([4])
-    roots, *_ = run(case, 1, noisy=False, dropout=0.0)
-    grads = torch.autograd.grad(roots.square().sum(), case.weights[6:])
-    assert all((g == 0).all() for g in grads)
-
-
 def test_rows_a_few_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entangled_kernels, "ROWS_AT_ONCE", 3)
     compare(make([4]), 2, noisy=False, dropout=0.2)
@@ -131,29 +106,8 @@ def test_equal_scores_go_to_the_lower_beam_and_position() -> None:
     with torch.no_grad():
         case.leaves[:] = case.leaves[:, :1]
     *_, merges = run(case, 3, noisy=False, dropout=0.0)
-    *_, expected = plainly(case, 3, noisy=False, dropout=0.0, need_nodes=False)
+    *_, expected = plain_search(case, 3, noisy=False, dropout=0.0, need_nodes=False)
     assert torch.equal(merges, expected)
-
-
-def test_nan_in_a_sequence_stays_there() -> None:
-    case = make([4, 3])
-    clean, *_ = run(case, 2, noisy=False, dropout=0.0)
-    with torch.no_grad():
-        case.leaves[0, 1] = torch.nan
-    roots, relative, *_ = run(case, 2, noisy=False, dropout=0.0)
-    assert torch.equal(roots[1], clean[1])
-    assert relative[0].softmax(0).isnan().any() or roots[0].isnan().any()
-    (grad,) = torch.autograd.grad(roots[1].sum() + relative[1].softmax(0)[0], case.leaves)
-    assert grad[1].isfinite().all()
-
-
-def test_an_empty_table_is_a_step_that_does_nothing() -> None:
-    empty = torch.zeros(table.SIZE, dtype=torch.int64, device=DEVICE)
-    steps = plan.SearchPlan(2, 2, 16, 0, 0, 16, 1, 128, True, True, "tf32x3", False)
-    for part in (steps.begin, steps.finish):
-        part(empty)
-    steps.step(empty, 0)
-    assert not empty.any()
 
 
 def test_the_operators_agree_with_their_descriptions() -> None:

@@ -11,40 +11,20 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, run
+from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, plain_search, run
 from torch import Tensor
 
 from beamtree.engine.naive import naive_beam_tree_recursion
-from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
 from beamtree.kernels.replay import beam_replay, cell_replay, replay_plan
 from beamtree.kernels.runtime import address_kernels as table
 from beamtree.kernels.runtime import math_kernels
 from beamtree.kernels.search import finish_kernels, fused_search, plan
-from beamtree.parts.scorer import SlicedScorer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)
     pytest.mark.usefixtures("few_programs"),
 ]
-
-
-def make(
-    lengths: list[int],
-    d: int = 16,
-    *,
-    s: int | None = 8,
-    hidden: int | None = 12,
-    units: int = 16,
-    seed: int = 0,
-) -> Case:
-    def sharp_scorer() -> SlicedScorer:
-        scorer = SlicedScorer(d, slice_size=s, hidden_size=hidden, device=DEVICE)
-        with torch.no_grad():
-            scorer.out.weight *= 8  # choices well apart
-        return scorer
-
-    return make_case(lengths, d, sharp_scorer, units=units, seed=seed)
 
 
 def compare(
@@ -83,23 +63,16 @@ def compare(
 
 
 def test_training_with_noise_and_dropout_agrees_with_the_naive_algorithm() -> None:
-    compare(make([6, 4, 1, 2], units=72), 3, noisy=True, dropout=0.2)
+    compare(make_case([6, 4, 1, 2], units=72), 3, noisy=True, dropout=0.2)
 
 
 def test_evaluation_agrees_with_the_naive_algorithm() -> None:
-    compare(make([5, 3], 20, s=20), 2, noisy=False, dropout=0.0)
-
-
-def plain_search(case: Case, K: int, *, noisy: bool, dropout: float) -> tuple[Tensor, ...]:
-    """Roots, relative scores, inner nodes, offset and merges of the plain engine."""
-    options = (K, case.seed, noisy, dropout, None, None, True, torch.float32)
-    *found, history, links = torch.ops.beamtree.search(case.leaves, case.lengths, case.weights, *options)[:6]
-    return *found, merge_positions(links, history)
+    compare(make_case([5, 3], 20, s=20), 2, noisy=False, dropout=0.0)
 
 
 @pytest.mark.parametrize(("lengths", "K"), [([5, 3, 1], 3), ([1], 2)])
 def test_inner_nodes_and_their_gradients_are_the_plain_engines(lengths: list[int], K: int) -> None:
-    case = make(lengths)
+    case = make_case(lengths)
     found = run(case, K, noisy=True, dropout=0.2, need_nodes=True)
     expected = plain_search(case, K, noisy=True, dropout=0.2)
     torch.testing.assert_close(found[2], expected[2], atol=2e-5, rtol=1e-4)
@@ -112,7 +85,7 @@ def test_inner_nodes_and_their_gradients_are_the_plain_engines(lengths: list[int
 
 
 def test_without_a_gradient_the_results_are_the_same() -> None:
-    case = make([3, 1])
+    case = make_case([3, 1])
     found = run(case, 2, noisy=True, dropout=0.2, need_nodes=True)
     with torch.no_grad():
         again = run(case, 2, noisy=True, dropout=0.2, need_nodes=True)
@@ -121,7 +94,7 @@ def test_without_a_gradient_the_results_are_the_same() -> None:
 
 
 def test_repeated_tokens_tie_as_on_the_cpu() -> None:
-    case = make([6, 5])
+    case = make_case([6, 5])
     with torch.no_grad():
         case.leaves.copy_(torch.randn(2, 16, device=DEVICE)[torch.randint(2, (2, 6))])
     found = run(case, 3, noisy=False, dropout=0.0)
@@ -136,12 +109,19 @@ def test_long_lineages_are_read_in_stretches(monkeypatch: pytest.MonkeyPatch) ->
 
     for module in (finish_kernels, fused_search):
         monkeypatch.setattr(module, "STRETCH", constexpr(2))
-    compare(make([5, 4]), 2, noisy=False, dropout=0.0)
+    compare(make_case([5, 4]), 2, noisy=False, dropout=0.0)
 
 
-def test_one_beam_is_greedy_and_gives_the_scorer_a_zero_gradient() -> None:
-    case = make([4])
-    compare(case, 1, noisy=False, dropout=0.0)
+BOTH = pytest.mark.parametrize("entangled", [False, True], ids=["sliced", "entangled"])
+
+
+def test_one_beam_is_greedy() -> None:
+    compare(make_case([4]), 1, noisy=False, dropout=0.0)
+
+
+@BOTH
+def test_one_beam_gives_the_scorer_a_zero_gradient(entangled: bool) -> None:
+    case = make_case([4], entangled=entangled)
     roots, *_ = run(case, 1, noisy=False, dropout=0.0)
     grads = torch.autograd.grad(roots.square().sum(), case.weights[6:])
     assert all((g == 0).all() for g in grads)
@@ -149,24 +129,24 @@ def test_one_beam_is_greedy_and_gives_the_scorer_a_zero_gradient() -> None:
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_the_shortest_sequences_need_no_choice(length: int) -> None:
-    compare(make([length]), 3, noisy=True, dropout=0.1)
+    compare(make_case([length]), 3, noisy=True, dropout=0.1)
 
 
 def test_a_list_in_chunks_gives_the_same_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SHORT_CHUNK", 2)
     monkeypatch.setattr(plan, "CHUNK", 4)
     monkeypatch.setattr(plan, "LONG_CHUNK", 4)
-    compare(make([7]), 2, noisy=True, dropout=0.1)
+    compare(make_case([7]), 2, noisy=True, dropout=0.1)
 
 
 def test_a_wide_scorer_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan.SearchPlan, "narrow", False)
-    compare(make([4, 3], s=None, hidden=None), 2, noisy=True, dropout=0.1)
+    compare(make_case([4, 3], s=None, hidden=None), 2, noisy=True, dropout=0.1)
 
 
 def test_the_librarys_products_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam_replay, "WIDEST_FUSED", 8)
-    compare(make([5, 4]), 2, noisy=True, dropout=0.1)
+    compare(make_case([5, 4]), 2, noisy=True, dropout=0.1)
 
 
 def test_the_graphs_of_a_gradient_hold_all_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,16 +174,16 @@ def test_the_graphs_of_a_gradient_hold_all_its_kernels(monkeypatch: pytest.Monke
     monkeypatch.setattr(beam_replay, "graphs_for", graphs_for)
     monkeypatch.setattr(beam_replay, "replays_graphs", lambda x: True)
     monkeypatch.setattr(replay_plan.ReplayPlan, "descend", descending)
-    compare(make([5, 3, 1]), 2, noisy=True, dropout=0.1)
+    compare(make_case([5, 3, 1]), 2, noisy=True, dropout=0.1)
     monkeypatch.setattr(beam_replay, "are_few", lambda N, d, units: False)
-    compare(make([4, 3]), 2, noisy=True, dropout=0.1)
+    compare(make_case([4, 3]), 2, noisy=True, dropout=0.1)
     assert heights
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_levels_in_large_tiles_give_the_same_gradient(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam_replay, "has_large_levels", lambda some, units: True)
-    compare(make([4, 3], 130 if wide else 16), 2, noisy=True, dropout=0.1)
+    compare(make_case([4, 3], 130 if wide else 16), 2, noisy=True, dropout=0.1)
 
 
 def test_weights_get_the_same_gradient_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,12 +201,12 @@ def test_weights_get_the_same_gradient_in_parts(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(math_kernels, "BLOCK_R", 16)
     monkeypatch.setattr(cell_replay, "BLOCK_R", 16)
     monkeypatch.setattr(cell_replay.CellStages, "outputs", noting)
-    compare(make([9, 9], units=4), 3, noisy=True, dropout=0.1)
+    compare(make_case([9, 9], units=4), 3, noisy=True, dropout=0.1)
     assert all(of_scorer > 1 and of_cell > 1 for of_scorer, of_cell in splits)
 
 
 def test_a_deterministic_gradient_is_the_same_gradient() -> None:
-    case = make([5, 3])
+    case = make_case([5, 3])
     torch.use_deterministic_algorithms(True)
     try:
         compare(case, 2, noisy=True, dropout=0.1)
@@ -235,7 +215,7 @@ def test_a_deterministic_gradient_is_the_same_gradient() -> None:
 
 
 def test_equal_scores_go_to_the_lower_beam_and_position() -> None:
-    case = make([5])
+    case = make_case([5])
     with torch.no_grad():
         case.scorer.out.weight.zero_()
     *_, merges = run(case, 3, noisy=False, dropout=0.0)
@@ -243,19 +223,22 @@ def test_equal_scores_go_to_the_lower_beam_and_position() -> None:
     assert torch.equal(merges, expected)
 
 
-def test_nan_in_a_sequence_stays_there() -> None:
-    case = make([4, 3])
+@BOTH
+def test_nan_in_a_sequence_stays_there(entangled: bool) -> None:
+    case = make_case([4, 3], entangled=entangled)
     clean, *_ = run(case, 2, noisy=False, dropout=0.0)
     with torch.no_grad():
         case.leaves[0, 1] = torch.nan
     roots, relative, *_ = run(case, 2, noisy=False, dropout=0.0)
     assert torch.equal(roots[1], clean[1])
     assert relative[0].softmax(0).isnan().any() or roots[0].isnan().any()
+    (grad,) = torch.autograd.grad(roots[1].sum() + relative[1].softmax(0)[0], case.leaves)
+    assert grad[1].isfinite().all()
 
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_gradients_read_nothing_that_no_step_made(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = make([6, 3, 1, 5])
+    case = make_case([6, 3, 1, 5])
     if broken:
         with torch.no_grad():
             case.leaves[3, 2] = torch.nan
@@ -280,8 +263,8 @@ def test_gradients_read_nothing_that_no_step_made(broken: bool, monkeypatch: pyt
 
 def test_an_empty_table_is_a_step_that_does_nothing() -> None:
     empty = torch.zeros(table.SIZE, dtype=torch.int64, device=DEVICE)
-    for rows in (1, 40):
-        steps = plan.SearchPlan(rows, 2, 16, 8, 12, 64, 1, 128, True, True, "tf32x3", False)
+    for rows, s, hidden in ((1, 8, 12), (40, 8, 12), (2, 0, 0)):  # sliced, and entangled
+        steps = plan.SearchPlan(rows, 2, 16, s, hidden, 64, 1, 128, True, True, "tf32x3", False)
         for part in (steps.begin, steps.finish):
             part(empty)
         steps.step(empty, 0)
@@ -296,14 +279,14 @@ def test_graphs_make_all_steps_and_at_most_three_in_vain() -> None:
 
 
 def test_a_second_derivative_is_refused() -> None:
-    case = make([3])
+    case = make_case([3])
     roots, *_ = run(case, 2, noisy=False, dropout=0.0)
     with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(roots.sum(), case.leaves, create_graph=True)
 
 
 def test_the_operators_agree_with_their_descriptions() -> None:
-    case = make([3, 2])
+    case = make_case([3, 2])
     arguments = (case.leaves, case.lengths, case.seed, 2, True, 0.1, torch.float32, True, case.weights)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     if DEVICE == "cuda":
@@ -341,7 +324,7 @@ def test_the_operators_agree_with_their_descriptions() -> None:
     ],
 )
 def test_what_the_kernels_do_not_cover_is_left_to_the_plain_engine(leaves: Tensor, beam_size: int) -> None:
-    case = make([3])
+    case = make_case([3])
     covered = leaves.to(DEVICE)
     wanted = (
         DEVICE == "cuda" and beam_size == 5 and leaves.dtype == torch.float32 and leaves.shape[::2] == (2, 32)

@@ -11,7 +11,7 @@ from on_gpu import needs_gpu
 import beamtree
 from beamtree import BeamTreeEncoder, create_encoder
 from beamtree.pytorch import capturing
-from beamtree.pytorch.graph_cache import GraphCache
+from beamtree.pytorch.capturing import GraphCache
 
 pytest.importorskip("triton")
 

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from kernel_cases import DEVICE, Case
+from kernel_cases import DEVICE, Case, make_case
 from torch import Tensor
 from torch.nn.utils import parametrizations
 
@@ -15,8 +15,7 @@ from beamtree.kernels import straight as operator
 from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, draw_keep, gumbel
 from beamtree.kernels.straight import straight_through, supports
 from beamtree.kernels.weights import Weights
-from beamtree.parts.cell import GatedRecursiveCell
-from beamtree.parts.scorer import EntangledScorer, SlicedScorer
+from beamtree.parts.scorer import EntangledScorer
 from beamtree.zoo import gumbel_tree
 
 pytestmark = [
@@ -26,23 +25,8 @@ pytestmark = [
 MADE = 1 << 32
 
 
-def make(lengths: list[int], entangled: bool, d: int = 16, units: int = 16) -> Case:
-    torch.manual_seed(0)
-    cell = GatedRecursiveCell(d, hidden_size=units, device=DEVICE)
-    scorer = (
-        EntangledScorer(d, device=DEVICE)
-        if entangled
-        else SlicedScorer(d, slice_size=12, hidden_size=20, device=DEVICE)
-    )
-    with torch.no_grad():
-        for parameter in scorer.parameters():
-            parameter *= 3  # choices well apart
-        cell.norm.weight.uniform_(0.5, 1.5)
-        cell.norm.bias.uniform_(-0.5, 0.5)
-    leaves = torch.randn(len(lengths), max(lengths), d, device=DEVICE).requires_grad_()
-    return Case(
-        leaves, torch.tensor(lengths, device=DEVICE), cell, scorer, torch.tensor(2**61, device=DEVICE)
-    )
+def make(lengths: list[int], entangled: bool, **sizes: int) -> Case:
+    return make_case(lengths, entangled=entangled, s=12, hidden=20, scale=3.0, **sizes)
 
 
 def exact(case: Case, noisy: bool, dropout: float, merges: Tensor) -> tuple[Case, Tensor, Tensor]:

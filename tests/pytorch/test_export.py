@@ -9,7 +9,7 @@ from exported import in_plain_loops, plain_loop
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from beamtree import BeamTreeEncoder, create_encoder
+from beamtree import BeamTreeEncoder
 from beamtree.engine import export as exporting
 from beamtree.pytorch import tracing as traced_loop
 
@@ -82,35 +82,6 @@ def test_the_loop_breaks_ties_as_the_search_does(monkeypatch: pytest.MonkeyPatch
     parts = (model.leaf(x), torch.full((8,), 9), model.cell, model.scorer)
     found = exporting.search_in_a_loop(*parts, beam_size=5)
     torch.testing.assert_close(found.root(), model(x), rtol=0, atol=1e-10)
-
-
-RIVALS = ["bt-grc", "bt-grc-os", "gt-grc", "egt-grc"]
-
-
-@pytest.mark.parametrize("name", RIVALS)
-def test_the_loop_finds_what_rivals_with_the_same_search_find(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    torch.manual_seed(0)
-    model = create_encoder(name, D, dtype=torch.float64).eval()
-    x, is_padding = batch(6, 9)
-    wanted = model(x, key_padding_mask=is_padding)
-    in_plain_loops(monkeypatch)
-    found = model(x, key_padding_mask=is_padding)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
-    with pytest.raises(ValueError, match="need_trees, merges and pinned_spans cannot be exported"):
-        model(x, key_padding_mask=is_padding, need_trees=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bt-grc-os", "egt-grc"])
-def test_an_exported_rival_agrees_at_other_sizes(name: str) -> None:
-    torch.manual_seed(0)
-    model = create_encoder(name, D, dtype=torch.float64).eval()
-    x, is_padding = batch(3, 5)
-    program = export(model, (x,), {"key_padding_mask": is_padding}, dynamic_shapes=SIZES_WITH_MASK)
-    for B, n in [(1, 2), (4, 11)]:
-        assert_agrees(program, model, B, n)
 
 
 @pytest.mark.slow

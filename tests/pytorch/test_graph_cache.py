@@ -15,7 +15,7 @@ import torch
 from stopped_threads import Stopped, answers, ends, stop, untraced
 
 from beamtree.pytorch import capturing
-from beamtree.pytorch.graph_cache import GraphCache
+from beamtree.pytorch.capturing import GraphCache
 
 
 def entry(nbytes: int = 1) -> Any:

@@ -210,27 +210,6 @@ def test_sharp_scores_stay_finite() -> None:
         assert gradient.isfinite().all()
 
 
-def test_half_precision_parameters_and_autocast_keep_the_outputs_type() -> None:
-    encoder, (x, is_padding) = make_encoder().eval(), random_tokens(LENGTHS, D)
-    expected = encoder(x, is_padding)
-    half = copy.deepcopy(encoder).to(torch.bfloat16)
-    output = half(x.to(torch.bfloat16), is_padding)
-    assert output.dtype == torch.bfloat16
-    torch.testing.assert_close(output.double(), expected, atol=0.3, rtol=0.1)
-    output.sum().backward()
-    single = copy.deepcopy(encoder).float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = single(x.float(), is_padding)
-        output.sum().backward()
-    assert output.dtype == torch.float32
-    torch.testing.assert_close(output.double(), expected, atol=0.3, rtol=0.1)
-
-
-def test_compiling_gives_the_same_result() -> None:
-    encoder, (x, _) = make_encoder().eval(), random_tokens(LENGTHS, D)
-    torch.testing.assert_close(torch.compile(encoder, backend="eager")(x), encoder(x))
-
-
 def test_trees_absorb_the_shortest_lived_first() -> None:
     lifetime = torch.tensor([[3.0, 1.0, 2.0, 9.0], [1.0, 1.0, 5.0, 0.0], [7.0, 0.0, 0.0, 0.0]])
     trees = crvnn._absorption_trees(lifetime, torch.tensor([4, 3, 1]))

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -119,13 +118,6 @@ def test_masks_are_scaled_and_independent() -> None:
     assert not torch.equal(again.left, masks.left)
 
 
-def test_evaluation_draws_nothing_and_training_does() -> None:
-    encoder, (x, is_padding) = make_encoder(dropout=0.4, memory_dropout=0.4), random_tokens(LENGTHS, D)
-    assert not torch.equal(encoder(x, is_padding), encoder(x, is_padding))
-    encoder.eval()
-    assert torch.equal(encoder(x, is_padding), encoder(x, is_padding))
-
-
 def test_skipping_closed_slots_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, (x, is_padding) = make_encoder(slots=9), random_tokens(LENGTHS, D)
     x.requires_grad_()
@@ -150,52 +142,12 @@ def test_one_slot_is_a_chain() -> None:
     assert_same([output, *gradients(output, x, encoder)], [theirs, *gradients(theirs, x, encoder)])
 
 
-def test_a_graph_that_is_kept_gives_its_gradients_again() -> None:
-    encoder, (x, _) = make_encoder(), random_tokens(LENGTHS, D)
-    x.requires_grad_()
-    loss = encoder(x).square().sum()
-    first = torch.autograd.grad(loss, x, retain_graph=True)[0]
-    assert torch.equal(torch.autograd.grad(loss, x)[0], first)
-
-
 def test_evaluation_may_have_other_slots_than_training() -> None:
     encoder, (x, _) = make_encoder(slots=3, test_slots=6), random_tokens(LENGTHS, D)
     more, fewer = make_encoder(slots=6).eval(), make_encoder(slots=3).eval()
     torch.testing.assert_close(encoder.train()(x), fewer(x))
     torch.testing.assert_close(encoder.eval()(x), more(x))
     assert (more(x) - fewer(x)).abs().max() > 1e-3
-
-
-def test_half_precision_parameters_are_read_in_full_precision_and_the_output_is_half() -> None:
-    encoder, (x, is_padding) = make_encoder().eval(), random_tokens(LENGTHS, D)
-    expected = encoder(x, is_padding)
-    half = copy.deepcopy(encoder).to(torch.bfloat16)
-    output = half(x.to(torch.bfloat16), is_padding)
-    assert output.dtype == torch.bfloat16
-    torch.testing.assert_close(output.double(), expected, atol=0.3, rtol=0.1)
-    output.sum().backward()
-
-
-def test_autocast_keeps_the_parameters_type() -> None:
-    encoder, (x, is_padding) = make_encoder().float(), random_tokens(LENGTHS, D)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = encoder(x.float(), is_padding)
-        output.sum().backward()
-    assert output.dtype == torch.float32
-    torch.testing.assert_close(output, encoder(x.float(), is_padding), atol=0.2, rtol=0.1)
-
-
-def test_a_copy_and_a_pickle_compute_the_same_on_their_own() -> None:
-    encoder, (x, _) = make_encoder(), random_tokens(LENGTHS, D)
-    expected = encoder(x)
-    for other in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
-        torch.testing.assert_close(other(x), expected)
-        assert other._graphs is not encoder._graphs
-
-
-def test_compiling_gives_the_same_result() -> None:
-    encoder, (x, _) = make_encoder().eval(), random_tokens(LENGTHS, D)
-    torch.testing.assert_close(torch.compile(encoder, backend="eager")(x), encoder(x))
 
 
 @pytest.mark.parametrize(

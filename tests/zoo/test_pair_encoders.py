@@ -129,22 +129,6 @@ def test_nan_in_padding_has_no_effect_and_every_parameter_gets_a_gradient(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lone_tokens_make_a_pair(name):
-    encoder = make(name).train()
-    encoder(*torch.randn(2, 3, 1, D, dtype=torch.float64)).sum().backward()
-    assert [key for key, p in encoder.named_parameters() if p.grad is None] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_pair_is_a_batch_too(name):
-    encoder = make(name).train()
-    pair = encoder(*torch.randn(2, 0, 3, D, dtype=torch.float64))
-    assert pair.shape == (0, D)
-    pair.sum().backward()
-    assert all(parameter.grad.eq(0).all() for parameter in encoder.parameters())
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_autocast_keeps_the_parameters_type(name):
     encoder = make(name, dtype=torch.float32).eval()
     x1, x2, mask1, mask2 = make_input()

@@ -29,24 +29,6 @@ def test_order_matters(name: str) -> None:
     assert (encoder(x) - encoder(x.flip(1))).abs().max() > 1e-3
 
 
-@ALL
-def test_dropout_acts_in_training_only(name: str) -> None:
-    encoder, (x, _) = make_encoder(name, dropout=0.3), random_tokens(LENGTHS, 16)
-    assert not torch.equal(encoder(x), encoder(x))
-    encoder.eval()
-    assert torch.equal(encoder(x), encoder(x))
-
-
-@ALL
-def test_autocast_stays_near(name: str) -> None:
-    encoder, (x, is_padding) = make_encoder(name), random_tokens(LENGTHS, 16)
-    single = copy.deepcopy(encoder).float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = single(x.float(), is_padding)
-    assert output.dtype == torch.float32
-    torch.testing.assert_close(output.double(), encoder(x, is_padding), atol=0.2, rtol=0.1)
-
-
 def packed_lstm(encoder: BiLSTM, x: Tensor, is_padding: Tensor) -> Tensor:
     """The sentences by PyTorch's bidirectional LSTM, which is told the lengths."""
     lstm = nn.LSTM(16, 8, len(encoder.rightward), batch_first=True, bidirectional=True, dtype=x.dtype)

@@ -14,7 +14,7 @@ from beamtree.kernels.replay import cell_replay, level_kernels, survivor_kernels
 from beamtree.kernels.replay.cell_replay import CellStages, by_levels
 from beamtree.kernels.runtime import address_kernels as tables
 from beamtree.kernels.runtime.math_kernels import BLOCK, BLOCK_R
-from beamtree.pytorch.graph_cache import GraphCache
+from beamtree.pytorch.capturing import GraphCache
 from beamtree.pytorch.launch import launch, power_of_two
 
 GRAPHS_AT_MOST = 16

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from beamtree.pytorch import capturing
-from beamtree.pytorch.graph_cache import GraphCache
+from beamtree.pytorch.capturing import GraphCache
 from beamtree.pytorch.launch import launch
 
 ADDRESSES = (

@@ -14,7 +14,7 @@ from beamtree.kernels.search.finish_kernels import STRETCH, inner_nodes_kernel
 from beamtree.kernels.search.plan import SearchPlan, can_chain, chunks_of
 from beamtree.kernels.weights import Weights
 from beamtree.pytorch import capturing
-from beamtree.pytorch.graph_cache import GraphCache
+from beamtree.pytorch.capturing import GraphCache
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 LONG, MIDDLE, SHORT = SIZES = 32, 8, 2  # steps in a graph
