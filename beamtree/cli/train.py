@@ -135,7 +135,7 @@ def train(
     display = Display(Console(quiet=not accelerator.is_main_process))
     continued = resume is not None and (recipe is None or RunFolder(resume).begun)
     # All processes look at the folder before the first one changes it.
-    with failing_together(accelerator.device):
+    with failing_together():
         if resume is not None and continued:
             folder = RunFolder(resume)
             settings = folder.continue_with(recipe, changes)
@@ -153,7 +153,7 @@ def train(
         trees = compare and builds_trees(settings.model, found.task, found.words)
         twin = without_tree(settings) if trees else None
     with ExitStack() as held:
-        with failing_together(accelerator.device):
+        with failing_together():
             if accelerator.is_main_process:
                 held.enter_context(folder.held())
                 if not continued:

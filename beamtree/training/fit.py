@@ -71,7 +71,7 @@ def fit(
     accelerator = accelerator or create_accelerator()
     with stopping or Stopping() as stopping, display or Display() as display, _arithmetic(recipe.training):
         main = accelerator.is_main_process
-        with failing_together(accelerator.device):
+        with failing_together():
             run = Run(recipe, folder, data, accelerator, display)
             if main:  # only now: a run that cannot go on as asked stays as it was
                 folder.write_recipe(recipe)
@@ -97,7 +97,7 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
     began = time.monotonic()
     train_loss, train_accuracy = run.means(run.sums, len(run.train_batches.examples))
     dev_loss, dev_accuracy, dev_macro_f1 = run.evaluate()
-    with failing_together(run.device):
+    with failing_together():
         if not math.isfinite(dev_loss):
             raise BeamtreeError(
                 f"the dev loss is not finite after epoch {position.epochs + 1}: stopped; "
@@ -119,11 +119,11 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
         "seconds": position.epoch_seconds + time.monotonic() - began,
     }
     run.turn_over(record)
-    with failing_together(run.device):
+    with failing_together():
         if best and run.main:
             save_model(run.kept, run.folder.best, record)
     run.save()
-    with failing_together(run.device):
+    with failing_together():
         if run.main:
             run.folder.write_metrics(position.history)
     if run.main:
@@ -230,7 +230,7 @@ class _Epoch:
         loss, correct, *norms = torch.cat((sums, self.norms[first:steps].double())).tolist()
         for step, norm in enumerate(norms, start=first):
             if not math.isfinite(norm):
-                with failing_together(run.device):
+                with failing_together():
                     self._fail(step)
         now = time.monotonic()
         speed = sum(self.step_tokens[first:steps]) / max(now - self.looked_at, 1e-9)

@@ -177,7 +177,7 @@ class Run:
             "random": self.accelerator.gather(random_state(self.device).to(self.device)[None]),
             "sums": self.accelerator.gather(self.sums[None]),
         }
-        with failing_together(self.device):
+        with failing_together():
             if self.main:
                 save_model(self.kept, self.folder.last)
                 save_checkpoint(
