@@ -100,9 +100,9 @@ def evaluate(
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows
     from beamtree.paper.plots import require_matplotlib
+    from beamtree.training.baseline import Company, training_rows
     from beamtree.training.evaluate import evaluate as run_evaluation
     from beamtree.training.evaluate import find_sources
-    from beamtree.training.recipe import load_recipe
     from beamtree.training.run_folder import RunFolder
 
     if plot is not None:
@@ -121,10 +121,11 @@ def evaluate(
     for path in paths:
         if not path.exists():
             raise BeamtreeError(f"there is no file or folder {path}; {_how_to_get(task, model)}")
-    chosen = load_recipe(run.recipe_file.resolve()).task.bad_rows if run.begun else "refuse"
+    chosen = run.read_recipe().task.bad_rows if run.begun else "refuse"
     rows = BadRows.chosen(bad_rows or chosen)
     results: list[SplitResult] = []
-    company = _company(run, classifier) if baselines and task.own is not None else None
+    train = training_rows(run) if baselines and task.own is not None else []
+    company = Company.of(run, classifier, train) if train else None
     beside: dict[str, list[Competitor]] = {}
     for source in find_sources(task, paths, split or (), rows):
         examples: Iterable[Example] = source.read()
@@ -187,19 +188,6 @@ def _how_to_get(task: "Task", model: str) -> str:
     if task.words:
         return "`beamtree data check` says what is there"
     return f"make data with: beamtree data {task.name}"
-
-
-def _company(run: "RunFolder", model: "Classifier") -> "Company | None":
-    """What a model of a user's own data is compared with, if its run folder says what it was trained on."""
-    from beamtree.training.baseline import Company, load_twin, training_rows
-    from beamtree.training.recipe import load_recipe
-
-    train = training_rows(run)
-    if not train:
-        return None
-    settings = load_recipe(run.recipe_file.resolve()).training
-    twin = load_twin(run, next(model.parameters()).device)
-    return Company(train, model.task.labels, settings, twin, twin_seconds=run.without_tree.seconds)
 
 
 def _print(

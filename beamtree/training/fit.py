@@ -118,7 +118,9 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
         "tokens_per_second": tokens / position.epoch_seconds,
         "seconds": position.epoch_seconds + time.monotonic() - began,
     }
-    run.turn_over(record)
+    position.history.append(record)
+    position.epochs, position.steps, position.epoch_seconds = position.epochs + 1, 0, 0.0
+    run.sums.zero_()
     with failing_together():
         if best and run.main:
             save_model(run.kept, run.folder.best, record)
@@ -199,7 +201,10 @@ class _Epoch:
         run, position = self.run, self.run.position
         norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), run.settings.clip or math.inf)
         self.norms[position.steps].copy_(norm)
-        run.update()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        if run.averaged is not None:
+            run.averaged.update_parameters(run.model)
         position.steps += 1
         position.total_steps += 1
         self.stopping.steps_taken += 1

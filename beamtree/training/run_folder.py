@@ -166,8 +166,13 @@ class RunFolder:
     def write_recipe(self, recipe: Recipe) -> None:
         replace_file(self.recipe_file, recipe.to_toml())
 
+    def read_recipe(self) -> Recipe:
+        return load_recipe(self.recipe_file.absolute())
+
     def write_data_facts(self, facts: Mapping[str, Any]) -> None:
-        replace_file(self.data_file, write_json(facts, indent=2) + "\n")
+        """Unless it goes on: then it is refused if its data changed, so facts of the old ones must stay."""
+        if not (self.has_checkpoint and self.data_file.is_file()):
+            replace_file(self.data_file, write_json(facts, indent=2) + "\n")
 
     def read_data_facts(self) -> dict[str, Any] | None:
         """What `data.json` says, if it is there."""
@@ -203,7 +208,7 @@ class RunFolder:
     def began_with(self, recipe: Recipe) -> bool:
         """Whether a run stands here that may go on with this recipe."""
         return self.begun and same_but_for_stopping(
-            self._as_begun(load_recipe(self.recipe_file.absolute())), self._as_begun(recipe)
+            self._as_begun(self.read_recipe()), self._as_begun(recipe)
         )
 
     def refuse_other_settings(self, recipe: Recipe) -> None:

@@ -63,8 +63,7 @@ def begin_within(place: RunFolder, recipe: Recipe, data: LearningData) -> None:
         place.refuse_other_settings(recipe)
     else:
         place.begin(recipe)
-    if not (place.has_checkpoint and place.data_file.is_file()):
-        place.write_data_facts(data.facts(recipe.task))
+    place.write_data_facts(data.facts(recipe.task))
 
 
 def _ending(outcome: TrainingEnd, folder: RunFolder) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import attempt
+from command_line import attempt, call, refusal
 from small_language import PAIRS, WIDTH, write_corpora
 
 from beamtree.classifier.model import ModelSettings, create_model
@@ -31,16 +31,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(*words: object) -> str:
-    result = attempt(*words)
-    assert result.exit_code == 0, result.output
-    return result.output + result.stderr
-
-
-def refusal(*words: object) -> str:
-    result = attempt(*words)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    return result.stderr
+    return call(*words).output
 
 
 def train(recipe: str, data: Path, out: str = "run", epochs: int = 1, *changes: str) -> str:
