@@ -201,14 +201,15 @@ def _print(
 
     from beamtree.cli.figures import result_parts, split_tables
 
+    parts = [
+        part
+        for result in results
+        for part in result_parts(result, model.title, seconds, company, beside.get(result.name, ()))
+    ]
     console = Console()
-    for result in results:
-        for part in result_parts(result, model.title, seconds, company, beside.get(result.name, ())):
-            console.print()
-            console.print(part)
-    for table in split_tables(model.title, model.task, results):
+    for part in (*parts, *split_tables(model.title, model.task, results)):
         console.print()
-        console.print(table)
+        console.print(part)
 
 
 def _draw(model: "Classifier", results: "Sequence[SplitResult]", folder: Path) -> None:
@@ -227,15 +228,13 @@ def _draw(model: "Classifier", results: "Sequence[SplitResult]", folder: Path) -
 def _learnt_from(run: "RunFolder", paths: Sequence[Path]) -> list[Path]:
     """Which of these are files of the user's own that the run was trained on."""
     from beamtree.data.own import find_split
-    from beamtree.files.bounded import read_json
 
-    match read_json(run.data_file) if run.data_file.is_file() else None:
-        case {"path": str(own)}:
-            learnt = set()
-            with suppress(BeamtreeError):  # the file is gone, so it is none of these
-                learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
-            return [path for path in paths if path.is_file() and path.resolve() in learnt]
-    return []
+    learnt = set()
+    with suppress(BeamtreeError):  # facts that cannot be read, or a file that is gone: it is none of these
+        facts = run.read_data_facts()
+        if facts is not None and "path" in facts:
+            learnt = {find_split(Path(facts["path"]), split).resolve() for split in ("train", "dev")}
+    return [path for path in paths if path.is_file() and path.resolve() in learnt]
 
 
 def _save(run: Path, content: dict[str, Any]) -> None:

@@ -155,11 +155,10 @@ def _word_features(example: Example) -> Iterator[str]:
 
 
 def _confusion(tested: Sequence[Example], given: Sequence[str], labels: Sequence[str]) -> Confusion:
-    places = {label: i for i, label in enumerate(labels)}
-    counts = [[0] * len(labels) for _ in labels]
+    places, found = {label: i for i, label in enumerate(labels)}, Confusion.empty(labels)
     for example, label in zip(tested, given, strict=True):
-        counts[places[example.label]][places[label]] += 1
-    return Confusion(tuple(labels), counts)
+        found.counts[places[example.label]][places[label]] += 1
+    return found
 
 
 def training_rows(run: RunFolder) -> list[Example]:
