@@ -73,6 +73,10 @@ class LineJob:
     def part(self, rank: int) -> Path:
         return self.out.with_name(f"{self.out.name}.part{rank}of{self.processes.count}")
 
+    def _parts_there(self) -> list[Path]:
+        """Of this number of processes or of another."""
+        return list(self.out.parent.glob(f"{glob.escape(self.out.name)}.part*of*"))
+
     def run(
         self,
         transform: Transform,
@@ -112,7 +116,7 @@ class LineJob:
             raise BeamtreeError(f"{self.out} is a folder; --out must name a file")
         if self.out.exists() and self.out.samefile(self.source.path):
             raise BeamtreeError(f"--out names the input file {self.out}: choose another name")
-        parts = sorted(self.out.parent.glob(f"{glob.escape(self.out.name)}.part*of*"))
+        parts = self._parts_there()
         if overwrite:
             return False
         if not resume:
@@ -145,7 +149,7 @@ class LineJob:
         return recorded if isinstance(recorded, dict) else {}
 
     def _prepare(self, resume: bool) -> None:
-        for path in self.out.parent.glob(f"{glob.escape(self.out.name)}.part*of*"):
+        for path in self._parts_there():
             if not resume or not path.stat().st_size:
                 path.unlink()
         # The part comes first: without one, the sidecar speaks of the whole output that is there.

@@ -125,21 +125,10 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
         if best and run.main:
             save_model(run.kept, run.folder.best, record)
     run.save()
-    with failing_together():
-        if run.main:
-            run.folder.write_metrics(position.history)
     if run.main:
-        figures = (
-            "train_loss",
-            "train_accuracy",
-            "dev_loss",
-            "dev_accuracy",
-            "dev_macro_f1",
-            "learning_rate",
-        )
-        for name in figures:
-            if name in record:
-                writer.add_scalar(f"epoch/{name}", record[name], position.total_steps)
+        for name, figure in record.items():
+            if name.startswith(("train_", "dev_", "learning_rate")):
+                writer.add_scalar(f"epoch/{name}", figure, position.total_steps)
         writer.flush()
     run.display.end_epoch(record, run.settings.max_epochs)
 

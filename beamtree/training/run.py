@@ -158,7 +158,7 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
 
     def save(self) -> None:
-        """Replace `last/` and the checkpoint; every process has to call it."""
+        """Replace `last/`, the checkpoint and the metrics; every process has to call it."""
         by_process = {
             "random": self.accelerator.gather(random_state(self.device).to(self.device)[None]),
             "sums": self.accelerator.gather(self.sums[None]),
@@ -175,6 +175,7 @@ class Run:
                     position=self.position,
                     by_process=by_process,
                 )
+                self.folder.write_metrics(self.position.history)
         self.saved_at = time.monotonic()
 
     def _restore(self) -> None:

@@ -134,7 +134,7 @@ class RunFolder:
         return load_recipe(self.recipe_file.absolute())
 
     def write_data_facts(self, facts: Mapping[str, Any]) -> None:
-        """Unless it goes on: then it is refused if its data changed, so facts of the old ones must stay."""
+        """But for a run that goes on: it is refused if its data changed, so the old facts must stay."""
         if not (self.has_checkpoint and self.data_file.is_file()):
             replace_file(self.data_file, write_json(facts, indent=2) + "\n")
 
