@@ -100,9 +100,9 @@ def evaluate(
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows
     from beamtree.paper.plots import require_matplotlib
+    from beamtree.training.baseline import Company, training_rows
     from beamtree.training.evaluate import evaluate as run_evaluation
     from beamtree.training.evaluate import find_sources
-    from beamtree.training.recipe import load_recipe
     from beamtree.training.run_folder import RunFolder
 
     if plot is not None:
@@ -121,10 +121,11 @@ def evaluate(
     for path in paths:
         if not path.exists():
             raise BeamtreeError(f"there is no file or folder {path}; {_how_to_get(task, model)}")
-    chosen = load_recipe(run.recipe_file.resolve()).task.bad_rows if run.begun else "refuse"
+    chosen = run.read_recipe().task.bad_rows if run.begun else "refuse"
     rows = BadRows.chosen(bad_rows or chosen)
     results: list[SplitResult] = []
-    company = _company(run, classifier) if baselines and task.own is not None else None
+    train = training_rows(run) if baselines and task.own is not None else []
+    company = Company.of(run, classifier, train) if train else None
     beside: dict[str, list[Competitor]] = {}
     for source in find_sources(task, paths, split or (), rows):
         examples: Iterable[Example] = source.read()
@@ -189,19 +190,6 @@ def _how_to_get(task: "Task", model: str) -> str:
     return f"make data with: beamtree data {task.name}"
 
 
-def _company(run: "RunFolder", model: "Classifier") -> "Company | None":
-    """What a model of a user's own data is compared with, if its run folder says what it was trained on."""
-    from beamtree.training.baseline import Company, load_twin, training_rows
-    from beamtree.training.recipe import load_recipe
-
-    train = training_rows(run)
-    if not train:
-        return None
-    settings = load_recipe(run.recipe_file.resolve()).training
-    twin = load_twin(run, next(model.parameters()).device)
-    return Company(train, model.task.labels, settings, twin, twin_seconds=run.without_tree.seconds)
-
-
 def _print(
     model: "Classifier",
     results: "Sequence[SplitResult]",
@@ -213,14 +201,15 @@ def _print(
 
     from beamtree.cli.figures import result_parts, split_tables
 
+    parts = [
+        part
+        for result in results
+        for part in result_parts(result, model.title, seconds, company, beside.get(result.name, ()))
+    ]
     console = Console()
-    for result in results:
-        for part in result_parts(result, model.title, seconds, company, beside.get(result.name, ())):
-            console.print()
-            console.print(part)
-    for table in split_tables(model.title, model.task, results):
+    for part in (*parts, *split_tables(model.title, model.task, results)):
         console.print()
-        console.print(table)
+        console.print(part)
 
 
 def _draw(model: "Classifier", results: "Sequence[SplitResult]", folder: Path) -> None:
@@ -239,15 +228,13 @@ def _draw(model: "Classifier", results: "Sequence[SplitResult]", folder: Path) -
 def _learnt_from(run: "RunFolder", paths: Sequence[Path]) -> list[Path]:
     """Which of these are files of the user's own that the run was trained on."""
     from beamtree.data.own import find_split
-    from beamtree.files.bounded import read_json
 
-    match read_json(run.data_file) if run.data_file.is_file() else None:
-        case {"path": str(own)}:
-            learnt = set()
-            with suppress(BeamtreeError):  # the file is gone, so it is none of these
-                learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
-            return [path for path in paths if path.is_file() and path.resolve() in learnt]
-    return []
+    learnt = set()
+    with suppress(BeamtreeError):  # facts that cannot be read, or a file that is gone: it is none of these
+        facts = run.read_data_facts()
+        if facts is not None and "path" in facts:
+            learnt = {find_split(Path(facts["path"]), split).resolve() for split in ("train", "dev")}
+    return [path for path in paths if path.is_file() and path.resolve() in learnt]
 
 
 def _save(run: Path, content: dict[str, Any]) -> None:

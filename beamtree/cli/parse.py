@@ -88,31 +88,28 @@ def parse(
     from beamtree.classifier.model_folder import find_model, model_checksum
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines
     from beamtree.cli.formats import as_line
-    from beamtree.cli.streaming import LineJob, Watch, run_and_tell, survey
+    from beamtree.cli.streaming import LineJob, Watch, refuse_to_share, run_and_tell, standard_input
     from beamtree.data.unlabelled import find_rows
     from beamtree.files.lines import write_lines
     from beamtree.processes.launched import Processes
 
-    source = _choose_source(texts, file)
+    given, file = _choose_source(texts, file)
     format = format or _format_of(out)
     if out is not None and out.suffix.lower() in _TABLES and format is not Format.brackets:
         raise BeamtreeError(
             f"parse writes no table such as {out}: use `beamtree predict`, or name a .json, .html or .txt"
         )
     processes = Processes.from_environment()
-    by_line = format in (Format.brackets, Format.json)
-    files = (source, out) if isinstance(source, Path) and out is not None and by_line else None
-    if files is None:
-        if resume or processes.count > 1:
-            what = "--resume" if resume else "dividing a file among processes"
-            raise BeamtreeError(f"{what} needs --file, --out and --format json or brackets")
+    by_line = file is not None and format in (Format.brackets, Format.json)
+    if not by_line or out is None:
+        refuse_to_share(resume, processes, "--file, --out and --format json or brackets")
         if out is not None:
             refuse_to_replace(out, overwrite)
     classifier = open_model(model, device, beam, processes.local_rank)
     settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
-    where = None if isinstance(source, list) else str(source or "standard input")
-    watch = Watch(where, strict)
-    if files is not None:
+    watch = Watch(None if given else str(file or "standard input"), strict)
+    source = None if file is None else find_rows(file, classifier.task, plain_tables=True)
+    if by_line and source is not None and out is not None:
         made_of = {
             "model": model_checksum(find_model(model)),
             "format": format.value,
@@ -120,20 +117,22 @@ def parse(
             "beam": beam,
             **settings,
         }
-        read = find_rows(files[0], classifier.task, plain_tables=True).read
         run_and_tell(
-            LineJob(survey(files[0], read), files[1], made_of, processes, CHUNK_LINES),
-            lambda first, lines: [
+            LineJob(source, out, made_of, processes, CHUNK_LINES),
+            lambda rows: [
                 as_line(record, format, beams=beams)
-                for record in watch(parse_lines(classifier, lines, first=first, **settings))
+                for record in watch(parse_lines(classifier, rows, **settings))
             ],
             "parsing",
             resume=resume,
             overwrite=overwrite,
         )
     else:
-        lines = _lines(source, classifier.task)
-        pieces = _pieces(classifier, lines, watch, format, Path(model).resolve().name, beams, out, settings)
+        if source is not None:
+            rows = source.read()
+        else:
+            rows = _as_rows(given, classifier.task) if given else standard_input()
+        pieces = _pieces(classifier, rows, watch, format, Path(model).resolve().name, beams, out, settings)
         if out is not None:
             write_lines(out, pieces)
             say(f"wrote {out}")
@@ -153,35 +152,30 @@ def _format_of(out: Path | None) -> Format:
     return _BY_SUFFIX.get(out.suffix.lower(), Format.text) if out is not None else Format.text
 
 
-def _choose_source(texts: list[str] | None, file: Path | None) -> list[str] | Path | None:
-    """Texts, a file, or None for standard input."""
+def _choose_source(texts: list[str] | None, file: Path | None) -> tuple[list[str], Path | None]:
+    """Texts or a file; neither for standard input."""
     if (texts and file is not None) or (not texts and file is None and sys.stdin.isatty()):
         raise BeamtreeError("give one of: a TEXT to parse, --file FILE, or - for standard input")
-    if texts:
-        # Python gives bytes that are not UTF-8 as lone surrogates, which no file could hold.
-        return None if texts == ["-"] else [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in texts]
-    return None if file == Path("-") else file
+    if texts == ["-"] or file == Path("-"):
+        return [], None
+    # Python gives bytes that are not UTF-8 as lone surrogates, which no file could hold.
+    return [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in texts or ()], file
 
 
-def _lines(source: list[str] | Path | None, task: "Task") -> "Iterator[str | TextRow]":
-    from beamtree.cli.streaming import standard_input
-    from beamtree.data.unlabelled import find_rows
+def _as_rows(texts: list[str], task: "Task") -> "Iterator[TextRow]":
+    """For a task on pairs every two texts are one row, unless a tab parts the two in each."""
+    from beamtree.data.unlabelled import TextRow
 
-    if isinstance(source, Path):
-        yield from find_rows(source, task, plain_tables=True).read()
-    elif isinstance(source, list):
-        # For a task on pairs every two arguments are one, unless a tab parts the two in each.
-        size = task.sentences if not any("\t" in text for text in source) else 1
-        if len(source) % size:
-            raise BeamtreeError(f"this model reads pairs: give two texts, got {len(source)}")
-        yield from ("\t".join(source[i : i + size]) for i in range(0, len(source), size))
-    else:
-        yield from standard_input()
+    size = task.sentences if not any("\t" in text for text in texts) else 1
+    if len(texts) % size:
+        raise BeamtreeError(f"this model reads pairs: give two texts, got {len(texts)}")
+    for number, start in enumerate(range(0, len(texts), size), start=1):
+        yield TextRow(number, "\t".join(texts[start : start + size]))
 
 
 def _pieces(
     model: "Classifier",
-    lines: "Iterator[str | TextRow]",
+    rows: "Iterator[TextRow]",
     watch: "Watch",
     format: Format,
     name: str,
@@ -197,13 +191,13 @@ def _pieces(
     from beamtree.explorer.pages import view_lines, write_page
 
     if format in (Format.animation, Format.html):
-        viewed = watch(view_lines(model, lines, name=name, max_length=settings["max_length"]))
+        viewed = watch(view_lines(model, rows, name=name, max_length=settings["max_length"]))
         if format is Format.html:
             yield from write_page(viewed, title=f"{name}: {model.settings.title}")
         else:
             yield as_animation(_only(viewed, "an animation"))
         return
-    records = watch(parse_stream(model, lines, **settings))
+    records = watch(parse_stream(model, rows, **settings))
     if format is Format.svg:
         yield as_svg(_only(records, "svg"), beams=beams)
     elif format is Format.text:

@@ -84,16 +84,15 @@ def predict(
     from beamtree.classifier.model_folder import find_model, model_checksum
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
     from beamtree.cli.formats import PredictionTable
-    from beamtree.cli.streaming import LineJob, Watch, run_and_tell, standard_input, survey
+    from beamtree.cli.streaming import LineJob, Watch, refuse_to_share, run_and_tell, standard_input
     from beamtree.data.unlabelled import Unlabelled, find_rows
     from beamtree.processes.launched import Processes
 
     kind = format or _kind_of(out)
     processes = Processes.from_environment()
     streamed = _STANDARD in (out, file)
-    if streamed and (resume or processes.count > 1):
-        what = "--resume" if resume else "dividing a file among processes"
-        raise BeamtreeError(f"{what} needs a FILE and --out FILE")
+    if streamed:
+        refuse_to_share(resume, processes, "a FILE and --out FILE")
     if streamed and out != _STANDARD:
         raise BeamtreeError("rows of standard input go to standard output: leave out --out")
     classifier = open_model(model, device, beam, processes.local_rank)
@@ -102,14 +101,14 @@ def predict(
             f"--trees does not apply: the encoder {classifier.settings.title!r} builds no tree"
         )
     if file == _STANDARD:
-        source, read, watch = Unlabelled(file), standard_input, Watch("standard input", strict)
+        source, watch = Unlabelled(file), Watch("standard input", strict)
     else:
-        source = find_rows(file, classifier.task, text=text, id=id)
-        read, watch = source.read, Watch(str(file), strict)
+        source, watch = find_rows(file, classifier.task, text=text, id=id), Watch(str(file), strict)
     table = PredictionTable(classifier.task, source, kind, trees)
     settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
     if streamed:
-        rows, again = itertools.tee(read())  # a chunk of them is in memory at most
+        read = standard_input() if file == _STANDARD else source.read()
+        rows, again = itertools.tee(read)  # a chunk of them is in memory at most
         records = watch(parse_stream(classifier, rows, need_trees=trees, **settings))
         for number, (row, record) in enumerate(zip(again, records, strict=False)):
             if not number and table.header:  # not before: a file that cannot be read leaves nothing
@@ -125,11 +124,11 @@ def predict(
             **settings,
         }
 
-        def transform(first: int, rows: "list[TextRow]") -> list[str]:
-            records = watch(parse_lines(classifier, rows, first=first, need_trees=trees, **settings))
+        def transform(rows: "list[TextRow]") -> list[str]:
+            records = watch(parse_lines(classifier, rows, need_trees=trees, **settings))
             return [table.write(row, record) for row, record in zip(rows, records, strict=True)]
 
-        job = LineJob(survey(file, read), out, made_of, processes, CHUNK_LINES, header=table.header)
+        job = LineJob(source, out, made_of, processes, CHUNK_LINES, header=table.header)
         run_and_tell(job, transform, "predicting", unit="rows", resume=resume, overwrite=overwrite)
     watch.report()
 

@@ -2,7 +2,7 @@
 
 A row is a line of text or a row of a table; each gives one line of output.
 
-Line i belongs to chunk ⌊i / chunk_lines⌋ and chunk c to process c mod P. Each process appends its chunks to a
+Row i belongs to chunk ⌊i / chunk_lines⌋ and chunk c to process c mod P. Each process appends its chunks to a
 part file of its own; the first process joins the parts in order, and only a whole output gets its name.
 """
 
@@ -10,10 +10,8 @@ import glob
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,43 +19,18 @@ import typer
 
 from beamtree.classifier.parsing import Unparsed
 from beamtree.cli.conventions import counting, say
-from beamtree.data.unlabelled import TextRow
+from beamtree.data.unlabelled import TextRow, Unlabelled
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import flush_folder, replace_file, replacing
 from beamtree.files.bounded import read_json, shown
-from beamtree.files.lines import in_blocks, read_lines, split_lines
+from beamtree.files.lines import in_blocks, split_lines
 from beamtree.printable import write_json
 from beamtree.processes.launched import Processes
 
 AnyRecord = TypeVar("AnyRecord")
 _TOLD = 5  # lines that could not be read
 
-# Number of the first line (from 1), lines or rows -> as many lines.
-Transform = Callable[[int, list[Any]], list[str]]
-
-
-@dataclass(frozen=True)
-class TextFile:
-    """What a first pass over an input file finds, and how to read its lines, or rows, again."""
-
-    path: Path
-    lines: int
-    checksum: str
-    read: Callable[[], Iterator[Sized]]
-
-
-def survey(path: Path, read: Callable[[], Iterator[Sized]] | None = None) -> TextFile:
-    """Read a file once: its number of lines and a checksum of its text."""
-    read = read or partial(_plain_lines, path)
-    checksum, lines = hashlib.sha256(), 0
-    for line in read():
-        checksum.update(str(line).encode() + b"\n")
-        lines += 1
-    return TextFile(path, lines, checksum.hexdigest(), read)
-
-
-def _plain_lines(path: Path) -> Iterator[str]:
-    return (line for _, line in read_lines(path))
+Transform = Callable[[list[TextRow]], list[str]]  # one line for each row
 
 
 class LineJob:
@@ -65,22 +38,27 @@ class LineJob:
 
     def __init__(
         self,
-        source: TextFile,
+        source: Unlabelled,
         out: Path,
         made_of: dict[str, Any],
         processes: Processes,
         chunk_lines: int = 512,
         header: str | None = None,  # the first line of the output
     ) -> None:
+        """Reads the source once, for its number of lines and a checksum of its text."""
+        checksum, self.lines = hashlib.sha256(), 0
+        for row in source.read():
+            checksum.update(str(row).encode() + b"\n")
+            self.lines += 1
         if processes.count > 1:  # a short file still gives every process something to do
-            chunk_lines = min(chunk_lines, -(-source.lines // (4 * processes.count)))
+            chunk_lines = min(chunk_lines, -(-self.lines // (4 * processes.count)))
         self.source, self.out, self.processes, self.chunk_lines = source, out, processes, chunk_lines
         self.headers = [] if header is None else [header]
         self.sidecar = out.with_name(f"{out.name}.job.json")
         self.made_of = {
             **made_of,
-            "input": source.checksum,
-            "lines": source.lines,
+            "input": checksum.hexdigest(),
+            "lines": self.lines,
             "number_of_processes": processes.count,
             "number_of_lines_in_a_chunk": chunk_lines,
             **({} if header is None else {"header": header}),
@@ -89,11 +67,15 @@ class LineJob:
     @property
     def own_lines(self) -> int:
         """How many of the lines are this process's."""
-        starts = range(0, self.source.lines, self.chunk_lines)[self.processes.rank :: self.processes.count]
-        return sum(min(self.chunk_lines, self.source.lines - start) for start in starts)
+        starts = range(0, self.lines, self.chunk_lines)[self.processes.rank :: self.processes.count]
+        return sum(min(self.chunk_lines, self.lines - start) for start in starts)
 
     def part(self, rank: int) -> Path:
         return self.out.with_name(f"{self.out.name}.part{rank}of{self.processes.count}")
+
+    def _parts_there(self) -> list[Path]:
+        """Of this number of processes or of another."""
+        return list(self.out.parent.glob(f"{glob.escape(self.out.name)}.part*of*"))
 
     def run(
         self,
@@ -134,7 +116,7 @@ class LineJob:
             raise BeamtreeError(f"{self.out} is a folder; --out must name a file")
         if self.out.exists() and self.out.samefile(self.source.path):
             raise BeamtreeError(f"--out names the input file {self.out}: choose another name")
-        parts = sorted(self.out.parent.glob(f"{glob.escape(self.out.name)}.part*of*"))
+        parts = self._parts_there()
         if overwrite:
             return False
         if not resume:
@@ -167,7 +149,7 @@ class LineJob:
         return recorded if isinstance(recorded, dict) else {}
 
     def _prepare(self, resume: bool) -> None:
-        for path in self.out.parent.glob(f"{glob.escape(self.out.name)}.part*of*"):
+        for path in self._parts_there():
             if not resume or not path.stat().st_size:
                 path.unlink()
         # The part comes first: without one, the sidecar speaks of the whole output that is there.
@@ -183,30 +165,30 @@ class LineJob:
                 file.writelines(header + "\n" for header in headers)
             done = max(0, done - len(headers))
             advance(done)
-            for first, lines in self._own_blocks():
-                if done >= len(lines):
-                    done -= len(lines)
+            for rows in self._own_blocks():
+                if done >= len(rows):
+                    done -= len(rows)
                     continue
-                results = transform(first, lines)
-                if len(results) != len(lines) or any("\n" in result for result in results):
-                    raise ValueError(f"transform must give one line for each of {len(lines)} lines")
+                results = transform(rows)
+                if len(results) != len(rows) or any("\n" in result for result in results):
+                    raise ValueError(f"transform must give one line for each of {len(rows)} lines")
                 # A block that was cut off is computed whole again: same batches, same bytes.
                 file.writelines(result + "\n" for result in results[done:])
                 file.flush()
                 os.fsync(file.fileno())
-                advance(len(lines) - done)
+                advance(len(rows) - done)
                 done = 0
 
-    def _own_blocks(self) -> Iterator[tuple[int, list[Sized]]]:
-        """This process's chunks, those of long lines in several blocks, with the number of the first line."""
-        lines = self.source.read()
-        for chunk in itertools.count():
-            place = start = chunk * self.chunk_lines
-            for block in in_blocks(itertools.islice(lines, self.chunk_lines), self.chunk_lines):
-                if chunk % self.processes.count == self.processes.rank:
-                    yield place + 1, block
-                place += len(block)
-            if place == start:
+    def _own_blocks(self) -> Iterator[list[TextRow]]:
+        """This process's chunks, those of long lines in several blocks."""
+        rows = self.source.read()
+        for chunk in itertools.cycle(range(self.processes.count)):
+            found = False
+            for block in in_blocks(itertools.islice(rows, self.chunk_lines), self.chunk_lines):
+                found = True
+                if chunk == self.processes.rank:
+                    yield block
+            if not found:
                 return
 
     def _join(self) -> None:
@@ -215,9 +197,9 @@ class LineJob:
         for part in parts:
             with part.open("rb") as file:
                 lines += sum(1 for _ in file)
-        if lines != self.source.lines:
+        if lines != self.lines:
             raise BeamtreeError(
-                f"{lines} lines came out of {self.source.lines}: did {self.source.path} change meanwhile?"
+                f"{lines} lines came out of {self.lines}: did {self.source.path} change meanwhile?"
             )
         if len(parts) == 1:
             os.replace(parts[0], self.out)
@@ -232,6 +214,13 @@ class LineJob:
                 target.writelines(itertools.islice(source, self.chunk_lines))
         for part in parts:
             part.unlink()
+
+
+def refuse_to_share(resume: bool, processes: Processes, needs: str) -> None:
+    """Raise where rows pass by without a job, so that there is nothing to continue or to divide."""
+    if resume or processes.count > 1:
+        what = "--resume" if resume else "dividing a file among processes"
+        raise BeamtreeError(f"{what} needs {needs}")
 
 
 def run_and_tell(
@@ -255,7 +244,7 @@ def run_and_tell(
         job.processes.leave()
     if first:
         said = f"wrote {job.out}" if worked else f"{job.out} was already complete"
-        say(f"{said}: {job.source.lines:,} {unit}")
+        say(f"{said}: {job.lines:,} {unit}")
 
 
 def _keep_whole_lines(path: Path) -> int:

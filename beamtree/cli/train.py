@@ -15,7 +15,7 @@ from beamtree.files.bounded import is_file, is_folder
 if TYPE_CHECKING:
     from beamtree.training.display import Display
     from beamtree.training.examples import LearningData
-    from beamtree.training.recipe import Recipe, TrainingSettings
+    from beamtree.training.recipe import TrainingSettings
     from beamtree.training.run_folder import RunFolder
 
 
@@ -135,7 +135,7 @@ def train(
     display = Display(Console(quiet=not accelerator.is_main_process))
     continued = resume is not None and (recipe is None or RunFolder(resume).begun)
     # All processes look at the folder before the first one changes it.
-    with failing_together(accelerator.device):
+    with failing_together():
         if resume is not None and continued:
             folder = RunFolder(resume)
             settings = folder.continue_with(recipe, changes)
@@ -153,14 +153,12 @@ def train(
         trees = compare and builds_trees(settings.model, found.task, found.words)
         twin = without_tree(settings) if trees else None
     with ExitStack() as held:
-        with failing_together(accelerator.device):
+        with failing_together():
             if accelerator.is_main_process:
                 held.enter_context(folder.held())
                 if not continued:
                     folder.begin(settings)
-                # A continued run is refused if its data changed, so facts of the old data must stay.
-                if not (folder.has_checkpoint and folder.data_file.is_file()):
-                    folder.write_data_facts(found.facts(settings.task))
+                folder.write_data_facts(found.facts(settings.task))
                 if twin is not None:
                     begin_within(folder.without_tree, twin, found)
         display.say(
@@ -180,7 +178,7 @@ def train(
         display.say(f"{last.reason}; continue with: {spell('train', resume=folder.path)}")
     elif accelerator.is_main_process and (found.task.own is not None or len(outcomes) > 1):
         histories = {name: outcome.history for name, outcome in outcomes.items()}
-        _show_figures(settings, folder, found, histories, display, compare)
+        _show_figures(folder, found, histories, display, compare)
     accelerator.free_memory()  # the wrapped model, which holds on to the process group
     accelerator.end_training()
     if stopping.signal_number is not None:
@@ -214,7 +212,6 @@ def _say_if_imbalanced(
 
 
 def _show_figures(
-    recipe: "Recipe",
     folder: "RunFolder",
     found: "LearningData",
     histories: Mapping[str, Sequence[Mapping[str, Any]]],
@@ -225,16 +222,12 @@ def _show_figures(
     from beamtree.classifier.inference import choose_device
     from beamtree.classifier.model_folder import load_model
     from beamtree.cli.figures import draw_run, result_parts
-    from beamtree.training.baseline import Company, load_twin
+    from beamtree.training.baseline import Company
     from beamtree.training.evaluate import evaluate
 
-    device = choose_device("auto")
-    model = load_model(folder.path, device=device)
+    model = load_model(folder.path, device=choose_device("auto"))
     result = evaluate(model, "dev", found.dev)
-    company = None
-    if compare:
-        twin, seconds = load_twin(folder, device), folder.without_tree.seconds
-        company = Company(found.train, model.task.labels, recipe.training, twin, twin_seconds=seconds)
+    company = Company.of(folder, model, found.train) if compare else None
     others = company.on(found.dev) if company is not None else ()
     for part in result_parts(result, model.title, folder.seconds, company, others):
         display.console.print()

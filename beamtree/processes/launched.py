@@ -11,12 +11,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from beamtree.errors import BeamtreeError, SharedError
-
-_LONGEST_MESSAGE = 4096  # bytes
 
 
 class Processes:
@@ -82,11 +79,11 @@ class Processes:
 
 
 @contextmanager
-def failing_together(device: torch.device | str = "cpu") -> Iterator[None]:
+def failing_together() -> Iterator[None]:
     """A BeamtreeError of any process within the block is raised by all of them at its end.
 
     Every process must come to the end of the block, so nothing inside may wait for another process after a
-    point where one alone can fail. `device` is where the processes exchange tensors.
+    point where one alone can fail.
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         yield
@@ -98,19 +95,9 @@ def failing_together(device: torch.device | str = "cpu") -> Iterator[None]:
         raise
     except BeamtreeError as error:
         mine = error
-    failed = torch.tensor([mine is not None], dtype=torch.int64, device=device)
-    dist.all_reduce(failed)  # a few bytes: this is all that happens where nothing fails
-    if failed.item():
-        raise SharedError(_first_message(mine, device)) from mine
-
-
-def _first_message(mine: BeamtreeError | None, device: torch.device | str) -> str:
-    text = torch.zeros(_LONGEST_MESSAGE, dtype=torch.uint8)
-    if mine is not None:
-        encoded = str(mine).encode(errors="backslashreplace")[:_LONGEST_MESSAGE]
-        text[: len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
-    text = text.to(device)
-    everyone = [torch.zeros_like(text) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, text)
-    messages = (bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in everyone)
-    return next(message for message in messages if message)
+    # With NCCL this travels through the current GPU, which `create_accelerator` has set for each process.
+    messages: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(messages, None if mine is None else str(mine))
+    first = next((message for message in messages if message is not None), None)
+    if first is not None:
+        raise SharedError(first) from mine

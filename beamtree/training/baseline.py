@@ -24,7 +24,7 @@ from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.training.classes import IMBALANCED, Confusion, largest_share
 from beamtree.training.evaluate import evaluate, wilson_interval
 from beamtree.training.examples import load_examples
-from beamtree.training.recipe import TrainingSettings, load_recipe
+from beamtree.training.recipe import TrainingSettings
 from beamtree.training.run_folder import RunFolder
 
 TFIDF = "TF-IDF, logistic regression"
@@ -73,6 +73,12 @@ class Company:
         except MissingExtraError as error:
             self.missing = str(error)
 
+    @classmethod
+    def of(cls, run: RunFolder, model: Classifier, train: Sequence[Example]) -> "Company":
+        """What stands beside the model of a run, which was trained on these rows."""
+        twin, seconds = load_twin(run, next(model.parameters()).device), run.without_tree.seconds
+        return cls(train, model.task.labels, run.read_recipe().training, twin, twin_seconds=seconds)
+
     def on(self, tested: Sequence[Example]) -> list[Competitor]:
         always = [self.most_frequent] * len(tested)
         found = [Competitor(f"always {self.most_frequent!r}", _confusion(tested, always, self.labels))]
@@ -95,6 +101,7 @@ class WordCounts:
         """`scoring`, by scikit-learn's name, chooses how it is regularised."""
         try:
             from sklearn.feature_extraction.text import TfidfVectorizer
+            from sklearn.linear_model import LogisticRegression
         except ImportError as error:
             raise MissingExtraError(f"the comparison with {TFIDF}", "baseline") from error
         began = time.monotonic()
@@ -107,7 +114,11 @@ class WordCounts:
             max_features=max(1000, _MOST_WEIGHTS // len(set(gold))),
         )
         found = self._vectorizer.fit_transform(train)
-        self._classifier = _regression(found, gold, _STRENGTHS, balanced, scoring)
+        regression = LogisticRegression(max_iter=1000, class_weight="balanced" if balanced else None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a fold without a rare label, a fit that stops early
+            strength = _choose_strength(regression, found, gold, scoring)
+            self._classifier = regression.set_params(C=strength).fit(found, gold)
         self.seconds = time.monotonic() - began
 
     def label(self, examples: Sequence[Example]) -> list[str]:
@@ -115,36 +126,21 @@ class WordCounts:
         return given
 
 
-def _regression(
-    found: Any, gold: Sequence[str], strengths: Sequence[float], balanced: bool, scoring: str
-) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    make = {"max_iter": 1000, "class_weight": "balanced" if balanced else None}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fold without a rare label, a fit that stops early
-        strength = _choose_strength(found, gold, make, strengths, scoring)
-        return LogisticRegression(C=strength, **make).fit(found, gold)
-
-
-def _choose_strength(
-    found: Any, gold: Sequence[str], make: dict[str, Any], strengths: Sequence[float], scoring: str
-) -> float:
-    from sklearn.linear_model import LogisticRegression
+def _choose_strength(regression: Any, found: Any, gold: Sequence[str], scoring: str) -> float:
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
     every = -(-len(gold) // _ROWS_TO_CHOOSE)
     folds = min(_FOLDS, max(2, min(Counter(gold).values())))
     search = GridSearchCV(
-        LogisticRegression(**make),
-        {"C": list(strengths)},
+        regression,
+        {"C": _STRENGTHS},
         scoring=scoring,
         cv=StratifiedKFold(folds, shuffle=True, random_state=0),
     )
     try:
         return float(search.fit(found[::every], gold[::every]).best_params_["C"])
     except ValueError:  # too few rows to be parted
-        return strengths[len(strengths) // 2]
+        return _STRENGTHS[len(_STRENGTHS) // 2]
 
 
 def _word_features(example: Example) -> Iterator[str]:
@@ -159,11 +155,10 @@ def _word_features(example: Example) -> Iterator[str]:
 
 
 def _confusion(tested: Sequence[Example], given: Sequence[str], labels: Sequence[str]) -> Confusion:
-    places = {label: i for i, label in enumerate(labels)}
-    counts = [[0] * len(labels) for _ in labels]
+    places, found = {label: i for i, label in enumerate(labels)}, Confusion.empty(labels)
     for example, label in zip(tested, given, strict=True):
-        counts[places[example.label]][places[label]] += 1
-    return Confusion(tuple(labels), counts)
+        found.counts[places[example.label]][places[label]] += 1
+    return found
 
 
 def training_rows(run: RunFolder) -> list[Example]:
@@ -171,7 +166,7 @@ def training_rows(run: RunFolder) -> list[Example]:
     with suppress(BeamtreeError):
         facts, place = run.read_data_facts(), run.read_data_place()
         if run.begun and facts is not None and place is not None and "path" in facts:
-            settings = load_recipe(run.recipe_file.resolve()).task
+            settings = run.read_recipe().task
             _, train, _ = load_examples(settings, place, BadRows.chosen(settings.bad_rows))
             return train if len(train) == facts["train"]["examples"] else []
     return []

@@ -28,7 +28,11 @@ class Confusion:
     """counts[gold][predicted], both in the order of the labels."""
 
     labels: tuple[str, ...]
-    counts: Sequence[Sequence[int]]
+    counts: list[list[int]]
+
+    @classmethod
+    def empty(cls, labels: Sequence[str]) -> "Confusion":
+        return cls(tuple(labels), [[0] * len(labels) for _ in labels])
 
     @property
     def examples(self) -> int:

@@ -196,68 +196,63 @@ def evaluate(
     Length and depth of a pair are those of its longer and deeper sentence. Of an ensemble every member is
     measured too, in the same pass; its trees are those of the first.
     """
-    task = model.task
-    sizes: list[tuple[int, int]] = []
-    encoded = EncodedExamples.encode(
-        _note_sizes(name, examples, sizes), model.vocabulary, task.labels, gold_merges=task.gold_merges
-    )
+    task, sizes = model.task, list[tuple[int, int | None]]()
+    noted = _note_sizes(name, examples, sizes, deep=task.gold_merges is not None)
+    encoded = EncodedExamples.encode(noted, model.vocabulary, task.labels, gold_merges=task.gold_merges)
     # An encoder that follows the gold tree has no tree of its own to compare.
     compare = task.gold_merges is not None and not model.needs_merges
-    whole = _Count(name, sizes, task)
     names = model.names if isinstance(model, Ensemble) else ()
-    each = [_Count(name, sizes, task) for _ in names]
+    whole, *each = (
+        SplitResult(name, confusion=None if task.own is None else Confusion.empty(task.labels))
+        for _ in ("whole", *names)
+    )
     runs = [
         run_in_batches(member, encoded, batch_tokens=batch_tokens, need_trees=compare)
         for member in model.members
     ]
     done = 0
     for found in zip(*runs, strict=True):  # the same batch of all members
-        for count, outcome in zip(each, found, strict=False):
-            count.add(*outcome)
+        for result, outcome in zip(each, found, strict=False):
+            _count(result, sizes, *outcome)
         batch, _, trees = found[0]
-        whole.add(batch, average([logits for _, logits, _ in found]), trees)
+        _count(whole, sizes, batch, average([logits for _, logits, _ in found]), trees)
         done += len(batch.rows)
         advance(done, len(encoded))
-    whole.result.members = {name: count.result for name, count in zip(names, each, strict=True)}
-    return whole.result
+    whole.members = dict(zip(names, each, strict=True))
+    return whole
 
 
-class _Count:
-    """Adds up what a model says of the examples of a split, batch by batch."""
-
-    def __init__(self, name: str, sizes: Sequence[tuple[int, int]], task: Task) -> None:
-        self.result, self.sizes, self.task = SplitResult(name), sizes, task
-        self.counts = [[0] * len(task.labels) for _ in task.labels]
-        if task.own is not None:
-            self.result.confusion = Confusion(task.labels, self.counts)
-
-    def add(self, batch: Batch, logits: Tensor, trees: BeamTrees | None) -> None:
-        rows = batch.rows.tolist()
-        given = predicted_classes(logits)
-        for gold_label, label in zip(batch.labels.tolist(), given.tolist(), strict=True):
-            self.counts[gold_label][label] += 1
-        outcomes = [
-            Tally(1, correct, loss)
-            for correct, loss in zip(
-                (given == batch.labels).tolist(),
-                class_losses(logits, batch.labels).tolist(),
-                strict=True,
-            )
-        ]
-        if trees is not None and batch.gold_merges is not None:
-            pairs = zip(trees.merges[:, 0].tolist(), batch.gold_merges.tolist(), strict=True)
-            for place, (merges, gold) in enumerate(pairs):
-                steps = gold.index(-1) if -1 in gold else len(gold)
-                outcomes[place % len(rows)].trees.add(merges[:steps], gold[:steps])
-        for row, outcome in zip(rows, outcomes, strict=True):
-            length, depth = self.sizes[row]
-            self.result.add(outcome, length=length, depth=None if self.task.gold_merges is None else depth)
+def _count(
+    result: SplitResult,
+    sizes: Sequence[tuple[int, int | None]],
+    batch: Batch,
+    logits: Tensor,
+    trees: BeamTrees | None,
+) -> None:
+    """Add to a split's result what a model says of a batch of its examples."""
+    rows, right, given = batch.rows.tolist(), batch.labels.tolist(), predicted_classes(logits).tolist()
+    losses = class_losses(logits, batch.labels).tolist()
+    outcomes = [Tally(1, r == g, loss) for r, g, loss in zip(right, given, losses, strict=True)]
+    if result.confusion is not None:
+        for r, g in zip(right, given, strict=True):
+            result.confusion.counts[r][g] += 1
+    if trees is not None and batch.gold_merges is not None:
+        pairs = zip(trees.merges[:, 0].tolist(), batch.gold_merges.tolist(), strict=True)
+        for place, (merges, gold) in enumerate(pairs):
+            steps = gold.index(-1) if -1 in gold else len(gold)
+            outcomes[place % len(rows)].trees.add(merges[:steps], gold[:steps])
+    for row, outcome in zip(rows, outcomes, strict=True):
+        length, depth = sizes[row]
+        result.add(outcome, length=length, depth=depth)
 
 
-def _note_sizes(name: str, examples: Iterable[Example], sizes: list[tuple[int, int]]) -> Iterator[Example]:
-    """The examples; of each its length and depth are noted."""
+def _note_sizes(
+    name: str, examples: Iterable[Example], sizes: list[tuple[int, int | None]], deep: bool
+) -> Iterator[Example]:
+    """The examples; of each its length is noted, and its depth where it has one."""
     for example in examples:
-        sizes.append((max(map(len, example.sentences)), max(map(nesting, example.sentences))))
+        depth = max(map(nesting, example.sentences)) if deep else None
+        sizes.append((max(map(len, example.sentences)), depth))
         yield example
     if not sizes:
         raise BeamtreeError(f"{name} has no example that can be read")

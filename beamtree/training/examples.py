@@ -123,7 +123,7 @@ def load_examples(
     remedy = (
         f"`beamtree data check {folder.parent}` says where to get them"
         if task.words
-        else f"make them with `beamtree data {task.name} --out {folder}`"
+        else f"`beamtree data {task.name} --out {folder}` makes them"
     )
     if task.own is None and not folder.is_dir():
         raise BeamtreeError(
@@ -132,7 +132,6 @@ def load_examples(
     try:
         train, dev = (list(task.read(folder, split, bad_rows)) for split in (settings.train, settings.dev))
     except MissingFileError as error:
-        remedy = remedy if task.words else f"`beamtree data {task.name} --out {folder}` makes it"
         raise BeamtreeError(f"{error}; {remedy}") from error
     for split, examples in ((settings.train, train), (settings.dev, dev)):
         if not examples:

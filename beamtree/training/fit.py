@@ -71,7 +71,7 @@ def fit(
     accelerator = accelerator or create_accelerator()
     with stopping or Stopping() as stopping, display or Display() as display, _arithmetic(recipe.training):
         main = accelerator.is_main_process
-        with failing_together(accelerator.device):
+        with failing_together():
             run = Run(recipe, folder, data, accelerator, display)
             if main:  # only now: a run that cannot go on as asked stays as it was
                 folder.write_recipe(recipe)
@@ -97,7 +97,7 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
     began = time.monotonic()
     train_loss, train_accuracy = run.means(run.sums, len(run.train_batches.examples))
     dev_loss, dev_accuracy, dev_macro_f1 = run.evaluate()
-    with failing_together(run.device):
+    with failing_together():
         if not math.isfinite(dev_loss):
             raise BeamtreeError(
                 f"the dev loss is not finite after epoch {position.epochs + 1}: stopped; "
@@ -118,26 +118,17 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
         "tokens_per_second": tokens / position.epoch_seconds,
         "seconds": position.epoch_seconds + time.monotonic() - began,
     }
-    run.turn_over(record)
-    with failing_together(run.device):
+    position.history.append(record)
+    position.epochs, position.steps, position.epoch_seconds = position.epochs + 1, 0, 0.0
+    run.sums.zero_()
+    with failing_together():
         if best and run.main:
             save_model(run.kept, run.folder.best, record)
     run.save()
-    with failing_together(run.device):
-        if run.main:
-            run.folder.write_metrics(position.history)
     if run.main:
-        figures = (
-            "train_loss",
-            "train_accuracy",
-            "dev_loss",
-            "dev_accuracy",
-            "dev_macro_f1",
-            "learning_rate",
-        )
-        for name in figures:
-            if name in record:
-                writer.add_scalar(f"epoch/{name}", record[name], position.total_steps)
+        for name, figure in record.items():
+            if name.startswith(("train_", "dev_", "learning_rate")):
+                writer.add_scalar(f"epoch/{name}", figure, position.total_steps)
         writer.flush()
     run.display.end_epoch(record, run.settings.max_epochs)
 
@@ -199,7 +190,10 @@ class _Epoch:
         run, position = self.run, self.run.position
         norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), run.settings.clip or math.inf)
         self.norms[position.steps].copy_(norm)
-        run.update()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        if run.averaged is not None:
+            run.averaged.update_parameters(run.model)
         position.steps += 1
         position.total_steps += 1
         self.stopping.steps_taken += 1
@@ -230,7 +224,7 @@ class _Epoch:
         loss, correct, *norms = torch.cat((sums, self.norms[first:steps].double())).tolist()
         for step, norm in enumerate(norms, start=first):
             if not math.isfinite(norm):
-                with failing_together(run.device):
+                with failing_together():
                     self._fail(step)
         now = time.monotonic()
         speed = sum(self.step_tokens[first:steps]) / max(now - self.looked_at, 1e-9)

@@ -125,20 +125,6 @@ class Run:
         """The model that is judged and kept: the one that learns, or the mean of its weights."""
         return self.model if self.averaged is None else cast(TreeClassifier, self.averaged.module)
 
-    def update(self) -> None:
-        """One step of the optimiser."""
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if self.averaged is not None:
-            self.averaged.update_parameters(self.model)
-
-    def turn_over(self, record: dict[str, Any]) -> None:
-        """Close the epoch under way with its record."""
-        position = self.position
-        position.history.append(record)
-        position.epochs, position.steps, position.epoch_seconds = position.epochs + 1, 0, 0.0
-        self.sums.zero_()
-
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float, float | None]:
         """Loss, accuracy and, where classes are counted, macro-F1 on the dev split."""
@@ -172,12 +158,12 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
 
     def save(self) -> None:
-        """Replace `last/` and the checkpoint; every process has to call it."""
+        """Replace `last/`, the checkpoint and the metrics; every process has to call it."""
         by_process = {
             "random": self.accelerator.gather(random_state(self.device).to(self.device)[None]),
             "sums": self.accelerator.gather(self.sums[None]),
         }
-        with failing_together(self.device):
+        with failing_together():
             if self.main:
                 save_model(self.kept, self.folder.last)
                 save_checkpoint(
@@ -189,6 +175,7 @@ class Run:
                     position=self.position,
                     by_process=by_process,
                 )
+                self.folder.write_metrics(self.position.history)
         self.saved_at = time.monotonic()
 
     def _restore(self) -> None:

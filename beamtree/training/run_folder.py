@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,64 +25,29 @@ class TakenError(BeamtreeError):
     """Another process trains in the folder."""
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    path: Path
+    """What a run keeps, and where; a folder that is looked at need not exist."""
 
-    @property
-    def recipe_file(self) -> Path:
-        return self.path / "recipe.toml"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def data_file(self) -> Path:
-        """How much was learnt from, and which words had which vectors."""
-        return self.path / "data.json"
-
-    @property
-    def data_place_file(self) -> Path:
-        """Where the data are on this machine: needed only to resume."""
-        return self.checkpoint_file.parent / "data_place.json"
-
-    @property
-    def failure_file(self) -> Path:
-        """Which batch had a loss that was not finite, if the run ended so."""
-        return self.path / "failure.json"
-
-    @property
-    def checkpoint_file(self) -> Path:
-        return self.path / "checkpoint" / "state.safetensors"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best"
-
-    @property
-    def last(self) -> Path:
-        return self.path / "last"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def ensemble_file(self) -> Path:
-        """Of a run with several seeds, once all are trained."""
-        return self.path / CONFIG
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.toml"
+        self.data_file = path / "data.json"  # how much was learnt from, and which words had which vectors
+        self.metrics_file = path / "metrics.jsonl"
+        self.failure_file = path / "failure.json"  # the batch whose loss was not finite, if it ended so
+        self.tensorboard = path / "tensorboard"
+        self.best = path / "best"
+        self.last = path / "last"
+        self.checkpoint_file = path / "checkpoint" / "state.safetensors"
+        self.data_place_file = path / "checkpoint" / "data_place.json"  # of this machine, needed to resume
+        self.ensemble_file = path / CONFIG  # of several seeds, once all are trained
+        # Of a run on a user's own data: how it learnt, and which label is taken for which.
+        self.pictures = path / "learning-curve.png", path / "confusion.png"
 
     @property
     def has_all_seeds(self) -> bool:
         """Whether all of several seeds are trained, and so without the tree where that has begun."""
         twin = self.without_tree
         return self.ensemble_file.is_file() and (twin.ensemble_file.is_file() or not twin.begun)
-
-    @property
-    def pictures(self) -> tuple[Path, Path]:
-        """Of a run on a user's own data: its learning curve, which label is taken for which."""
-        return self.path / "learning-curve.png", self.path / "confusion.png"
 
     @property
     def begun(self) -> bool:
@@ -92,8 +57,7 @@ class RunFolder:
     def seeds(self) -> "list[RunFolder]":
         """The runs within a run with several seeds, begun or not; none where the recipe cannot be read."""
         with suppress(BeamtreeError):
-            recipe = load_recipe(self.recipe_file.absolute())
-            return [RunFolder(self.path / name) for name in by_seed(recipe)]
+            return [RunFolder(self.path / name) for name in by_seed(self.read_recipe())]
         return []
 
     @property
@@ -166,8 +130,13 @@ class RunFolder:
     def write_recipe(self, recipe: Recipe) -> None:
         replace_file(self.recipe_file, recipe.to_toml())
 
+    def read_recipe(self) -> Recipe:
+        return load_recipe(self.recipe_file.absolute())
+
     def write_data_facts(self, facts: Mapping[str, Any]) -> None:
-        replace_file(self.data_file, write_json(facts, indent=2) + "\n")
+        """But for a run that goes on: it is refused if its data changed, so the old facts must stay."""
+        if not (self.has_checkpoint and self.data_file.is_file()):
+            replace_file(self.data_file, write_json(facts, indent=2) + "\n")
 
     def read_data_facts(self) -> dict[str, Any] | None:
         """What `data.json` says, if it is there."""
@@ -203,7 +172,7 @@ class RunFolder:
     def began_with(self, recipe: Recipe) -> bool:
         """Whether a run stands here that may go on with this recipe."""
         return self.begun and same_but_for_stopping(
-            self._as_begun(load_recipe(self.recipe_file.absolute())), self._as_begun(recipe)
+            self._as_begun(self.read_recipe()), self._as_begun(recipe)
         )
 
     def refuse_other_settings(self, recipe: Recipe) -> None:

@@ -35,7 +35,7 @@ def fit_seeds(
         place = RunFolder(folder.path / name)
         if name:
             display.say(f"seed {own.training.seed}, {number} of {len(alone)}, in {place.path}")
-            with failing_together(accelerator.device):
+            with failing_together():
                 if main:
                     begin_within(place, own, data)
                     if not folder.data_place_file.is_file():
@@ -43,7 +43,7 @@ def fit_seeds(
         outcomes[name] = outcome = fit(
             own, place, data, accelerator=accelerator, stopping=stopping, display=display
         )
-        with failing_together(accelerator.device):
+        with failing_together():
             if main and name:  # only now: a run that cannot go on as asked stays as it was
                 folder.write_recipe(recipe)
                 folder.write_data_place(data.place)
@@ -51,7 +51,7 @@ def fit_seeds(
             return outcomes
         display.say(_ending(outcome, place))
         accelerator.free_memory()  # the wrapped model, which holds on to the process group
-    with failing_together(accelerator.device):
+    with failing_together():
         if main and len(alone) > 1:
             save_ensemble(folder.path, list(alone))
     return outcomes
@@ -63,8 +63,7 @@ def begin_within(place: RunFolder, recipe: Recipe, data: LearningData) -> None:
         place.refuse_other_settings(recipe)
     else:
         place.begin(recipe)
-    if not (place.has_checkpoint and place.data_file.is_file()):
-        place.write_data_facts(data.facts(recipe.task))
+    place.write_data_facts(data.facts(recipe.task))
 
 
 def _ending(outcome: TrainingEnd, folder: RunFolder) -> str:

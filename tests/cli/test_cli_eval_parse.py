@@ -1,7 +1,6 @@
 """`beamtree eval` and `beamtree parse` as a user calls them, what they print and what they refuse."""
 
 import json
-import lzma
 import os
 import subprocess
 import sys
@@ -150,21 +149,14 @@ def test_eval_refuses_what_is_not_there(models: Path, data: Path, tmp_path: Path
     assert "there is no model" in call("eval", tmp_path / "model", "--data", data, rc=2).stderr
 
 
-def test_eval_refuses_a_truncated_archive(models: Path, tmp_path: Path) -> None:
-    text = "".join(f"{i % 10}\t{i % 10}\n" for i in range(20_000))
-    packed = lzma.compress(text.encode())
-    (tmp_path / "cut.tsv.xz").write_bytes(packed[:-50])
-    assert (
-        "cut.tsv.xz is truncated"
-        in call("eval", models / "flat", "--data", tmp_path / "cut.tsv.xz", rc=2).stderr
-    )
-
-
-def test_parse_draws_the_tree_of_an_expression(models: Path) -> None:
+def test_parse_draws_the_tree_of_an_expression_or_all_with_their_scores(models: Path) -> None:
     output = call("parse", models / "trees", EXPRESSION).output
     assert output.splitlines()[0] == EXPRESSION
     assert "probability" in output
     assert "┴" in output
+    beams = call("parse", models / "trees", EXPRESSION, "--beams", "--beam", 3).output
+    assert "beam 3  weight" in beams
+    assert "beam 4" not in beams
 
 
 def test_parse_takes_two_texts_for_a_pair(models: Path) -> None:
@@ -218,6 +210,7 @@ def test_parse_resumes_to_the_same_bytes_and_notices_another_model(
     out.rename(tmp_path / "out.txt.part0of1")
     os.truncate(tmp_path / "out.txt.part0of1", len(whole) // 2)
     assert "is half done" in call(*command, rc=2).stderr
+    assert "made with another beam (None, now 3)" in call(*command, "--resume", "--beam", 3, rc=2).stderr
     call(*command, "--resume")
     assert out.read_bytes() == whole
     assert "was already complete" in call(*command, "--resume").stderr
@@ -227,19 +220,6 @@ def test_parse_resumes_to_the_same_bytes_and_notices_another_model(
     assert out.read_bytes() == whole
     call(*other[:-1], "--overwrite")
     assert out.read_bytes() != whole
-
-
-def test_parse_goes_on_only_with_the_beam_it_began_with(models: Path, lines: Path, tmp_path: Path) -> None:
-    out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part0of1"
-    command = ["parse", models / "trees", "--file", lines, "--out", out]
-    call(*command, "--beam", 2)
-    whole = out.read_bytes()
-    out.rename(part)
-    os.truncate(part, len(whole) // 2)
-    assert "made with another beam (2, now 3)" in call(*command, "--resume", "--beam", 3, rc=2).stderr
-    assert "made with another beam (2, now None)" in call(*command, "--resume", rc=2).stderr
-    call(*command, "--resume", "--beam", 2)
-    assert out.read_bytes() == whole
 
 
 def test_parse_stopped_by_the_user_says_how_to_go_on(
@@ -316,12 +296,6 @@ def test_parse_to_a_place_that_cannot_be_written_to_says_so(
         "there is no folder" in call("parse", models / "trees", "--file", lines, "--out", inside, rc=2).stderr
     )
     assert "cannot make" in call("parse", models / "trees", EXPRESSION, "--out", inside, rc=2).stderr
-
-
-def test_parse_shows_all_beams_with_scores(models: Path) -> None:
-    output = call("parse", models / "trees", EXPRESSION, "--beams", "--beam", 3).output
-    assert "beam 3  weight" in output
-    assert "beam 4" not in output
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import attempt, refusal
 from typer.testing import CliRunner
 
 import beamtree
@@ -17,33 +18,27 @@ from beamtree.errors import nearest
 PACKAGE = Path(beamtree.__file__).parent
 
 
-def answer(*words: str) -> str:
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 2
-    return done.output.strip()
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["pars"], "beamtree: there is no command 'pars'; did you mean 'parse'?"),
-        (["xyz"], f"beamtree: there is no command 'xyz'; there are {', '.join(COMMANDS)}"),
-        (["train", "mine.toml"], "beamtree: there is no file 'mine.toml'"),
+        (["pars"], "there is no command 'pars'; did you mean 'parse'?"),
+        (["xyz"], f"there is no command 'xyz'; there are {', '.join(COMMANDS)}"),
+        (["train", "mine.toml"], "there is no file 'mine.toml'"),
         (
             ["export", "listops-ebt-grc", "--onnx", "nowhere/x.onnx"],
-            "beamtree: there is no folder nowhere to write x.onnx to",
+            "there is no folder nowhere to write x.onnx to",
         ),
         (
             ["export", "listops-ebt-grc", "--onnx", "x", "--exported-program", "x"],
-            "beamtree: --onnx and --exported-program both name x",
+            "--onnx and --exported-program both name x",
         ),
         (
             ["export", "listops-ebt-grc", "--onnx", "."],
-            "beamtree: . is a folder, name a file to write",
+            ". is a folder, name a file to write",
         ),
         (
             ["parse", "listops-ebt-grc", "5", "--out", "."],
-            "beamtree: . is a folder, name a file to write",
+            ". is a folder, name a file to write",
         ),
     ],
 )
@@ -51,13 +46,19 @@ def test_a_mistake_is_named_in_one_line(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert answer(*words) == said
+    assert refusal(*words) == said
 
 
-def test_help_names_every_command() -> None:
-    done = CliRunner().invoke(app, ["--help"])
+def test_help_names_every_command_and_no_arguments_mean_help() -> None:
+    for done in (attempt("--help"), attempt()):
+        assert all(name in done.output for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    done = attempt(name, "--help")
     assert done.exit_code == 0
-    assert all(name in done.output for name in COMMANDS)
+    assert f"Usage: beamtree {name}" in done.output.replace("root", "beamtree")
 
 
 @pytest.mark.parametrize("module", ["beamtree", "beamtree.cli"])
@@ -89,7 +90,7 @@ def test_too_little_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) 
         raise MemoryError
 
     monkeypatch.setattr(model_folder, "load_model", fail)
-    assert answer("parse", "listops-ebt-grc", "5") == "beamtree: there is not enough memory for this"
+    assert refusal("parse", "listops-ebt-grc", "5") == "there is not enough memory for this"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from beamtree.files.tensors import load_tensors
 from beamtree.training.recipe import load_recipe
 
 GOOD, BAD = ("good", "fine", "lovely", "Great"), ("bad", "dull", "poor", "Awful")
-SMALL = ("--set", "model.d_model=16", "--set", "training.batch_size=16", "--set", "model.dropout=0.1")
+SMALL = ("--set=model.d_model=16", "--set=training.batch_size=16", "--set=model.dropout=0.1")
 LONG = "the film was not good " * 20  # more subwords than the encoder reads at once
 
 
@@ -127,14 +127,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
 @pytest.mark.parametrize("model", ["ebt-grc", "ebt-gau"])
 def test_pairs_are_read_too(encoder: Path, tmp_path: Path, model: str) -> None:
     table = write_table(tmp_path / "pairs.csv", 40, pair=True)
-    simple = (
-        "--set",
-        "model.readout=root",
-        "--set",
-        "model.tree_tokens=0",
-        "--set",
-        f"model.encoder={model}",
-    )
+    simple = ("--set=model.readout=root", "--set=model.tree_tokens=0", f"--set=model.encoder={model}")
     run = tmp_path / "run"
     words = ("--tokens-from", encoder, "--data", table, *SMALL, *simple, "--set", "training.max_epochs=1")
     call("train", "own", *words, "--out", run)

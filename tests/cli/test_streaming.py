@@ -1,5 +1,6 @@
 """Long files through a function: order, memory, resuming at any byte, several processes, refusals."""
 
+import hashlib
 import json
 import lzma
 import os
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.cli.streaming import LineJob, survey
+from beamtree.cli.streaming import LineJob
+from beamtree.data.unlabelled import TextRow, Unlabelled
 from beamtree.errors import BeamtreeError
 from beamtree.processes.launched import Processes
 
 
-def shout(first: int, lines: list[str]) -> list[str]:
-    return [f"{first + i}\t{line.upper()}" for i, line in enumerate(lines)]
+def shout(rows: list[TextRow]) -> list[str]:
+    return [f"{row.number}\t{row.line.upper()}" for row in rows]
 
 
 @pytest.fixture
@@ -35,7 +37,9 @@ def job(
     source: Path, *, processes: Processes | None = None, model: str = "m", chunk_lines: int = 4
 ) -> LineJob:
     made_of = {"model": model}
-    return LineJob(survey(source), source.parent / "out.txt", made_of, processes or Processes(), chunk_lines)
+    return LineJob(
+        Unlabelled(source), source.parent / "out.txt", made_of, processes or Processes(), chunk_lines
+    )
 
 
 class Threads(Processes):
@@ -98,9 +102,9 @@ def test_a_run_cut_off_at_any_byte_resumes_to_the_same_file(source: Path, expect
         out.unlink(missing_ok=True)
         chunks: list[int] = []
 
-        def counted(first: int, lines: list[str], chunks: list[int] = chunks) -> list[str]:
-            chunks.append(first)
-            return shout(first, lines)
+        def counted(rows: list[TextRow], chunks: list[int] = chunks) -> list[str]:
+            chunks.append(rows[0].number)
+            return shout(rows)
 
         heard: list[int] = []
         assert job(source).run(counted, resume=True, advance=heard.append)
@@ -108,18 +112,6 @@ def test_a_run_cut_off_at_any_byte_resumes_to_the_same_file(source: Path, expect
         assert sum(heard) == 23
         done = expected[:size].count("\n")
         assert chunks == list(range(done // 4 * 4 + 1, 24, 4)), "finished chunks are not computed again"
-
-
-@pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, 3 << 19, 5 << 19])
-def test_a_part_of_a_mebibyte_or_more_resumes_to_the_same_file(tmp_path: Path, size: int) -> None:
-    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_text("".join(f"{i}{'x' * 100_000}\n" for i in range(30)))
-    job(source).run(shout)
-    expected = out.read_bytes()
-    (tmp_path / "out.txt.part0of1").write_bytes(expected[:size])
-    out.unlink()
-    assert job(source).run(shout, resume=True)
-    assert out.read_bytes() == expected
 
 
 def test_an_interruption_keeps_finished_chunks_and_each_process_resumes_its_own(
@@ -134,10 +126,10 @@ def test_an_interruption_keeps_finished_chunks_and_each_process_resumes_its_own(
 
 
 def test_an_exception_in_the_middle_loses_no_finished_chunk(source: Path, expected: str) -> None:
-    def fail_late(first: int, lines: list[str]) -> list[str]:
-        if first > 8:
+    def fail_late(rows: list[TextRow]) -> list[str]:
+        if rows[0].number > 8:
             raise KeyboardInterrupt
-        return shout(first, lines)
+        return shout(rows)
 
     with pytest.raises(KeyboardInterrupt):
         job(source).run(fail_late)
@@ -149,16 +141,15 @@ def test_an_exception_in_the_middle_loses_no_finished_chunk(source: Path, expect
     assert (source.parent / "out.txt").read_text() == expected
 
 
-def test_resuming_a_whole_output_does_nothing(source: Path) -> None:
-    job(source).run(shout)
-    before = (source.parent / "out.txt").stat().st_mtime_ns
-    assert not job(source).run(shout, resume=True)
-    assert (source.parent / "out.txt").stat().st_mtime_ns == before
-
-
-def test_resuming_from_nothing_is_a_fresh_start(source: Path, expected: str) -> None:
+def test_resuming_from_nothing_is_a_fresh_start_and_a_whole_output_is_left_alone(
+    source: Path, expected: str
+) -> None:
+    out = source.parent / "out.txt"
     assert job(source).run(shout, resume=True)
-    assert (source.parent / "out.txt").read_text() == expected
+    assert out.read_text() == expected
+    before = out.stat().st_mtime_ns
+    assert not job(source).run(shout, resume=True)
+    assert out.stat().st_mtime_ns == before
 
 
 def test_a_process_killed_before_its_first_line_is_no_obstacle(source: Path, expected: str) -> None:
@@ -178,7 +169,7 @@ def test_an_existing_output_is_kept_unless_told_otherwise(source: Path, expected
         job(source).run(shout, resume=True)
     assert out.read_text() == "precious\n"
 
-    def stop(first: int, lines: list[str]) -> list[str]:
+    def stop(rows: list[TextRow]) -> list[str]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -216,7 +207,7 @@ def test_the_output_may_not_be_the_input_a_folder_or_in_no_folder(source: Path) 
         (source.parent / "nowhere" / "out.txt", "there is no folder .*nowhere to write out.txt in"),
     ]:
         with pytest.raises(BeamtreeError, match=message):
-            LineJob(survey(source), out, {}, Processes()).run(shout, overwrite=True)
+            LineJob(Unlabelled(source), out, {}, Processes()).run(shout, overwrite=True)
     assert source.read_text() == text
 
 
@@ -261,7 +252,7 @@ def test_a_transform_that_does_not_give_a_line_for_a_line_is_refused(
     source: Path, results: list[str]
 ) -> None:
     with pytest.raises(ValueError, match="one line for each of 4 lines"):
-        job(source).run(lambda first, lines: results)
+        job(source).run(lambda rows: results)
 
 
 def test_a_last_line_without_an_end_and_blank_lines_count(tmp_path: Path) -> None:
@@ -286,9 +277,9 @@ def test_packed_input_is_read_and_a_truncated_one_is_refused_before_any_work(tmp
 def test_an_empty_or_missing_input_is_named(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("")
     with pytest.raises(BeamtreeError, match=r"in\.txt is empty"):
-        survey(tmp_path / "in.txt")
+        job(tmp_path / "in.txt")
     with pytest.raises(BeamtreeError, match=r"there is no file .*absent"):
-        survey(tmp_path / "absent")
+        job(tmp_path / "absent")
 
 
 def test_the_sidecar_says_what_the_output_is_made_of(source: Path) -> None:
@@ -296,7 +287,7 @@ def test_the_sidecar_says_what_the_output_is_made_of(source: Path) -> None:
     recorded = json.loads((source.parent / "out.txt.job.json").read_text())
     assert recorded == {
         "model": "m",
-        "input": survey(source).checksum,
+        "input": hashlib.sha256(source.read_bytes()).hexdigest(),
         "lines": 23,
         "number_of_processes": 1,
         "number_of_lines_in_a_chunk": 4,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.cli.streaming import LineJob, survey
+from beamtree.cli.streaming import LineJob
 from beamtree.data.folders import data_folder
+from beamtree.data.unlabelled import Unlabelled
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file, replacing
 from beamtree.processes.launched import Processes
@@ -82,8 +83,8 @@ def test_a_whole_output_is_flushed_before_its_rename_and_the_folder_after(
     tmp_path: Path, order: list[str]
 ) -> None:
     (tmp_path / "lines").write_text("a\nb\n")
-    job = LineJob(survey(tmp_path / "lines"), tmp_path / "out", {}, Processes())
-    assert job.run(lambda first, lines: lines)
+    job = LineJob(Unlabelled(tmp_path / "lines"), tmp_path / "out", {}, Processes())
+    assert job.run(lambda rows: [row.line for row in rows])
     assert order == ["file", "rename", "folder", "file", "rename", "folder"]  # the sidecar's, then its own
 
 

@@ -15,3 +15,11 @@ def call(*words: object, rc: int = 0, input: str | None = None) -> Result:
     result = attempt(*words, input=input)
     assert result.exit_code == rc, result.output + repr(result.exception)
     return result
+
+
+def refusal(*words: object) -> str:
+    """What it says where it refuses: one sentence for the user, and no trace."""
+    result = attempt(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr.removeprefix("beamtree: ").rstrip("\n")

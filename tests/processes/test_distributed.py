@@ -1,14 +1,11 @@
 """Several processes: the same losses as one, no matter how the examples fall to them."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_runs import run_in, small_recipe
+from two_processes import run_two
 
 from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.training.examples import load_learning_data
@@ -37,40 +34,11 @@ main()
 
 
 def train_with_two_processes(folder: Path, recipe: Recipe, *more: str, status: int = 0) -> str:
-    """What torchrun does, without its supervisor: two processes that find each other by a port.
-
-    Returns what both wrote to stderr.
-    """
+    """What both wrote to stderr."""
     path = folder.with_suffix(".toml")
     path.write_text(recipe.to_toml(), encoding="utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", COMMAND, "train", str(path), "--resume", str(folder), *more],
-            env=os.environ
-            | {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "LOCAL_WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-            },
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = "".join(process.communicate(timeout=150)[1] for process in processes)
-        assert [process.returncode for process in processes] == [status, status], said
-        return said
-    finally:
-        for process in processes:
-            process.kill()
+    _, said = run_two("-c", COMMAND, "train", path, "--resume", folder, *more, status=status)
+    return said
 
 
 def train_alone(folder: Path, recipe: Recipe) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from beamtree.training.display import Display, EverySoOften, in_words
+from beamtree.training.display import Display, in_words
 
 RECORD: dict[str, Any] = {
     "epoch": 2,
@@ -90,6 +90,11 @@ def test_an_epoch_is_estimated_once_before_it_ends_without_its_first_step() -> N
             assert "about 40 s, its dev examples apart; at most 18 to go: 12 min" in told[0]
 
 
+def test_an_epoch_that_ends_at_once_is_not_estimated_and_a_resumed_one_by_its_own_steps() -> None:
+    assert lines_of(0.04, 100) == []
+    assert lines_of(0.4, 100, done=60)[0].startswith("an epoch takes about 40 s")
+
+
 def test_every_run_has_an_estimate_of_its_own() -> None:
     file, clock = io.StringIO(), Clock()
     display = Display(Console(file=file, width=200), clock=clock)
@@ -102,14 +107,6 @@ def test_every_run_has_an_estimate_of_its_own() -> None:
                     display.show(step, loss=0.25, accuracy=0.875, tokens_per_second=999.6)
     told = [line for line in file.getvalue().splitlines() if "an epoch takes" in line]
     assert [line.split(",")[0] for line in told] == ["an epoch takes about 20 s", "an epoch takes about 40 s"]
-
-
-def test_an_epoch_that_ends_at_once_is_not_estimated() -> None:
-    assert lines_of(0.04, 100) == []
-
-
-def test_a_resumed_epoch_counts_its_own_steps_alone() -> None:
-    assert lines_of(0.4, 100, done=60)[0].startswith("an epoch takes about 40 s")
 
 
 @pytest.mark.parametrize(
@@ -138,15 +135,6 @@ def test_a_terminal_has_its_bar_and_no_lines_of_a_log() -> None:
     shown = "\n".join(lines_of(1.0, 100, terminal=True))
     assert "100/100" in shown
     assert "%: loss" not in shown
-
-
-def test_a_line_is_due_after_some_time_and_only_once() -> None:
-    clock = Clock()
-    log = EverySoOften(20.0, clock=clock)
-    assert not log.due()
-    clock.now += 20
-    assert log.due()
-    assert not log.due()
 
 
 @pytest.mark.parametrize(

@@ -107,17 +107,6 @@ def test_the_ranges_of_length_cover_every_length_once_and_match_the_splits() -> 
     assert length_range(2001) == (2001, 3000)
 
 
-@pytest.mark.parametrize(
-    ("text", "depth"), [("7", 0), ("[MAX 1 2 ]", 1), ("[MAX 1 [MIN 2 3 ] [SM 4 [MED 5 6 ] ] ]", 3)]
-)
-def test_depth_is_how_deep_operators_nest(text: str, depth: int) -> None:
-    assert nesting(listops.TASK.tokenize(text)) == depth
-
-
-def test_depth_of_a_formula_counts_its_round_brackets() -> None:
-    assert nesting(logic.tokenize("( ( not a ) ( and b ) )")) == 2
-
-
 def test_an_oracle_scores_full_marks_on_labels_and_trees(expressions: list[Example]) -> None:
     torch.manual_seed(0)
     oracle = Oracle(SMALL, listops.TASK, small_model().words)

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,9 +19,9 @@ from beamtree.nn.heads import class_losses
 from beamtree.training import fit as fit_module
 from beamtree.training.examples import LearningData, load_learning_data
 from beamtree.training.ranger import Ranger
-from beamtree.training.recipe import load_recipe
+from beamtree.training.recipe import Recipe, load_recipe
 from beamtree.training.run_folder import RunFolder
-from beamtree.training.schedule import Schedule, Stopping
+from beamtree.training.schedule import Stopping
 
 QUIET = {"input_dropout": 0.0, "dropout": 0.0, "output_dropout": 0.0}
 
@@ -192,26 +191,6 @@ def test_a_deterministic_run_leaves_the_process_as_it_was(tmp_path: Path, before
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("encoder", ["ebt-grc", "balanced-grc", "gold-grc"])
-def test_other_encoders_train_too(tmp_path: Path, encoder: str) -> None:
-    outcome = run_in(tmp_path, small_recipe(model={"encoder": encoder}, training={"max_epochs": 1}))
-    assert math.isfinite(outcome.history[0]["dev_loss"])
-
-
-def test_a_pair_task_trains_too(tmp_path: Path) -> None:
-    recipe = small_recipe(task={"name": "logic"}, training={"max_epochs": 1, "selection": "accuracy"})
-    pairs = [
-        Example((("a",), ("(", "not", "a", ")")), "^"),
-        Example((("a",), ("b",)), "#"),
-        Example((("(", "a", "(", "and", "b", ")", ")"), ("a",)), "<"),
-    ] * 5
-    run = RunFolder(tmp_path)
-    run.begin(recipe)
-    outcome = fit_module.fit(recipe, run, LearningData(find_task("logic"), pairs, pairs[:3]))
-    assert outcome.finished
-    assert len(load_model(tmp_path).predict([("a", "b")])) == 1
-
-
 def poison(monkeypatch: pytest.MonkeyPatch, at_call: int) -> None:
     """Make the losses of one forward pass NaN."""
     calls = 0
@@ -275,75 +254,55 @@ def test_a_missing_package_is_named_with_its_extra(
         run_in(tmp_path, small_recipe())
 
 
-def schedule(**training: Any) -> tuple[Schedule, Ranger]:
-    settings = small_recipe(training={"learning_rate": 0.8, **training}).training
-    optimizer = Ranger([torch.nn.Parameter(torch.zeros(1))], lr=settings.learning_rate)
-    return Schedule(settings, optimizer), optimizer
-
-
-def test_the_rate_is_halved_at_the_third_epoch_in_a_row_without_improvement() -> None:
-    plan, _ = schedule()
-    rates = []
-    for score in (-1.0, -1.1, -1.1, -1.1, -1.1, -0.5, -0.6, -0.6, -0.6):
-        plan.judge(score)
-        rates.append(plan.learning_rate)
-    assert rates == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.4, 0.2]
-
-
-@pytest.mark.parametrize(("grown", "rate"), [(50.004, 0.4), (50.006, 0.8)])
-def test_for_the_rate_an_improvement_is_more_than_a_ten_thousandth_of_the_best(
-    grown: float, rate: float
-) -> None:
-    plan, _ = schedule()
-    for score in (50.0, grown, 50.0, 50.0):
-        plan.judge(score)
-    assert plan.learning_rate == rate
-
-
-def test_an_epoch_is_better_only_by_more_than_a_ten_thousandth() -> None:
-    plan, _ = schedule()
-    assert plan.judge(1.0)
-    assert not plan.judge(1.0001)
-    assert plan.judge(1.00011)
-    assert plan.best_score == 1.00011
-
-
-def test_patience_4_ends_a_run_after_the_5th_epoch_without_improvement() -> None:
-    plan, _ = schedule()
-    plan.judge(1.0)
-    exhausted = []
-    for _ in range(5):
-        plan.judge(0.5)
-        exhausted.append(plan.exhausted)
-    assert exhausted == [False, False, False, False, True]
-    plan.judge(2.0)
-    assert not plan.exhausted
-
-
-def test_the_score_is_accuracy_in_percent_or_minus_the_loss() -> None:
-    assert schedule(selection="accuracy")[0].score(0.3, 0.9) == 90.0
-    assert schedule(selection="loss")[0].score(0.3, 0.9) == -0.3
-
-
-def test_a_restored_schedule_goes_on_as_the_first_would_have() -> None:
-    scores = [-1.0, -0.9, -0.95, -0.95, -0.95, -0.8, *[-0.9] * 6]  # patience ends with the last but one
-    for cut in range(len(scores)):
-        whole, _ = schedule()
-        outcomes = [(whole.judge(score), whole.learning_rate, whole.exhausted) for score in scores]
-        assert [exhausted for *_, exhausted in outcomes[-3:]] == [False, True, True]
-        first, optimizer = schedule()
-        for score in scores[:cut]:
-            first.judge(score)
-        second, other = schedule()
-        second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
-        other.load_state_dict(optimizer.state_dict())
-        rest = [(second.judge(score), second.learning_rate, second.exhausted) for score in scores[cut:]]
-        assert rest == outcomes[cut:]
-
-
 def test_early_stopping_ends_a_run(tmp_path: Path) -> None:
     recipe = small_recipe(training={"max_epochs": 50, "learning_rate": 0.0, "patience": 1})
     outcome = run_in(tmp_path, recipe)
     assert outcome.finished
     assert len(outcome.history) == 3
     assert outcome.reason == "the dev score has not risen for 2 epochs"
+
+
+DECAY = 0.8
+
+
+def averaging_recipe(averaging: float, **training: object) -> Recipe:
+    return small_recipe(
+        model={"encoder": "ebt-grc", "options": {"beam_size": 2}},
+        training={"averaging": averaging, "patience": 10, **training},
+    )
+
+
+def test_the_model_kept_is_the_running_mean_of_the_weights_after_every_step(tmp_path: Path) -> None:
+    mean: dict[str, torch.Tensor] = {}
+    plain = averaging_recipe(0.0, max_epochs=1)
+    for steps in range(1, 6):  # 40 examples by 8
+        run_in(tmp_path / "plain", plain, steps=1)
+        for name, weight in load_model(tmp_path / "plain" / "last").state_dict().items():
+            mean[name] = weight if steps == 1 else DECAY * mean[name] + (1 - DECAY) * weight
+    run_in(tmp_path / "averaged", averaging_recipe(DECAY, max_epochs=1))
+    for kept in ("last", "best"):
+        for name, weight in load_model(tmp_path / "averaged" / kept).state_dict().items():
+            torch.testing.assert_close(weight, mean[name], rtol=0, atol=1e-6)
+
+
+def test_averaging_does_not_change_what_learns(tmp_path: Path) -> None:
+    learnt = []
+    for averaging in (0.0, DECAY):
+        outcome = run_in(tmp_path / str(averaging), averaging_recipe(averaging))
+        tensors, _ = load_tensors(tmp_path / str(averaging) / "checkpoint" / "state.safetensors")
+        weights = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+        learnt.append((weights, [epoch["train_loss"] for epoch in outcome.history]))
+    (weights, losses), (others, other_losses) = learnt
+    assert losses == other_losses
+    assert all(weights[name].equal(others[name]) for name in weights)
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+def test_a_resumed_run_goes_on_with_its_mean(tmp_path: Path, steps: int) -> None:
+    recipe = averaging_recipe(DECAY)
+    run_in(tmp_path / "whole", recipe)
+    assert not run_in(tmp_path / "halved", recipe, steps=steps).finished
+    assert run_in(tmp_path / "halved", recipe).finished
+    wanted, _ = load_tensors(tmp_path / "whole" / "last" / "model.safetensors")
+    found, _ = load_tensors(tmp_path / "halved" / "last" / "model.safetensors")
+    assert all(found[name].equal(wanted[name]) for name in wanted)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import attempt
+from command_line import attempt, call, refusal
 from small_language import PAIRS, WIDTH, write_corpora
 
 from beamtree.classifier.model import ModelSettings, create_model
@@ -16,7 +16,12 @@ from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
 
-SMALL = ("model.d_model=16", "model.classifier_hidden=8", "model.embedding_size=6", "training.batch_size=8")
+SMALL = (
+    "--set=model.d_model=16",
+    "--set=model.classifier_hidden=8",
+    "--set=model.embedding_size=6",
+    "--set=training.batch_size=8",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,23 +36,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(*words: object) -> str:
-    result = attempt(*words)
-    assert result.exit_code == 0, result.output
-    return result.output + result.stderr
-
-
-def refusal(*words: object) -> str:
-    result = attempt(*words)
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    return result.stderr
+    return call(*words).output
 
 
 def train(recipe: str, data: Path, out: str = "run", epochs: int = 1, *changes: str) -> str:
-    settings = (*SMALL, f"training.max_epochs={epochs}", *changes)
-    return said(
-        "train", recipe, "--data", data, "--out", out, *(word for one in settings for word in ("--set", one))
-    )
+    settings = (*SMALL, f"--set=training.max_epochs={epochs}", *(f"--set={change}" for change in changes))
+    return said("train", recipe, "--data", data, "--out", out, *settings)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +132,8 @@ def test_a_run_that_found_no_vectors_before_there_were_some_in_the_package_goes_
 ) -> None:
     """As runs of 0.1.0 are: `auto` in the recipe, no vectors in data.json."""
     data = write_corpora(tmp_path / "data", vectors=False)
-    steps = [word for one in (*SMALL, "words.vectors=none") for word in ("--set", one)]
-    said("train", "sst5", "--data", data, *steps, "--out", "run", "--max-steps", 2)
+    none = "--set=words.vectors=none"
+    said("train", "sst5", "--data", data, *SMALL, none, "--out", "run", "--max-steps", 2)
     recipe = Path("run/recipe.toml")
     recipe.write_text(recipe.read_text().replace('vectors = "none"', 'vectors = "auto"'))
     output = said("train", "--resume", "run", "--set", "training.max_epochs=1")
@@ -161,10 +155,10 @@ def test_vectors_can_be_named_and_refused(corpora: Path, tmp_path: Path) -> None
 
 
 def test_an_interrupted_run_goes_on_to_the_same_end(corpora: Path) -> None:
-    changes = [word for one in (*SMALL, "training.max_epochs=2") for word in ("--set", one)]
-    said("train", "snli-gau", "--data", corpora, *changes, "--out", "whole")
-    said("train", "snli-gau", "--data", corpora, *changes, "--out", "parts", "--max-steps", 2)
-    said("train", "snli-gau", "--data", corpora, *changes, "--resume", "parts")
+    command = ("train", "snli-gau", "--data", corpora, *SMALL, "--set=training.max_epochs=2")
+    said(*command, "--out", "whole")
+    said(*command, "--out", "parts", "--max-steps", 2)
+    said(*command, "--resume", "parts")
     whole, parts = (load_model(name).state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
 
@@ -175,8 +169,7 @@ def test_a_run_goes_on_from_any_folder_with_the_data_and_vectors_it_began_with(
     data = write_corpora(tmp_path / "data")
     (data / "vectors").rename(tmp_path / "vectors")  # beside what --data names
     monkeypatch.chdir(tmp_path)
-    changes = [word for one in SMALL for word in ("--set", one)]
-    told = said("train", "snli-gau", "--data", "data", *changes, "--out", "run", "--max-steps", 1)
+    told = said("train", "snli-gau", "--data", "data", *SMALL, "--out", "run", "--max-steps", 1)
     assert "continue with: beamtree train --resume run\n" in told
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -208,11 +201,11 @@ def test_bad_rows_stop_a_run_with_file_and_line_or_are_skipped_and_told(tmp_path
     data = write_corpora(tmp_path / "data")
     file = data / "snli" / "train.tsv"
     file.write_text(file.read_text() + "maybe\tA man.\tA dog.\n")
-    words = [word for one in (*SMALL, "training.max_epochs=1") for word in ("--set", one)]
-    message = refusal("train", "snli-gau", "--data", data, *words, "--out", "run")
+    command = ("train", "snli-gau", "--data", data, *SMALL, "--set=training.max_epochs=1", "--out", "run")
+    message = refusal(*command)
     assert f"{file}, line 26: the label is 'maybe'" in message
     assert not Path("run").exists()
-    output = said("train", "snli-gau", "--data", data, *words, "--set", "task.bad_rows=skip", "--out", "run")
+    output = said(*command, "--set=task.bad_rows=skip")
     assert "1 bad row was skipped" in " ".join(output.split())
     test = data / "snli" / "test.tsv"
     test.write_text(test.read_text() + "neutral\tA man.\n")

@@ -1,13 +1,11 @@
 """Ranger follows its formulas step by step, resumes bit for bit, and skips tensors without gradient."""
 
-import copy
 import io
 import math
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch import nn
 
 from beamtree.training.ranger import Ranger
 
@@ -36,10 +34,6 @@ def follow_by_hand(theta: float, gradients: list[float], lr: float = 1e-3) -> li
     return path
 
 
-def slope(theta: Tensor) -> Tensor:
-    return 2 * theta - torch.sin(3 * theta)
-
-
 def small_model(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 2)).double()
@@ -58,16 +52,19 @@ def same_bits(a: nn.Module, b: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("lr", [1e-3, 0.3])
-def test_the_first_eleven_steps_on_a_scalar_are_those_computed_by_hand(lr: float) -> None:
+def test_every_number_of_a_tensor_goes_the_way_computed_by_hand(lr: float) -> None:
     gradients = [0.7, -1.3, 0.2, 2.5, -0.4, 0.9, 1.1, -3.0, 0.05, 0.6, -0.8]
-    theta = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+    starts, scales = [1.5, -0.3, 4.0], [1.0, -2.0, 0.01]
+    theta = nn.Parameter(torch.tensor(starts, dtype=torch.float64))
     optimiser = Ranger([theta], lr=lr)
     path = []
     for gradient in gradients:
-        theta.grad = torch.tensor(gradient, dtype=torch.float64)
+        theta.grad = gradient * torch.tensor(scales, dtype=torch.float64)
         optimiser.step()
-        path.append(theta.item())
-    assert path == pytest.approx(follow_by_hand(1.5, gradients, lr), rel=1e-14)
+        path.append(theta.tolist())
+    for i, (start, scale) in enumerate(zip(starts, scales, strict=True)):
+        wanted = follow_by_hand(start, [scale * gradient for gradient in gradients], lr)
+        assert [step[i] for step in path] == pytest.approx(wanted, rel=1e-13)
 
 
 def test_a_closure_is_evaluated_with_gradients_and_its_loss_returned() -> None:
@@ -94,19 +91,6 @@ def test_many_tensors_at_once_equal_one_optimiser_for_each() -> None:
         for single in singles:
             single.step()
     assert same_bits(together, apart)
-
-
-def test_it_equals_a_plain_loop_over_the_tensors() -> None:
-    theta = nn.Parameter(torch.tensor([1.5, -0.3, 4.0], dtype=torch.float64))
-    optimiser = Ranger([theta])
-    seen: list[list[float]] = []
-    for _ in range(16):
-        theta.grad = slope(theta.detach())
-        seen.append(theta.grad.tolist())
-        optimiser.step()
-    for i, start in enumerate([1.5, -0.3, 4.0]):
-        by_hand = follow_by_hand(start, [gradient[i] for gradient in seen])
-        assert theta[i].item() == pytest.approx(by_hand[-1], rel=1e-13)
 
 
 @pytest.mark.parametrize("interrupted_after", [1, 4, 5, 6, 12])
@@ -168,18 +152,6 @@ def test_weights_loaded_after_construction_are_where_the_slow_weights_start() ->
     assert theta.item() == pytest.approx(follow_by_hand(1.5, gradients)[-1], rel=1e-14)
 
 
-def test_the_plateau_schedule_sets_the_rate_of_the_next_step() -> None:
-    theta = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
-    optimiser = Ranger([theta], lr=0.1, weight_decay=0.0)
-    schedule = ReduceLROnPlateau(optimiser, mode="max", factor=0.5, patience=2)
-    for _ in range(4):
-        schedule.step(1.0)
-    assert optimiser.param_groups[0]["lr"] == 0.05
-    theta.grad = torch.ones_like(theta)
-    optimiser.step()
-    assert theta.item() == pytest.approx(1.0 - 0.05, rel=1e-14)
-
-
 def test_groups_keep_their_own_rates_and_float_types_mix() -> None:
     single = nn.Parameter(torch.ones(3))
     double = nn.Parameter(torch.ones(3, dtype=torch.float64))
@@ -192,16 +164,6 @@ def test_groups_keep_their_own_rates_and_float_types_mix() -> None:
     assert double[0].item() == pytest.approx(1 - 1e-5 - 1e-3, rel=1e-14)
     assert single[0].item() == pytest.approx(1 - 1e-5 - 1e-3, rel=1e-6)
     assert frozen.item() == 1.0
-
-
-def test_a_deep_copy_goes_its_own_way() -> None:
-    model = small_model()
-    optimiser = Ranger(model.parameters())
-    train(model, optimiser, 0, 3)
-    twin, twin_optimiser = copy.deepcopy((model, optimiser))
-    train(model, optimiser, 3, 11)
-    train(twin, twin_optimiser, 3, 11)
-    assert same_bits(model, twin)
 
 
 @pytest.mark.parametrize(

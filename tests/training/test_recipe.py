@@ -1,70 +1,13 @@
-"""Recipes: every shipped one loads, files may extend others, changes are checked like files."""
+"""Recipes: files may extend others, changes are checked like files; data are drawn or read as they say."""
 
 from pathlib import Path
 
 import pytest
 
-from beamtree.data.task import find_task
+from beamtree.data.formal import nesting
 from beamtree.errors import BeamtreeError
-from beamtree.training.recipe import (
-    RESUMABLE,
-    SHIPPED,
-    Recipe,
-    load_recipe,
-    same_but_for_stopping,
-    shipped_recipes,
-)
-
-
-def test_there_are_recipes_for_both_tasks_and_for_a_quick_look() -> None:
-    assert {
-        "listops",
-        "logic",
-        "listops-quick",
-        "listops-quick-recurrent",
-        "listops-minute",
-    } <= set(shipped_recipes())
-    assert list(shipped_recipes()) == sorted(shipped_recipes())
-
-
-@pytest.mark.parametrize("name", shipped_recipes())
-def test_every_shipped_recipe_loads_is_commented_and_fits_a_screen(name: str) -> None:
-    recipe = load_recipe(name)
-    text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
-    assert find_task(recipe.task.name).splits
-    assert text.startswith("# ")
-    assert len(text.splitlines()) <= 50
-
-
-def test_listops_has_the_settings_of_the_paper() -> None:
-    recipe = load_recipe("listops")
-    model, training = recipe.model, recipe.training
-    assert (model.d_model, model.embedding_size, model.classifier_hidden) == (128, 128, 128)
-    assert (model.input_dropout, model.dropout, model.output_dropout) == (0.1, 0.1, 0.1)
-    assert model.options == {"beam_size": 5, "slice_size": 64}
-    assert (training.batch_size, training.bucket, training.clip) == (128, 5, 1.0)
-    assert (training.learning_rate, training.weight_decay) == (1e-3, 1e-2)
-    assert (training.max_epochs, training.patience, training.plateau_patience) == (100, 4, 2)
-    assert training.selection == "loss"
-    assert recipe.task.sampled.train == 0
-
-
-def test_logic_has_the_settings_of_the_paper() -> None:
-    recipe = load_recipe("logic")
-    model, training = recipe.model, recipe.training
-    assert (model.d_model, model.embedding_size, model.classifier_hidden) == (200, 200, 200)
-    assert (model.input_dropout, model.dropout, model.output_dropout) == (0.1, 0.1, 0.1)
-    assert (training.batch_size, training.clip, training.patience) == (128, 1.0, 4)
-    assert training.selection == "accuracy"
-
-
-def test_the_recurrent_rival_differs_from_the_quick_recipe_in_its_encoder_alone() -> None:
-    quick, rival = load_recipe("listops-quick"), load_recipe("listops-quick-recurrent")
-    assert rival.model.encoder == "recurrent-grc"
-    assert rival.task == quick.task
-    assert rival.training == quick.training
-    assert rival.model.d_model == quick.model.d_model
-    assert rival.model.classifier_hidden == quick.model.classifier_hidden
+from beamtree.training.examples import load_examples
+from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
 
 
 def test_a_written_recipe_is_read_back_equal(tmp_path: Path) -> None:
@@ -180,3 +123,50 @@ def test_only_what_decides_when_to_stop_and_save_may_change_between_runs() -> No
 
 def test_defaults_are_the_listops_recipe_but_for_the_encoders_options() -> None:
     assert load_recipe("listops", ["model.options={}"]).training == Recipe().training
+
+
+def test_the_quick_recipe_has_short_expressions_half_of_them_deep_and_none_in_both_sets() -> None:
+    settings = load_recipe("listops-quick", ["task.sampled.train=401", "task.sampled.dev=100"]).task
+    task, train, dev = load_examples(settings)
+    assert task.name == "listops"
+    assert (len(train), len(dev)) == (401, 100)
+    for examples in (train, dev):
+        lengths = [len(example.sentences[0]) for example in examples]
+        assert min(lengths) >= 4
+        assert 30 < max(lengths) <= 50
+        deep = sum(nesting(example.sentences[0]) >= 3 for example in examples)
+        assert deep == (len(examples) + 1) // 2 or deep == len(examples) // 2
+    assert len({example.sentences for example in train + dev}) == 501
+
+
+def test_a_draw_is_the_same_from_run_to_run_and_another_with_another_seed() -> None:
+    def draw(seed: int) -> object:
+        changes = ["task.sampled.train=20", "task.sampled.dev=5", f"task.sampled.seed={seed}"]
+        return load_examples(load_recipe("listops-quick", changes).task)[1:]
+
+    assert draw(3) == draw(3)
+    assert draw(3) != draw(4)
+
+
+def test_files_are_read_from_the_folder_given(tmp_path: Path) -> None:
+    lines = [f"{i % 10}\t[MAX {i % 10} 0 ]\n" for i in range(1010)]
+    (tmp_path / "train_d20s.tsv").write_text("".join(lines))
+    _, train, dev = load_examples(load_recipe("listops").task, tmp_path)
+    assert (len(train), len(dev)) == (10, 1000)
+    with pytest.raises(BeamtreeError, match=r"has no split 'tran'; did you mean 'train'"):
+        load_examples(load_recipe("listops", ["task.train=tran"]).task, tmp_path)
+    (tmp_path / "train_d20s.tsv").unlink()
+    with pytest.raises(
+        BeamtreeError, match=r"has no train_d20s\.tsv .*; `beamtree data listops --out .*` makes them"
+    ):
+        load_examples(load_recipe("listops").task, tmp_path)
+
+
+def test_a_split_without_examples_is_named(tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text("label\tpremise\thypothesis\n")
+    with pytest.raises(BeamtreeError, match=r"the split 'train' of snli in .* has no examples"):
+        load_examples(load_recipe("snli").task, tmp_path)
+    (tmp_path / "train.tsv").write_text("label\tpremise\thypothesis\nneutral\tA man.\tA dog.\n")
+    with pytest.raises(BeamtreeError, match=r"the split 'dev' of snli in .* has no examples"):
+        load_examples(load_recipe("snli").task, tmp_path)

@@ -4,23 +4,27 @@ from pathlib import Path
 
 import pytest
 import torch
+from published import brackets
 from rich.console import Console
-from small_language import TASKS, find_small, write_corpora
-from small_language import examples_of as language_examples
+from small_language import TASKS, write_corpora
 
 from beamtree.classifier.model import create_model
 from beamtree.classifier.model_folder import load_model
+from beamtree.data.filters_draws import generate_filters
 from beamtree.data.listops import sample_expressions
-from beamtree.data.task import Example, find_task
+from beamtree.data.task import find_task
+from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
+from beamtree.paper.published import TABLES
 from beamtree.training.display import Display
-from beamtree.training.examples import LearningData
+from beamtree.training.examples import load_learning_data
 from beamtree.training.fit import fit
-from beamtree.training.recipe import load_recipe, shipped_recipes
+from beamtree.training.recipe import SHIPPED, load_recipe, shipped_recipes
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.schedule import Stopping
 from beamtree.zoo.by_name import encoder_names
 
+PAIRS = ("snli", "mnli", "qqp")
 # models.md §4.5, the last column
 LISTOPS_PARAMETERS = {
     "listops": 439_691,
@@ -39,10 +43,49 @@ LISTOPS_PARAMETERS = {
     "listops-om": 464_779,
     "listops-recurrent-grc": 431_498,
 }
-SMALL_FILTERS = [(one, other, colour) for one in (2, 5) for other in (3, 7, 9) for colour in ("red", "blue")]
 ROWS = tuple(name for name in shipped_recipes() if not load_recipe(name).task.sampled.train)
 SIZES = ("model.d_model=16", "model.embedding_size=8", "model.classifier_hidden=8")
 BATCHES = ("training.batch_size=4", "training.micro_batch_size=2")
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_shipped_recipe_loads_is_commented_and_fits_a_screen(name: str) -> None:
+    recipe = load_recipe(name)
+    text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
+    assert find_task(recipe.task.name).splits
+    assert text.startswith("# ")
+    assert len(text.splitlines()) <= 50
+
+
+def test_listops_has_the_settings_of_the_paper() -> None:
+    recipe = load_recipe("listops")
+    model, training = recipe.model, recipe.training
+    assert (model.d_model, model.embedding_size, model.classifier_hidden) == (128, 128, 128)
+    assert (model.input_dropout, model.dropout, model.output_dropout) == (0.1, 0.1, 0.1)
+    assert model.options == {"beam_size": 5, "slice_size": 64}
+    assert (training.batch_size, training.bucket, training.clip) == (128, 5, 1.0)
+    assert (training.learning_rate, training.weight_decay) == (1e-3, 1e-2)
+    assert (training.max_epochs, training.patience, training.plateau_patience) == (100, 4, 2)
+    assert training.selection == "loss"
+    assert recipe.task.sampled.train == 0
+
+
+def test_logic_has_the_settings_of_the_paper() -> None:
+    recipe = load_recipe("logic")
+    model, training = recipe.model, recipe.training
+    assert (model.d_model, model.embedding_size, model.classifier_hidden) == (200, 200, 200)
+    assert (model.input_dropout, model.dropout, model.output_dropout) == (0.1, 0.1, 0.1)
+    assert (training.batch_size, training.clip, training.patience) == (128, 1.0, 4)
+    assert training.selection == "accuracy"
+
+
+def test_the_recurrent_rival_differs_from_the_quick_recipe_in_its_encoder_alone() -> None:
+    quick, rival = load_recipe("listops-quick"), load_recipe("listops-quick-recurrent")
+    assert rival.model.encoder == "recurrent-grc"
+    assert rival.task == quick.task
+    assert rival.training == quick.training
+    assert rival.model.d_model == quick.model.d_model
+    assert rival.model.classifier_hidden == quick.model.classifier_hidden
 
 
 @pytest.mark.parametrize("task", ["listops", "logic"])
@@ -111,59 +154,99 @@ def test_the_slice_is_swept_by_one_change(width: int) -> None:
     assert model.encoder.scorer.hidden.weight.shape == (64, 2 * width)
 
 
+def recipe_of(task: str, row: str) -> str:
+    return task if row == "ebt-grc" else f"{task}-{row}"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_row_of_the_papers_table_has_a_recipe(task: str) -> None:
+    for row in TABLES[task].rows:
+        recipe = load_recipe(recipe_of(task, row))
+        assert (recipe.task.name, recipe.model.encoder) == (task, row)
+        assert (recipe.task.train, recipe.task.dev) == ("train", "dev")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_column_of_the_papers_table_is_a_split(task: str) -> None:
+    assert set(TABLES[task].columns) <= set(find_task(task).splits)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_settings_are_those_of_the_authors(task: str) -> None:
+    for row in TABLES[task].rows:
+        model, training = (lambda recipe: (recipe.model, recipe.training))(load_recipe(recipe_of(task, row)))
+        assert (model.d_model, model.classifier_hidden) == (300, 300)
+        assert (model.input_dropout, model.dropout, model.output_dropout) == (
+            (0.4, 0.1, 0.1) if task in PAIRS else (0.4, 0.2, 0.4)
+        )
+        assert (training.batch_size, training.learning_rate, training.weight_decay) == (128, 1e-3, 1e-2)
+        assert (training.bucket, training.clip, training.max_epochs) == (
+            (10, 5.0, 50) if task in PAIRS else (5, 1.0, 100)
+        )
+        assert training.selection == "accuracy"
+        assert training.patience == (4 if task in PAIRS else 10 if row == "crvnn" else 5)
+        assert model.project_tokens == (task == "qqp")
+    slots = 12 if task in PAIRS else 15
+    memory = load_recipe(f"{task}-om").model.options
+    assert memory == {"memory_slots": slots, "memory_dropout": 0.1 if task in PAIRS else 0.2}
+    assert load_recipe(f"{task}-bt-grc-os").model.options["stochastic"] is True
+
+
+@pytest.mark.parametrize(
+    ("row", "parameters"), [("gau", 4_449_721), ("egt-gau", 4_241_002), ("ebt-gau", 4_241_002)]
+)
+def test_an_interaction_model_has_the_published_number_of_parameters(row: str, parameters: int) -> None:
+    recipe = load_recipe(f"snli-{row}")
+    with torch.device("meta"):
+        words = Words(Vocabulary(("a", "b")), torch.zeros(2, 300))
+        model = create_model(recipe.model, find_task("snli"), words)
+    counts = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+    assert counts == {"embedding": 300, "encoder": parameters, "head": 91_203}
+
+
+def test_vectors_of_another_width_change_the_first_layer_alone() -> None:
+    settings = load_recipe("snli-ebt-gau").model
+    shapes = []
+    for width in (300, 100):
+        with torch.device("meta"):
+            words = Words(Vocabulary(("a", "b")), torch.zeros(2, width))
+            model = create_model(settings, find_task("snli"), words)
+        shapes.append({name: p.shape for name, p in model.encoder.named_parameters()})
+    changed = {name for name in shapes[0] if shapes[0][name] != shapes[1][name]}
+    assert changed == {"contextualizer.source.leaf.linear.weight"}
+    with torch.device("meta"):
+        projected = create_model(load_recipe("qqp").model, find_task("qqp"), words)
+    assert projected.embedding.projection.weight.shape == (300, 100)
+
+
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpora(tmp_path_factory.mktemp("data"))
-
-
-def examples_of(task: str, corpora: Path) -> tuple[list[Example], Words | None]:
-    """Eight training examples after four of dev."""
-    if task in (*TASKS, "own"):
-        train, dev, words = language_examples(task, corpora)
-        return dev[:4] + train[:8], words
-    return formal_examples(task), None
-
-
-def formal_examples(task: str) -> list[Example]:
-    if task == "listops":
-        return sample_expressions(12, seed=1, min_length=4, max_length=9)
-    if task == "filters":
-        read = find_task(task).tokenize
-        texts = [
-            f"{one} < {other} or not ( red = {colour} and 1 > 0 )" for one, other, colour in SMALL_FILTERS
-        ]
-        return [Example((read(text),), find_task(task).answer((read(text),))) for text in texts]
-    formulas = ("a", "( not b )", "( a ( and b ) )", "( ( not a ) ( or ( b ( and c ) ) ) )")
-    relations = find_task(task).labels
-    pairs = [(one, other) for one in formulas for other in formulas][:12]
-    read = find_task(task).tokenize
-    return [
-        Example((read(one), read(other)), relations[i % len(relations)])
-        for i, (one, other) in enumerate(pairs)
-    ]
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small files of every task under one folder."""
+    root = tmp_path_factory.mktemp("data")
+    (root / "listops").mkdir()
+    (root / "logic").mkdir()
+    drawn = sample_expressions(1008, seed=1, min_length=4, max_length=9)
+    lines = [f"{one.label}\t{brackets(one.sentences[0])}\n" for one in drawn]
+    (root / "listops" / "train_d20s.tsv").write_text("".join(lines))
+    generate_filters(root / "filters", seed=0, train=20, dev=8, test=2)
+    for index in range(7):
+        (root / "logic" / f"train{index}").write_text("#\ta\tb\n^\ta\t( not a )\n>\ta\t( a ( and c ) )\n" * 6)
+    return write_corpora(root)
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
-def test_two_steps_by_every_shipped_recipe_move_every_weight(
-    name: str, tmp_path: Path, corpora: Path
-) -> None:
-    recipe = load_recipe(name, [*SIZES, *BATCHES])
-    task, folder = find_small(recipe.task.name, corpora), RunFolder(tmp_path)
+def test_two_steps_by_every_shipped_recipe_move_every_weight(name: str, tmp_path: Path, data: Path) -> None:
+    sampled = bool(load_recipe(name).task.sampled.train)
+    few = ["task.sampled.train=8", "task.sampled.dev=8"] if sampled else []
+    recipe, folder = load_recipe(name, [*SIZES, *BATCHES, *few]), RunFolder(tmp_path)
+    learnt = load_learning_data(recipe, data)
     folder.begin(recipe)
-    examples, words = examples_of(task.name, corpora)
-    outcome = fit(
-        recipe,
-        folder,
-        LearningData(task, examples[4:], examples[:4], words),
-        stopping=Stopping(steps=2),
-        display=Display(Console(quiet=True)),
-    )
-    assert [record["step"] for record in outcome.history] == [2]
+    fit(recipe, folder, learnt, stopping=Stopping(steps=2), display=Display(Console(quiet=True)))
     torch.manual_seed(recipe.training.seed)
-    fresh = dict(create_model(recipe.model, task, words).named_parameters())
+    fresh = dict(create_model(recipe.model, learnt.task, learnt.words).named_parameters())
     unmoved = {
         key
-        for key, value in load_model(folder.best).named_parameters()
+        for key, value in load_model(folder.last).named_parameters()
         if torch.equal(value, fresh[key]) and bool(value.any())
     }
     assert not unmoved

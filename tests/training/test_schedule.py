@@ -1,12 +1,83 @@
-"""Stopping: by a signal after the step at hand, or after the minutes that were asked for."""
+"""What steers a run by its dev score; what stops it: a signal after the step at hand, minutes asked for."""
 
+import json
 import os
 import signal
 import threading
+from typing import Any
 
 import pytest
+import torch
+from small_runs import small_recipe
 
-from beamtree.training.schedule import Stopping
+from beamtree.training.ranger import Ranger
+from beamtree.training.schedule import Schedule, Stopping
+
+
+def schedule(**training: Any) -> tuple[Schedule, Ranger]:
+    settings = small_recipe(training={"learning_rate": 0.8, **training}).training
+    optimizer = Ranger([torch.nn.Parameter(torch.zeros(1))], lr=settings.learning_rate)
+    return Schedule(settings, optimizer), optimizer
+
+
+def test_the_rate_is_halved_at_the_third_epoch_in_a_row_without_improvement() -> None:
+    plan, _ = schedule()
+    rates = []
+    for score in (-1.0, -1.1, -1.1, -1.1, -1.1, -0.5, -0.6, -0.6, -0.6):
+        plan.judge(score)
+        rates.append(plan.learning_rate)
+    assert rates == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.4, 0.2]
+
+
+@pytest.mark.parametrize(("grown", "rate"), [(50.004, 0.4), (50.006, 0.8)])
+def test_for_the_rate_an_improvement_is_more_than_a_ten_thousandth_of_the_best(
+    grown: float, rate: float
+) -> None:
+    plan, _ = schedule()
+    for score in (50.0, grown, 50.0, 50.0):
+        plan.judge(score)
+    assert plan.learning_rate == rate
+
+
+def test_an_epoch_is_better_only_by_more_than_a_ten_thousandth() -> None:
+    plan, _ = schedule()
+    assert plan.judge(1.0)
+    assert not plan.judge(1.0001)
+    assert plan.judge(1.00011)
+    assert plan.best_score == 1.00011
+
+
+def test_patience_4_ends_a_run_after_the_5th_epoch_without_improvement() -> None:
+    plan, _ = schedule()
+    plan.judge(1.0)
+    exhausted = []
+    for _ in range(5):
+        plan.judge(0.5)
+        exhausted.append(plan.exhausted)
+    assert exhausted == [False, False, False, False, True]
+    plan.judge(2.0)
+    assert not plan.exhausted
+
+
+def test_the_score_is_accuracy_in_percent_or_minus_the_loss() -> None:
+    assert schedule(selection="accuracy")[0].score(0.3, 0.9) == 90.0
+    assert schedule(selection="loss")[0].score(0.3, 0.9) == -0.3
+
+
+def test_a_restored_schedule_goes_on_as_the_first_would_have() -> None:
+    scores = [-1.0, -0.9, -0.95, -0.95, -0.95, -0.8, *[-0.9] * 6]  # patience ends with the last but one
+    for cut in range(len(scores)):
+        whole, _ = schedule()
+        outcomes = [(whole.judge(score), whole.learning_rate, whole.exhausted) for score in scores]
+        assert [exhausted for *_, exhausted in outcomes[-3:]] == [False, True, True]
+        first, optimizer = schedule()
+        for score in scores[:cut]:
+            first.judge(score)
+        second, other = schedule()
+        second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
+        other.load_state_dict(optimizer.state_dict())
+        rest = [(second.judge(score), second.learning_rate, second.exhausted) for score in scores[cut:]]
+        assert rest == outcomes[cut:]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
