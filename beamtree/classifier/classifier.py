@@ -34,7 +34,10 @@ class Prediction:
 
 
 class Classifier(HubMixin, nn.Module):
-    """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example."""
+    """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example.
+
+    What is asked of the encoder is, of several models, asked of the first: its trees are shown.
+    """
 
     settings: "ModelSettings"
     task: Task
@@ -49,16 +52,16 @@ class Classifier(HubMixin, nn.Module):
     @property
     def title(self) -> str:
         """What it is called beside others."""
-        raise NotImplementedError
+        return self.settings.title
 
     @property
     def needs_merges(self) -> bool:
         """Whether the encoder builds the trees it is given instead of looking for its own."""
-        raise NotImplementedError
+        return getattr(self.members[0].encoder, "needs_merges", False)
 
     @property
     def builds_trees(self) -> bool:
-        raise NotImplementedError
+        return getattr(self.members[0].encoder, "builds_trees", True)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -66,11 +69,19 @@ class Classifier(HubMixin, nn.Module):
 
     def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
         """Examples as this model reads them, gold trees included if it needs them."""
-        raise NotImplementedError
+        return EncodedExamples.encode(
+            examples,
+            self.vocabulary,
+            self.task.labels if labelled else None,
+            gold_merges=self.task.gold_merges if self.needs_merges else None,
+        )
 
     def in_trees(self, tokens: Sequence[Item]) -> tuple[Item, ...]:
         """The tokens of a sentence that its trees are over, or what else there is one of a token."""
-        raise NotImplementedError
+        most, front = self.settings.tree_tokens, self.settings.tree_tokens_in_front
+        if not most or len(tokens) <= most or self.settings.readout == "tokens":
+            return tuple(tokens)
+        return (*tokens[:front], *tokens[len(tokens) - most + front :])
 
     def predict(
         self, texts: Sequence[str] | Sequence[tuple[str, str]], *, need_trees: bool = False

@@ -62,18 +62,14 @@ Record = Parsed | Unparsed
 
 def parse_lines(
     model: Classifier,
-    lines: Sequence[str | TextRow],
+    lines: Iterable[str | TextRow],
     *,
-    first: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     max_length: int = MAX_LENGTH,
     need_trees: bool = True,
 ) -> list[Record]:
-    """One record for each line, in order; the sentences of a pair stand in one line with a tab between.
-
-    Lines are numbered from `first` on, but for rows of a table, which know their numbers.
-    """
-    rows = numbered(lines, first)
+    """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
+    rows = list(numbered(lines))
     records: list[Record | None] = [None] * len(rows)
     places: list[int] = []
     examples: list[Example] = []
@@ -91,12 +87,10 @@ def parse_lines(
     return [record for record in records if record is not None]
 
 
-def numbered(lines: Iterable[str | TextRow], first: int = 1) -> list[TextRow]:
-    """Lines as rows."""
-    return [
-        line if isinstance(line, TextRow) else TextRow(number, line)
-        for number, line in enumerate(lines, start=first)
-    ]
+def numbered(lines: Iterable[str | TextRow]) -> Iterator[TextRow]:
+    """Lines as rows, counted from 1; rows of a file know their numbers."""
+    for number, line in enumerate(lines, start=1):
+        yield line if isinstance(line, TextRow) else TextRow(number, line)
 
 
 def read_sentences(task: Task, row: TextRow, max_length: int = MAX_LENGTH) -> tuple[Tokens, ...]:
@@ -129,17 +123,10 @@ def parse_stream(
     need_trees: bool = True,
 ) -> Iterator[Record]:
     """Records as they come, a chunk of lines in memory at a time."""
-    first = 1
-    for chunk in in_blocks(lines, CHUNK_LINES):
+    for chunk in in_blocks(numbered(lines), CHUNK_LINES):
         yield from parse_lines(
-            model,
-            chunk,
-            first=first,
-            batch_tokens=batch_tokens,
-            max_length=max_length,
-            need_trees=need_trees,
+            model, chunk, batch_tokens=batch_tokens, max_length=max_length, need_trees=need_trees
         )
-        first += len(chunk)
 
 
 def _predict(
@@ -153,20 +140,13 @@ def _predict(
     ):
         shares = class_probabilities(logits).cpu()  # (rows, labels)
         best = shares.argmax(-1).tolist()
-        found = None if trees is None else _on_cpu(trees)
+        found = None if trees is None else trees.to("cpu")  # on a GPU to look at a number is to wait
         rows = batch.rows.tolist()
         for b, row in enumerate(rows):
-            own = (
-                ()
-                if found is None
-                else tuple(
+            own: tuple[SentenceTrees, ...] = ()
+            if found is not None:
+                own = tuple(
                     SentenceTrees(model.in_trees(tokens), found, s * len(rows) + b)
                     for s, tokens in enumerate(examples[row].sentences)
                 )
-            )
             yield row, model.task.labels[best[b]], tuple(shares[b].tolist()), own
-
-
-def _on_cpu(trees: BeamTrees) -> BeamTrees:
-    """The same trees off the GPU, where looking at a single number would be a wait."""
-    return BeamTrees(trees.merges.cpu(), trees.relative_scores.cpu(), trees.offset.cpu(), trees.lengths.cpu())

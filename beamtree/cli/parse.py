@@ -125,7 +125,7 @@ def parse(
             LineJob(survey(files[0], read), files[1], made_of, processes, CHUNK_LINES),
             lambda first, lines: [
                 as_line(record, format, beams=beams)
-                for record in watch(parse_lines(classifier, lines, first=first, **settings))
+                for record in watch(parse_lines(classifier, lines, **settings))
             ],
             "parsing",
             resume=resume,

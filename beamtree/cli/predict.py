@@ -126,7 +126,7 @@ def predict(
         }
 
         def transform(first: int, rows: "list[TextRow]") -> list[str]:
-            records = watch(parse_lines(classifier, rows, first=first, need_trees=trees, **settings))
+            records = watch(parse_lines(classifier, rows, need_trees=trees, **settings))
             return [table.write(row, record) for row, record in zip(rows, records, strict=True)]
 
         job = LineJob(survey(file, read), out, made_of, processes, CHUNK_LINES, header=table.header)

@@ -14,6 +14,7 @@ import beamtree.files.lines
 from beamtree.classifier.parsing import Parsed, Unparsed, parse_lines, parse_stream
 from beamtree.cli.formats import as_brackets, as_json, as_svg, print_text
 from beamtree.data import listops, logic
+from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
 from beamtree.trees.brackets import merges_from_brackets, spans_of
 
@@ -112,7 +113,8 @@ def test_a_sentence_without_tokens_is_refused() -> None:
 
 
 def test_a_chunk_of_bad_lines_only_is_no_trouble() -> None:
-    assert [record.line for record in parse_lines(small_model(), ["x", "y"], first=7)] == [7, 8]
+    rows = [TextRow(7, "x"), TextRow(8, "y")]
+    assert [record.line for record in parse_lines(small_model(), rows)] == [7, 8]
 
 
 def test_a_stream_is_cut_into_chunks_and_keeps_counting(monkeypatch: pytest.MonkeyPatch) -> None:
