@@ -14,7 +14,6 @@ from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import is_folder, shown
-from beamtree.nn.heads import class_probabilities
 from beamtree.saving.folder import write_card
 from beamtree.saving.pretrained import HubMixin
 from beamtree.trees.beam_trees import BeamTrees
@@ -90,19 +89,15 @@ class Classifier(HubMixin, nn.Module):
 
         The model stays in the mode it is in, so that other threads may train it or predict with it meanwhile.
         """
-        from beamtree.classifier.inference import run_in_batches
+        from beamtree.classifier.inference import predict_in_batches
 
         if isinstance(texts, str):
             raise BeamtreeError(f"texts must be a list of texts, got one text: {shown(texts)}")
         examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]
-        if not examples:
-            return []
         found: dict[int, Prediction] = {}
-        encoded = self.encode(examples, labelled=False)
-        for batch, logits, trees in run_in_batches(self, encoded, need_trees=need_trees):
-            rows = batch.rows.tolist()
-            for b, (row, shares) in enumerate(zip(rows, class_probabilities(logits).tolist(), strict=True)):
-                by_label = dict(zip(self.task.labels, shares, strict=True))
+        for rows, shares, trees in predict_in_batches(self, examples, need_trees=need_trees):
+            for b, (row, own_shares) in enumerate(zip(rows, shares.tolist(), strict=True)):
+                by_label = dict(zip(self.task.labels, own_shares, strict=True))
                 best = max(by_label, key=by_label.__getitem__)
                 own = () if trees is None else self._trees_of(examples[row], trees[b :: len(rows)])
                 found[row] = Prediction(best, by_label[best], by_label, own)

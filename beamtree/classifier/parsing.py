@@ -1,15 +1,14 @@
 """Text in, prediction and trees out: lines through a model a chunk at a time, a bad line as its own error."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from beamtree.classifier.classifier import Classifier
-from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
+from beamtree.classifier.inference import BATCH_TOKENS, predict_in_batches
 from beamtree.data.task import Example, Task, Tokens
 from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import in_blocks
-from beamtree.nn.heads import class_probabilities
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.brackets import write_brackets
 
@@ -79,11 +78,28 @@ def parse_lines(
             places.append(place)
         except BeamtreeError as error:
             records[place] = Unparsed(row.number, row.line, str(error))
-    for number, label, shares, trees in _predict(model, examples, batch_tokens, need_trees):
-        row = rows[places[number]]
-        tokens = dict.fromkeys(token for sentence in examples[number].sentences for token in sentence)
-        unknown = tuple(token for token in tokens if token not in model.vocabulary)
-        records[places[number]] = Parsed(row.number, row.line, label, max(shares), trees, unknown, shares)
+    for batch, probabilities, found in predict_in_batches(
+        model, examples, batch_tokens=batch_tokens, need_trees=need_trees
+    ):
+        trees = None if found is None else found.to("cpu")  # on a GPU to look at a number is to wait
+        for b, shares in enumerate(probabilities.tolist()):
+            sentences, place = examples[batch[b]].sentences, places[batch[b]]
+            tokens = dict.fromkeys(token for sentence in sentences for token in sentence)
+            own: tuple[SentenceTrees, ...] = ()
+            if trees is not None:
+                own = tuple(
+                    SentenceTrees(model.in_trees(sentence), trees, s * len(batch) + b)
+                    for s, sentence in enumerate(sentences)
+                )
+            records[place] = Parsed(
+                rows[place].number,
+                rows[place].line,
+                label=model.task.labels[shares.index(max(shares))],
+                probability=max(shares),
+                trees=own,
+                unknown=tuple(token for token in tokens if token not in model.vocabulary),
+                probabilities=tuple(shares),
+            )
     return [record for record in records if record is not None]
 
 
@@ -127,26 +143,3 @@ def parse_stream(
         yield from parse_lines(
             model, chunk, batch_tokens=batch_tokens, max_length=max_length, need_trees=need_trees
         )
-
-
-def _predict(
-    model: Classifier, examples: Sequence[Example], batch_tokens: int, need_trees: bool
-) -> Iterator[tuple[int, str, tuple[float, ...], tuple[SentenceTrees, ...]]]:
-    if not examples:
-        return
-    encoded = model.encode(examples, labelled=False)
-    for batch, logits, trees in run_in_batches(
-        model, encoded, batch_tokens=batch_tokens, need_trees=need_trees
-    ):
-        shares = class_probabilities(logits).cpu()  # (rows, labels)
-        best = shares.argmax(-1).tolist()
-        found = None if trees is None else trees.to("cpu")  # on a GPU to look at a number is to wait
-        rows = batch.rows.tolist()
-        for b, row in enumerate(rows):
-            own: tuple[SentenceTrees, ...] = ()
-            if found is not None:
-                own = tuple(
-                    SentenceTrees(model.in_trees(tokens), found, s * len(rows) + b)
-                    for s, tokens in enumerate(examples[row].sentences)
-                )
-            yield row, model.task.labels[best[b]], tuple(shares[b].tolist()), own
