@@ -123,8 +123,6 @@ def read_sentences(task: Task, row: TextRow, max_length: int = MAX_LENGTH) -> tu
         raise BeamtreeError(f"wanted {wanted}, found {found} (labels are not part of the input)")
     sentences = tuple(map(task.tokenize, line.split("\t")))
     for sentence in sentences:
-        if not sentence:
-            raise BeamtreeError("a sentence has no token")
         if len(sentence) > max_length:
             raise BeamtreeError(f"{len(sentence)} tokens are more than --max-length {max_length}")
     return sentences

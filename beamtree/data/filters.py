@@ -144,8 +144,6 @@ def _compare(tokens: Sequence[str], place: int) -> bool:
 def _out_of_place(tokens: Sequence[str], place: int, wanted: str) -> UnreadableTextError:
     if place >= len(tokens):
         return UnreadableTextError(f"the condition ends too early: {wanted}", len(tokens) - 1)
-    if tokens[place] not in _LANGUAGE:
-        return _LANGUAGE.unknown(tokens[place], place)
     return UnreadableTextError(f"{tokens[place]!r} at position {place + 1} is out of place: {wanted}", place)
 
 

@@ -26,9 +26,6 @@ class Language:
         self._known = {token: token for token in tokens}
         self._says, self._word = says, re.compile(word)
 
-    def __contains__(self, token: str) -> bool:
-        return token in self._known
-
     def split(self, text: str, *, dropped: str = "") -> Tokens:
         """What stands between blanks and characters that are `dropped`; what is unknown is refused."""
         try:
@@ -48,13 +45,10 @@ class Language:
         tokens = []
         for place, word in enumerate(words):
             if word not in self._known:
-                raise self.unknown(word, place)
+                message = f"unknown token {shown(word)} at position {place + 1}; {self._says}"
+                raise UnreadableTextError(message, place)
             tokens.append(self._known[word])
         return tuple(tokens)
-
-    def unknown(self, token: str, place: int) -> UnreadableTextError:
-        message = f"unknown token {shown(token)} at position {place + 1}; {self._says}"
-        return UnreadableTextError(message, place)
 
     def find_words(self, text: str) -> list[Range]:
         """Where the tokens of a typed text stand, unknown ones too."""

@@ -64,8 +64,6 @@ def worlds_of(tokens: Tokens) -> int:
         if token in WORLDS_OF:
             stack.append(WORLDS_OF[token])
         elif token != ")":
-            if token not in _LANGUAGE:
-                raise _LANGUAGE.unknown(token, place - 1)
             stack.append(token)
         else:
             match stack[-3:]:

@@ -161,9 +161,8 @@ def saved_words(vocabulary: Vocabulary, vectors: Any) -> Words:
             type(count) is type(width) is int and 0 <= count <= len(vocabulary.tokens) and 0 < width <= 65536
         ):
             table = torch.zeros(count, width, dtype=getattr(torch, dtype))
-            if "shipped" in vectors:
-                return _with_package(Words(vocabulary, table, vectors.get("source")), vectors["shipped"])
-            return Words(vocabulary, table, vectors.get("source"))
+            words = Words(vocabulary, table, vectors.get("source"))
+            return _with_package(words, vectors["shipped"]) if "shipped" in vectors else words
     raise BeamtreeError(f"vectors must have words, width and dtype, got {shown(vectors)}")
 
 

@@ -105,13 +105,6 @@ def test_pairs_parsed_together_have_the_trees_they_have_alone() -> None:
         assert as_brackets(record).split("\t")[2:] == as_brackets(alone).split("\t")[2:]
 
 
-def test_a_sentence_without_tokens_is_refused() -> None:
-    from dataclasses import replace
-
-    task = replace(listops.TASK, tokenize=lambda text: ())
-    assert parse_lines(small_model(task=task), ["x"]) == [Unparsed(1, "x", "a sentence has no token")]
-
-
 def test_a_chunk_of_bad_lines_only_is_no_trouble() -> None:
     rows = [TextRow(7, "x"), TextRow(8, "y")]
     assert [record.line for record in parse_lines(small_model(), rows)] == [7, 8]
