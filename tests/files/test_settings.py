@@ -62,8 +62,15 @@ def test_missing_keys_take_their_defaults() -> None:
             "file.toml: inner.options.deep must be a number, text or true/false, got [1]",
         ),
         (
+            {"inner": {"options": {"half": "\ud800"}}},
+            "file.toml: inner.options.half must be Unicode text, got '\\ud800'",
+        ),
+        (
             {"inner": {"options": {"\x1b" + "x" * 5000: 2**64}}},
-            f"file.toml: inner.options.\\x1b{'x' * 79} must have at most 64 bits, got {2**64}",
+            (
+                f"file.toml: inner.options.\\x1b{'x' * 79} must be a whole number of at most 64 bits, "
+                f"got {2**64}"
+            ),
         ),
     ],
 )
