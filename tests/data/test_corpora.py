@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from small_language import PAIRS, write_corpora
 
+from beamtree.data import corpora
 from beamtree.data.corpora import IMDB, MNLI, QQP, SNLI, SST5, phrases_of
 from beamtree.data.task import BadRows, find_task
 from beamtree.errors import BeamtreeError
@@ -259,3 +260,14 @@ def test_qqp_is_read_from_tables_and_paws_from_its_release(tmp_path: Path) -> No
 def test_test_sets_are_as_large_as_published(task: str, split: str) -> None:
     found = find_task(task)
     assert sum(1 for _ in found.read(SHARED / task, split)) == found.published[split]
+
+
+def test_a_review_of_many_lines_is_bounded_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("neg/1_1.txt", "dull\nfilm\n"), ("pos/1_9.txt", "good\n" * 30)):
+        path = tmp_path / "test" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    assert len(list(IMDB.read(tmp_path, "test"))) == 2
+    monkeypatch.setattr(corpora, "LONGEST_LINE", 100)
+    with pytest.raises(BeamtreeError, match=r"1_9\.txt has 150 bytes, more than the 100"):
+        list(IMDB.read(tmp_path, "test"))

@@ -1,13 +1,17 @@
 """The ListOps files: generated as published, read with every label checked, refused with the line named."""
 
+import gzip
 import hashlib
+import lzma
 import statistics
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from chi_square import assert_same_law
+from published import brackets
 
 from beamtree.data.formal import nesting
 from beamtree.data.listops import TASK, generate_listops, read, read_file
@@ -303,3 +307,17 @@ def test_train_file_with_nothing_after_the_dev_lines_is_refused(tmp_path: Path) 
     message = "no line of up to 100 tokens from 1001 on, so the split 'train' is empty"
     with pytest.raises(BeamtreeError, match=message):
         list(read(tmp_path, "train"))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_an_expression_of_a_million_tokens_is_read_from_a_file(tmp_path: Path, suffix: str) -> None:
+    random = np.random.RandomState(0)
+    deep = 60_000
+    digits = random.randint(0, 10, 1_000_000 - 2 * deep).astype(str).tolist()
+    tokens = [*["[SM"] * deep, *digits, *["]"] * deep]
+    text = f"{evaluate(tokens)}\t{brackets(tokens)}\n".encode()
+    packed = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix]
+    path = tmp_path / f"long.tsv{suffix}"
+    path.write_bytes(packed(text))
+    (example,) = read_file(path)
+    assert example.sentences[0] == tuple(tokens)

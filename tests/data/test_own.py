@@ -296,3 +296,12 @@ def test_of_many_labels_the_first_twenty_are_named(count: int, end: str, tmp_pat
 def test_a_config_that_tells_no_format_is_refused(labels: list, saved: object) -> None:
     with pytest.raises(BeamtreeError, match="own must have label, texts"):
         restore(labels, saved)
+
+
+def test_a_label_too_long_to_show_is_a_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text(f"label\ttext\na\tx\nb\tx\n{'c' * 1001}\tx\n{'d' * 1000}\tx\n")
+    task = look_at(path)
+    assert task.labels == ("a", "b", "d" * 1000)
+    with pytest.raises(BeamtreeError, match="line 4: the label is 'ccc"):
+        list(task.read_file(path))

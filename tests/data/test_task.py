@@ -12,6 +12,7 @@ import pytest
 
 from beamtree import load_model
 from beamtree.cli.demo import SHIPPED
+from beamtree.data import task as task_module
 from beamtree.data.own import restore
 from beamtree.data.task import REFUSE, TASKS, BadRows, find_task
 from beamtree.data.tokenizers import MAX_WORDS
@@ -206,3 +207,16 @@ def test_formal_languages_skip_bad_rows_too(task: str, good: str, bad: str, tmp_
     skipped = BadRows(skip=True)
     assert len(list(find_task(task).read_file(path, skipped))) == 2
     assert list(skipped.found[path]) == [2]
+
+
+def test_too_many_bad_rows_end_the_reading_and_the_first_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_module, "_MOST", 7)
+    rows = BadRows(skip=True)
+    for line in (*range(1, 8), 3):
+        rows.meet(tmp_path, line, f"reason {line}")
+    assert rows.count == 7
+    assert list(rows.found[tmp_path].values()) == [*(f"reason {line}" for line in range(1, 6)), "", ""]
+    with pytest.raises(BeamtreeError, match="more than 7 rows cannot be used; of the last reason 9"):
+        rows.meet(tmp_path, 9, "reason 9")
