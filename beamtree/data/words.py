@@ -13,6 +13,7 @@ Or a Hugging Face encoder reads all words, and there is no list of them.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -193,11 +194,7 @@ def _add_shipped(words: Words, file: ShippedVectors, factor: float) -> Words:
 
 
 def count_words(examples: Iterable[Example]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for example in examples:
-        for sentence in example.sentences:
-            counts.update(sentence)
-    return counts
+    return Counter(chain.from_iterable(sentence for example in examples for sentence in example.sentences))
 
 
 @dataclass(frozen=True)
