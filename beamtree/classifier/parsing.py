@@ -1,15 +1,14 @@
 """Text in, prediction and trees out: lines through a model a chunk at a time, a bad line as its own error."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from beamtree.classifier.classifier import Classifier
-from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
+from beamtree.classifier.inference import BATCH_TOKENS, predict_in_batches
 from beamtree.data.task import Example, Task, Tokens
 from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import in_blocks
-from beamtree.nn.heads import class_probabilities
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.brackets import write_brackets
 
@@ -62,18 +61,14 @@ Record = Parsed | Unparsed
 
 def parse_lines(
     model: Classifier,
-    lines: Sequence[str | TextRow],
+    lines: Iterable[str | TextRow],
     *,
-    first: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     max_length: int = MAX_LENGTH,
     need_trees: bool = True,
 ) -> list[Record]:
-    """One record for each line, in order; the sentences of a pair stand in one line with a tab between.
-
-    Lines are numbered from `first` on, but for rows of a table, which know their numbers.
-    """
-    rows = numbered(lines, first)
+    """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
+    rows = list(numbered(lines))
     records: list[Record | None] = [None] * len(rows)
     places: list[int] = []
     examples: list[Example] = []
@@ -83,20 +78,35 @@ def parse_lines(
             places.append(place)
         except BeamtreeError as error:
             records[place] = Unparsed(row.number, row.line, str(error))
-    for number, label, shares, trees in _predict(model, examples, batch_tokens, need_trees):
-        row = rows[places[number]]
-        tokens = dict.fromkeys(token for sentence in examples[number].sentences for token in sentence)
-        unknown = tuple(token for token in tokens if token not in model.vocabulary)
-        records[places[number]] = Parsed(row.number, row.line, label, max(shares), trees, unknown, shares)
+    for batch, probabilities, found in predict_in_batches(
+        model, examples, batch_tokens=batch_tokens, need_trees=need_trees
+    ):
+        trees = None if found is None else found.to("cpu")  # on a GPU to look at a number is to wait
+        for b, shares in enumerate(probabilities.tolist()):
+            sentences, place = examples[batch[b]].sentences, places[batch[b]]
+            tokens = dict.fromkeys(token for sentence in sentences for token in sentence)
+            own: tuple[SentenceTrees, ...] = ()
+            if trees is not None:
+                own = tuple(
+                    SentenceTrees(model.in_trees(sentence), trees, s * len(batch) + b)
+                    for s, sentence in enumerate(sentences)
+                )
+            records[place] = Parsed(
+                rows[place].number,
+                rows[place].line,
+                label=model.task.labels[shares.index(max(shares))],
+                probability=max(shares),
+                trees=own,
+                unknown=tuple(token for token in tokens if token not in model.vocabulary),
+                probabilities=tuple(shares),
+            )
     return [record for record in records if record is not None]
 
 
-def numbered(lines: Iterable[str | TextRow], first: int = 1) -> list[TextRow]:
-    """Lines as rows."""
-    return [
-        line if isinstance(line, TextRow) else TextRow(number, line)
-        for number, line in enumerate(lines, start=first)
-    ]
+def numbered(lines: Iterable[str | TextRow]) -> Iterator[TextRow]:
+    """Lines as rows, counted from 1; rows of a file know their numbers."""
+    for number, line in enumerate(lines, start=1):
+        yield line if isinstance(line, TextRow) else TextRow(number, line)
 
 
 def read_sentences(task: Task, row: TextRow, max_length: int = MAX_LENGTH) -> tuple[Tokens, ...]:
@@ -113,8 +123,6 @@ def read_sentences(task: Task, row: TextRow, max_length: int = MAX_LENGTH) -> tu
         raise BeamtreeError(f"wanted {wanted}, found {found} (labels are not part of the input)")
     sentences = tuple(map(task.tokenize, line.split("\t")))
     for sentence in sentences:
-        if not sentence:
-            raise BeamtreeError("a sentence has no token")
         if len(sentence) > max_length:
             raise BeamtreeError(f"{len(sentence)} tokens are more than --max-length {max_length}")
     return sentences
@@ -129,44 +137,7 @@ def parse_stream(
     need_trees: bool = True,
 ) -> Iterator[Record]:
     """Records as they come, a chunk of lines in memory at a time."""
-    first = 1
-    for chunk in in_blocks(lines, CHUNK_LINES):
+    for chunk in in_blocks(numbered(lines), CHUNK_LINES):
         yield from parse_lines(
-            model,
-            chunk,
-            first=first,
-            batch_tokens=batch_tokens,
-            max_length=max_length,
-            need_trees=need_trees,
+            model, chunk, batch_tokens=batch_tokens, max_length=max_length, need_trees=need_trees
         )
-        first += len(chunk)
-
-
-def _predict(
-    model: Classifier, examples: Sequence[Example], batch_tokens: int, need_trees: bool
-) -> Iterator[tuple[int, str, tuple[float, ...], tuple[SentenceTrees, ...]]]:
-    if not examples:
-        return
-    encoded = model.encode(examples, labelled=False)
-    for batch, logits, trees in run_in_batches(
-        model, encoded, batch_tokens=batch_tokens, need_trees=need_trees
-    ):
-        shares = class_probabilities(logits).cpu()  # (rows, labels)
-        best = shares.argmax(-1).tolist()
-        found = None if trees is None else _on_cpu(trees)
-        rows = batch.rows.tolist()
-        for b, row in enumerate(rows):
-            own = (
-                ()
-                if found is None
-                else tuple(
-                    SentenceTrees(model.in_trees(tokens), found, s * len(rows) + b)
-                    for s, tokens in enumerate(examples[row].sentences)
-                )
-            )
-            yield row, model.task.labels[best[b]], tuple(shares[b].tolist()), own
-
-
-def _on_cpu(trees: BeamTrees) -> BeamTrees:
-    """The same trees off the GPU, where looking at a single number would be a wait."""
-    return BeamTrees(trees.merges.cpu(), trees.relative_scores.cpu(), trees.offset.cpu(), trees.lengths.cpu())

@@ -79,19 +79,17 @@ def logic(
     longer formula, and 12 means 12 or more.
     """
     from beamtree.data.folders import data_folder
-    from beamtree.data.logic import LAST_INDEX, generate_logic
+    from beamtree.data.logic import generate_logic
 
     folder = out or data_folder("logic")
-    names = [f"{kind}{index}" for kind in ("train", "test") for index in range(LAST_INDEX + 1)]
-    existing = [name for name in names if (folder / name).exists()]
-    if existing and not overwrite:
-        raise BeamtreeError(
-            f"{folder} already has {existing[0]}: name another with --out, or replace it with --overwrite"
-        )
     with show_progress() as bar:
         task = bar.add_task("drawing pairs", total=pairs)
         files = generate_logic(
-            folder, seed=seed, pairs=pairs, progress=lambda done, total: bar.update(task, completed=done)
+            folder,
+            seed=seed,
+            pairs=pairs,
+            progress=lambda done, total: bar.update(task, completed=done),
+            overwrite=overwrite,
         )
     say(f"{len(files)} files of logical inference in {folder}", err=False)
 

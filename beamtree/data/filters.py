@@ -9,13 +9,12 @@ test split one depth. A line is `label⇥condition`, and every label is checked 
 """
 
 import operator
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from beamtree.data.formal import first_unclosed, read_example, typed_tokens, unknown_token
-from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
+from beamtree.data.formal import Language, first_unclosed, read_example
+from beamtree.data.task import REFUSE, BadRows, Example, Task, Tokens, require_split
 from beamtree.errors import UnreadableTextError
 from beamtree.files.lines import find_file, read_rows
 
@@ -33,13 +32,13 @@ _COMPARE: dict[str, Callable[[str, str], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
 }
-_SAME = {token: token for token in TOKENS}
-_LANGUAGE = (
+_LANGUAGE = Language(
+    TOKENS,
     "conditions have ( ) not and or < > = !=, the numbers 0 to 9 and the colours "
-    f"{' '.join(COLOURS)}, with a blank between tokens"
+    f"{' '.join(COLOURS)}, with a blank between tokens",
+    r"[()]|[<>=!]+|[^\s()<>=!]+",
 )
 _NUMBERS, _VALUES = frozenset(NUMBERS), frozenset((*NUMBERS, *COLOURS))
-_WORD = re.compile(r"[()]|[<>=!]+|[^\s()<>=!]+")
 
 
 def tokenize(text: str) -> Tokens:
@@ -47,13 +46,9 @@ def tokenize(text: str) -> Tokens:
 
     One that is unknown or out of place is refused with its number.
     """
-    tokens = typed_tokens(text, _SAME, _LANGUAGE, _WORD)
+    tokens = _LANGUAGE.split_typed(text)
     read_condition(tokens)
     return tokens
-
-
-def find_words(text: str) -> list[Range]:
-    return [match.span() for match in _WORD.finditer(text)]
 
 
 def evaluate(tokens: Sequence[str]) -> bool:
@@ -149,8 +144,6 @@ def _compare(tokens: Sequence[str], place: int) -> bool:
 def _out_of_place(tokens: Sequence[str], place: int, wanted: str) -> UnreadableTextError:
     if place >= len(tokens):
         return UnreadableTextError(f"the condition ends too early: {wanted}", len(tokens) - 1)
-    if tokens[place] not in _SAME:
-        return unknown_token(tokens[place], place, _LANGUAGE)
     return UnreadableTextError(f"{tokens[place]!r} at position {place + 1} is out of place: {wanted}", place)
 
 
@@ -199,5 +192,5 @@ TASK = Task(
     read_file=read_file,
     gold_merges=gold_merges,
     answer=_answer,
-    find_words=find_words,
+    find_words=_LANGUAGE.find_words,
 )

@@ -6,18 +6,17 @@ operators in the longer formula, 12 standing for 12 and more. A line is `relatio
 """
 
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from beamtree.data.formal import (
     Bits,
+    Language,
     bracketed_spans,
     first_unclosed,
     merges_by_brackets,
     read_example,
-    typed_tokens,
-    unknown_token,
+    refuse_to_overwrite,
 )
 from beamtree.data.task import REFUSE, BadRows, Example, Range, Task, Tokens, require_split
 from beamtree.errors import BeamtreeError, UnreadableTextError
@@ -25,8 +24,7 @@ from beamtree.files.lines import find_file, read_rows, write_lines
 
 VARIABLES = ("a", "b", "c", "d", "e", "f")
 TOKENS = ("(", ")", *VARIABLES, "and", "or", "not")
-_SAME = {token: token for token in TOKENS}
-_LANGUAGE = f"the tokens are {' '.join(TOKENS)}"
+_LANGUAGE = Language(TOKENS, f"the tokens are {' '.join(TOKENS)}", r"[()]|[^\s()]+")
 RELATIONS = ("=", "<", ">", "^", "|", "v", "#")
 
 # A formula's meaning is the set of worlds where it holds: bit w of an integer, and variable i holds in
@@ -49,21 +47,14 @@ def relation_between(left: int, right: int) -> str:
     return "v" if exhaustive else "#"
 
 
-_WORD = re.compile(r"[()]|[^\s()]+")
-
-
 def tokenize(formula: str) -> Tokens:
     """The tokens of a sound formula, in files or as people type it: `(A (and b))`.
 
     One that is unknown or out of place is refused with its number, from 1.
     """
-    tokens = typed_tokens(formula, _SAME, _LANGUAGE, _WORD)
+    tokens = _LANGUAGE.split_typed(formula)
     worlds_of(tokens)
     return tokens
-
-
-def find_words(formula: str) -> list[Range]:
-    return [match.span() for match in _WORD.finditer(formula)]
 
 
 def worlds_of(tokens: Tokens) -> int:
@@ -73,8 +64,6 @@ def worlds_of(tokens: Tokens) -> int:
         if token in WORLDS_OF:
             stack.append(WORLDS_OF[token])
         elif token != ")":
-            if token not in TOKENS:
-                raise unknown_token(token, place - 1, _LANGUAGE)
             stack.append(token)
         else:
             match stack[-3:]:
@@ -170,18 +159,27 @@ TASK = Task(
     gold_merges=gold_merges,
     answer=_answer,
     texts_in=formulas_in,
-    find_words=find_words,
+    find_words=_LANGUAGE.find_words,
 )
 
 
 def generate_logic(
-    out: Path, *, seed: int, pairs: int = 500_000, progress: Callable[[int, int], None] | None = None
+    out: Path,
+    *,
+    seed: int,
+    pairs: int = 500_000,
+    progress: Callable[[int, int], None] | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Path]:
     """Draw `pairs` pairs, drop repetitions, write train0 … test12; returns the files by name.
 
     The random process is the published one; the same seed gives the same bytes everywhere. `progress` is
     called with (pairs drawn, pairs wanted).
     """
+    if not overwrite:
+        refuse_to_overwrite(
+            out, [f"{part}{index}" for part in ("train", "test") for index in range(LAST_INDEX + 1)]
+        )
     by_index: list[dict[str, None]] = [{} for _ in range(LAST_INDEX + 1)]
     draw = _draw_pairs(seed)
     for done in range(1, pairs + 1):

@@ -18,9 +18,9 @@ from beamtree.files.bounded import parse_json, shown
 from beamtree.files.lines import LONGEST_LINE, read_rows
 
 _MOST_COLUMNS = 1_000_000  # a quoted text may hold commas
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_WRONG_BYTE = re.compile("[\udc80-\udcff]")
-_HALF = re.compile("[\ud800-\udfff]")  # of a character, as JSON can write it; no file could hold it
+# Control characters but white space; halves of a character, as JSON can write them and as a byte that is not
+# UTF-8 is read.
+STRANGE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 # Line number and the wanted columns, None where one is missing; or why there are no columns.
 Row = tuple[int, Sequence[str | None] | str]
@@ -54,13 +54,8 @@ class RowFormat:
 
     def example(self, row: Sequence[str | None] | str, longest: int) -> Example | None:
         """The example of a row, None if it is to be left out."""
-        if isinstance(row, str):
-            raise BeamtreeError(row)
-        for names, value in zip((self.label, *self.sentences), row, strict=True):
-            if value is None:
-                raise BeamtreeError(f"the column {names[0]!r} is missing or no text")
-            refuse_strange_characters(value)
-        label, *texts = (value.strip() for value in row if value is not None)
+        names = [names[0] for names in (self.label, *self.sentences)]
+        label, *texts = map(str.strip, texts_in(row, names))
         if label in self.undecided:
             return None
         if self.labels is None:
@@ -82,16 +77,28 @@ class RowFormat:
         return Example(tuple(sentences), label if self.labels is None else self.labels[label])
 
 
+def texts_in(row: Sequence[str | None] | str, names: Sequence[str]) -> Sequence[str]:
+    """The columns of a row, of which these are the names, if they are all texts."""
+    if isinstance(row, str):
+        raise BeamtreeError(row)
+    texts = []
+    for name, value in zip(names, row, strict=True):
+        if value is None:
+            raise BeamtreeError(f"the column {name!r} is missing or no text")
+        refuse_strange_characters(value)
+        texts.append(value)
+    return texts
+
+
 def refuse_strange_characters(text: str) -> None:
     """Text from a file may hold no byte that is not UTF-8 and no control character but white space."""
-    if text.isprintable():
+    if text.isprintable() or not (found := STRANGE.search(text)):
         return
-    if found := _WRONG_BYTE.search(text):
-        raise BeamtreeError(f"the byte 0x{ord(found[0]) - 0xDC00:02x} is not UTF-8 text")
-    if found := _CONTROL.search(text):
-        raise BeamtreeError(f"there is a control character, U+{ord(found[0]):04X}, in the text")
-    if found := _HALF.search(text):
-        raise BeamtreeError(f"there is half of a character, U+{ord(found[0]):04X}, in the text")
+    number = ord(found[0])
+    if 0xDC80 <= number <= 0xDCFF:
+        raise BeamtreeError(f"the byte 0x{number - 0xDC00:02x} is not UTF-8 text")
+    kind = "a control character" if number < 0xD800 else "half of a character"
+    raise BeamtreeError(f"there is {kind}, U+{number:04X}, in the text")
 
 
 def column_names(path: Path) -> tuple[str, ...]:

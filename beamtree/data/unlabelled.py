@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beamtree.data.own import find_columns, find_texts, is_table, other_names
-from beamtree.data.rows import column_names, read_columns, refuse_strange_characters
+from beamtree.data.rows import STRANGE, column_names, read_columns, texts_in
 from beamtree.data.task import Task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.lines import read_lines
@@ -14,7 +14,6 @@ from beamtree.printable import printable
 
 _IDS = ("id", "idx", "index")
 _ENDS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # of columns and lines
-_NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +46,16 @@ class Unlabelled:
         if not self.texts:
             yield from (TextRow(number, line) for number, line in read_lines(self.path))
             return
-        columns = [*([] if self.id is None else [(self.id,)]), *((name,) for name in self.texts)]
-        for number, row in read_columns(self.path, columns):
-            if isinstance(row, str):
-                yield TextRow(number, "", None if self.id is None else "", wrong=row)
-                continue
-            texts, wrong = row[len(row) - len(self.texts) :], ""
+        ids = () if self.id is None else (self.id,)
+        for number, row in read_columns(self.path, [(name,) for name in (*ids, *self.texts)]):
+            values = [] if isinstance(row, str) else [_in_one_line(value or "") for value in row]
+            wrong = ""
             try:
-                for name, text in zip(self.texts, texts, strict=True):
-                    if text is None:
-                        raise BeamtreeError(f"the column {name!r} is missing or no text")
-                    refuse_strange_characters(text)
+                texts_in(row if isinstance(row, str) else row[len(ids) :], self.texts)
             except BeamtreeError as error:
                 wrong = str(error)
-            line = "\t".join(_in_one_line(text or "") for text in texts)
-            yield TextRow(number, line, None if self.id is None else _in_one_line(row[0] or ""), wrong)
+            id = None if self.id is None else "".join(values[:1])
+            yield TextRow(number, "\t".join(values[len(ids) :]), id, wrong)
 
 
 def find_rows(
@@ -112,4 +106,4 @@ def _like(name: str, present: Sequence[str]) -> str:
 
 def _in_one_line(text: str) -> str:
     """Text that can stand in a column; to every tokenizer it is the same."""
-    return _NO_TEXT.sub("\ufffd", _ENDS.sub(" ", text)).strip()
+    return STRANGE.sub("\ufffd", _ENDS.sub(" ", text)).strip()

@@ -2,12 +2,11 @@
 and those that come with the package, 8 bits a number with a scale for every word.
 """
 
-import hashlib
 import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -62,27 +61,6 @@ def read_shipped() -> ShippedVectors:
     with np.load(SHIPPED_FILE, allow_pickle=False) as arrays:
         words = arrays["words"].tobytes().decode().split("\n")
         return ShippedVectors(tuple(words), arrays["numbers"], arrays["scales"].astype(np.float32))
-
-
-def write_shipped(path: Path, words: Sequence[str], table: NDArray[np.float32]) -> None:
-    """Write vectors as the package has them; the same content gives the same bytes."""
-    scales = (np.abs(table).max(1) / 127).astype(np.float16)
-    numbers = np.rint(table / scales.astype(np.float32)[:, None]).clip(-127, 127).astype(np.int8)
-    listed = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, array in (("words", listed), ("scales", scales), ("numbers", numbers)):
-            content = io.BytesIO()
-            np.lib.format.write_array(content, array, version=(1, 0), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), content.getvalue(), zipfile.ZIP_DEFLATED)
-
-
-def checksum_of(path: Path) -> str:
-    """SHA-256 of the arrays in a file of `write_shipped`, whoever packed them."""
-    digest = hashlib.sha256()
-    with np.load(path, allow_pickle=False) as arrays:
-        for name in ("words", "scales", "numbers"):
-            digest.update(arrays[name].tobytes())
-    return digest.hexdigest()
 
 
 def find_vectors(folder: Path) -> Path | None:

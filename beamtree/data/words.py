@@ -13,6 +13,7 @@ Or a Hugging Face encoder reads all words, and there is no list of them.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +162,8 @@ def saved_words(vocabulary: Vocabulary, vectors: Any) -> Words:
             type(count) is type(width) is int and 0 <= count <= len(vocabulary.tokens) and 0 < width <= 65536
         ):
             table = torch.zeros(count, width, dtype=getattr(torch, dtype))
-            if "shipped" in vectors:
-                return _with_package(Words(vocabulary, table, vectors.get("source")), vectors["shipped"])
-            return Words(vocabulary, table, vectors.get("source"))
+            words = Words(vocabulary, table, vectors.get("source"))
+            return _with_package(words, vectors["shipped"]) if "shipped" in vectors else words
     raise BeamtreeError(f"vectors must have words, width and dtype, got {shown(vectors)}")
 
 
@@ -194,11 +194,7 @@ def _add_shipped(words: Words, file: ShippedVectors, factor: float) -> Words:
 
 
 def count_words(examples: Iterable[Example]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for example in examples:
-        for sentence in example.sentences:
-            counts.update(sentence)
-    return counts
+    return Counter(chain.from_iterable(sentence for example in examples for sentence in example.sentences))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from beamtree.classifier.classifier import Classifier
-from beamtree.classifier.inference import evaluating, refuse_unless_finite, run_in_batches
+from beamtree.classifier.inference import evaluating, predict_in_batches, refuse_unless_finite
 from beamtree.classifier.model import TreeClassifier
 from beamtree.classifier.node_readings import (
     Input,
@@ -129,10 +129,9 @@ def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: in
             for s, forest in enumerate(forests)
         ]
         return Answer(_judge(model, given, roots), [forest.trees for forest in forests], nothing, readings)
-    encoded = model.encode([Example(sentences, "")], labelled=False)
-    ((_, logits, trees),) = run_in_batches(model, encoded, need_trees=True)
+    ((_, shares, trees),) = predict_in_batches(model, [Example(sentences, "")], need_trees=True)
     return Answer(
-        class_probabilities(logits)[0].tolist(),
+        shares[0].tolist(),
         nothing if trees is None else [trees[s] for s in range(len(sentences))],
         nothing,
         nothing,

@@ -64,8 +64,7 @@ def view_lines(
     model: Classifier, lines: Iterable[str | TextRow], *, name: str, max_length: int = MAX_LENGTH
 ) -> Iterator[Viewed | Unparsed]:
     """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
-    for number, line in enumerate(lines, start=1):
-        (row,) = numbered([line], number)
+    for row in numbered(lines):
         try:
             read_sentences(model.task, row, max_length)
             yield Viewed(row.number, row.line, make_view(model, row.line.split("\t"), name=name))

@@ -85,11 +85,12 @@ def _checked(wanted: Any, value: Any, metadata: Mapping[str, Any], source: str, 
 
 def _free_options(value: Mapping[str, Any], source: str, key: str) -> Table:
     for name, option in value.items():
-        place = f"{source}: {key}.{printable(name[:80])}"
-        if type(option) not in _KINDS or (type(option) is float and not math.isfinite(option)):
-            raise BeamtreeError(f"{place} must be a number, text or true/false, got {shown(option)}")
-        if type(option) is int and abs(option) > _LARGEST_INTEGER:
-            raise BeamtreeError(f"{place} must have at most 64 bits, got {shown(option)}")
+        place = f"{key}.{printable(name[:80])}"
+        if type(option) not in _KINDS:
+            raise BeamtreeError(
+                f"{source}: {place} must be a number, text or true/false, got {shown(option)}"
+            )
+        _checked(type(option), option, {}, source, place)
     return dict(value)
 
 

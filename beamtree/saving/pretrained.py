@@ -13,6 +13,7 @@ from torch import nn
 from beamtree.errors import BeamtreeError, MissingExtraError, first_line
 from beamtree.files.atomic import make_folder, replace_file
 from beamtree.files.bounded import is_folder, shown
+from beamtree.files.tensors import load_tensors, save_tensors
 from beamtree.saving.folder import (
     CARD,
     CONFIG,
@@ -154,8 +155,6 @@ class SavedBlock(HubMixin, nn.Module):
         return cls(**options, dtype=dtype)
 
     def _save_folder(self, folder: Path) -> None:
-        from beamtree.files.tensors import save_tensors
-
         options, tensors = self._options(), self.state_dict()
         dtype = next((tensor.dtype for tensor in tensors.values()), torch.float32)
         try:
@@ -170,8 +169,6 @@ class SavedBlock(HubMixin, nn.Module):
 
     @classmethod
     def _load_folder(cls, folder: Path, device: torch.device | str) -> Self:
-        from beamtree.files.tensors import load_tensors
-
         config = read_config(folder, _KINDS)
         if config["block"] != cls.__name__:
             raise BeamtreeError(f"{folder} holds a {config['block'][:80]}, not a {cls.__name__}")

@@ -3,9 +3,11 @@
 import io
 import json
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call
 from rich.console import Console
 from small_models import small_model
 
@@ -14,6 +16,7 @@ import beamtree.files.lines
 from beamtree.classifier.parsing import Parsed, Unparsed, parse_lines, parse_stream
 from beamtree.cli.formats import as_brackets, as_json, as_svg, print_text
 from beamtree.data import listops, logic
+from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
 from beamtree.trees.brackets import merges_from_brackets, spans_of
 
@@ -104,15 +107,9 @@ def test_pairs_parsed_together_have_the_trees_they_have_alone() -> None:
         assert as_brackets(record).split("\t")[2:] == as_brackets(alone).split("\t")[2:]
 
 
-def test_a_sentence_without_tokens_is_refused() -> None:
-    from dataclasses import replace
-
-    task = replace(listops.TASK, tokenize=lambda text: ())
-    assert parse_lines(small_model(task=task), ["x"]) == [Unparsed(1, "x", "a sentence has no token")]
-
-
 def test_a_chunk_of_bad_lines_only_is_no_trouble() -> None:
-    assert [record.line for record in parse_lines(small_model(), ["x", "y"], first=7)] == [7, 8]
+    rows = [TextRow(7, "x"), TextRow(8, "y")]
+    assert [record.line for record in parse_lines(small_model(), rows)] == [7, 8]
 
 
 def test_a_stream_is_cut_into_chunks_and_keeps_counting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +246,31 @@ def test_svg_is_one_picture_also_for_many_trees(
         assert tops[-1] + heights[-1] == height
     with pytest.raises(BeamtreeError, match="nothing to draw: line 2: unbalanced"):
         as_svg(records[1])
+
+
+def test_long_lines_of_a_shared_file_are_parsed_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expressions = [f"[MAX {i % 10} 2 {'1 ' * (i % 4)}]" for i in range(20)]
+    (tmp_path / "lines.txt").write_text("\n".join(expressions) + "\n")
+    words = ["parse", "listops-ebt-grc", "--file", tmp_path / "lines.txt", "--format", "brackets"]
+    call(*words, "--out", tmp_path / "whole")
+    seen: list[int] = []
+
+    def watched(model: Any, lines: list[str], **options: Any) -> Any:
+        seen.append(len(lines))
+        return parse_lines(model, lines, **options)
+
+    monkeypatch.setattr(beamtree.files.lines, "LONGEST_LINE", 40)
+    monkeypatch.setattr(beamtree.classifier.parsing, "parse_lines", watched)
+    call(*words, "--out", tmp_path / "blocks")
+    assert max(seen) <= 4
+    assert sum(seen) == 20
+    trees = [
+        [line.split("\t")[2] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("whole", "blocks")
+    ]
+    assert trees[0] == trees[1]
+    seen.clear()
+    call(*words)
+    assert max(seen) <= 4

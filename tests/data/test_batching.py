@@ -1,7 +1,6 @@
 """Batches hold every example once, in an order fixed by (seed, epoch), whatever the number of processes."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -273,22 +272,6 @@ def test_batches_for_a_gpu_arrive_there(device: str) -> None:
     for there, here in zip(batches.epoch(0, device=device), batches.epoch(0), strict=True):
         assert there.ids.is_cuda
         assert same(there.to(torch.device("cpu")), here)
-
-
-def test_an_epoch_of_the_listops_training_set_is_prepared_in_well_under_two_seconds() -> None:
-    random = np.random.RandomState(0)
-    lengths = random.randint(1, 101, size=(79_500, 1)).astype(np.int64)
-    examples = EncodedExamples(
-        tokens=random.randint(3, 18, size=lengths.sum()).astype(np.intc),
-        starts=np.cumsum(lengths).reshape(-1, 1) - lengths,
-        lengths=lengths,
-        labels=random.randint(10, size=79_500).astype(np.int64),
-        merges=None,
-    )
-    before = time.process_time()
-    count = sum(len(batch.labels) for batch in BucketedBatches(examples, 128, shuffle=True).epoch(0))
-    assert count == 79_500
-    assert time.process_time() - before < 2.0
 
 
 def test_examples_that_cannot_be_encoded_are_refused_by_number() -> None:

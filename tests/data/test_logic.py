@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beamtree.data.batching import EncodedExamples
-from beamtree.data.logic import RELATIONS, TASK, gold_merges, read, relation_between, tokenize, worlds_of
+from beamtree.data.logic import gold_merges, read, relation_between, tokenize, worlds_of
 from beamtree.data.task import Example, Tokens
-from beamtree.data.vocabulary import Vocabulary
 from beamtree.errors import BeamtreeError, UnreadableTextError
 
 World = dict[str, bool]
@@ -224,27 +222,3 @@ def test_a_folder_without_the_split_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "train5").unlink()
     with pytest.raises(BeamtreeError, match=r"has no train5 or train5\.txt"):
         next(read(tmp_path, "dev"))
-
-
-def test_an_unknown_split_is_refused_with_the_nearest() -> None:
-    with pytest.raises(BeamtreeError, match=r"logic has no split 'test13'; did you mean 'test\d+'\?$"):
-        next(read(Path(), "test13"))
-
-
-def test_the_task_has_eleven_tokens_seven_relations_and_fifteen_splits() -> None:
-    assert (TASK.name, TASK.sentences) == ("logic", 2)
-    assert len(TASK.tokens) == 11
-    assert len(Vocabulary(TASK.tokens)) == 14
-    assert sorted(TASK.labels) == sorted("#<>|v=^")
-    assert list(TASK.splits) == ["train", "dev", *(f"test{index}" for index in range(13))]
-
-
-def test_pairs_become_batches_with_gold_trees(tmp_path: Path) -> None:
-    write_set(tmp_path)
-    examples = EncodedExamples.encode(
-        TASK.read(tmp_path, "test3"), Vocabulary(TASK.tokens), TASK.labels, gold_merges=TASK.gold_merges
-    )
-    batch = examples.collate(examples.labels * 0)
-    assert batch.gold_merges is not None
-    assert batch.gold_merges.tolist() == [[0, 1, 1, 1, 0, 0], [-1] * 6]
-    assert [RELATIONS[label] for label in batch.labels] == ["<"]

@@ -111,10 +111,3 @@ def test_too_few_pairs_are_refused_before_anything_is_written(tmp_path: Path) ->
     with pytest.raises(BeamtreeError, match=r"10 pairs leave .*train12.* empty: draw more"):
         generate_logic(tmp_path / "out", seed=0, pairs=10)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_cannot_be_written_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("kept")
-    with pytest.raises(BeamtreeError, match=r"cannot make the folder .*file"):
-        generate_logic(tmp_path / "file", seed=0, pairs=2500)
-    assert (tmp_path / "file").read_text() == "kept"

@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 
 from beamtree.data import vectors as vectors_module
-from beamtree.data.vectors import (
-    SHIPPED_FILE,
-    SHIPPED_SHA256,
-    checksum_of,
-    find_vectors,
-    read_shipped,
-    read_vectors,
-    write_shipped,
-)
+from beamtree.data.vectors import SHIPPED_FILE, SHIPPED_SHA256, find_vectors, read_shipped, read_vectors
 from beamtree.errors import BeamtreeError
+from tools.word_vectors import checksum_of, write_shipped
 
 TABLE = {"the": [1.0, 2.0, 3.0], "cat": [0.5, -1.0, 0.25], "unused": [9.0, 9.0, 9.0]}
 

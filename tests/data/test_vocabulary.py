@@ -72,3 +72,9 @@ def test_an_unsound_file_is_refused_with_its_name(tmp_path: Path, content: str, 
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(BeamtreeError, match=r"cannot read .*nowhere\.json: No such file"):
         Vocabulary.load(tmp_path / "nowhere.json")
+
+
+def test_a_vocabulary_of_400_000_words_is_saved_and_read(tmp_path: Path) -> None:
+    words = Vocabulary(tuple(f"слово{i}, [и]" for i in range(400_000)))
+    words.save(tmp_path / "vocabulary.json")
+    assert Vocabulary.load(tmp_path / "vocabulary.json") == words

@@ -1,13 +1,18 @@
-"""Small files: text and JSON are read, everything else is refused by name, at once and in one line."""
+"""Files read whole: text, JSON, tensors; what is no file or too large is refused by name, in one line."""
 
 import hashlib
 import os
 from pathlib import Path
 
 import pytest
+import torch
+from small_models import small_model
 
+from beamtree import BeamTreeEncoder
+from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.errors import BeamtreeError
 from beamtree.files import bounded as reading
+from beamtree.files import tensors as tensorfile
 from beamtree.files.bounded import (
     hash_files,
     is_file,
@@ -18,6 +23,7 @@ from beamtree.files.bounded import (
     read_text,
     shown,
 )
+from beamtree.files.tensors import load_tensors, save_tensors
 
 
 def test_text_and_json_are_read(tmp_path: Path) -> None:
@@ -114,8 +120,41 @@ def test_json_of_too_many_values_is_refused_unless_they_are_marks_in_texts(
             parse_json(text, "it")
     from safetensors.torch import save
 
-    from beamtree.files.tensors import load_tensors
-
     (tmp_path / "x.safetensors").write_bytes(save({}, {"beamtree": "[[[[[[]]]]]]"}))
     with pytest.raises(BeamtreeError, match=r"x\.safetensors has 6 values or more"):
         load_tensors(tmp_path / "x.safetensors")
+
+
+def test_weights_beyond_what_their_config_or_run_says_are_refused_unread(tmp_path: Path) -> None:
+    """By a few bytes or many, but always less than the machine's memory."""
+    save_model(small_model("recurrent-grc"), tmp_path / "model")
+    BeamTreeEncoder(4).save_pretrained(tmp_path / "block")
+    for name, load in (("model", load_model), ("block", BeamTreeEncoder.from_pretrained)):
+        path = tmp_path / name / "model.safetensors"
+        load(tmp_path / name)
+        os.truncate(path, 9 << 20)
+        with pytest.raises(BeamtreeError, match=r"model\.safetensors has 9,437,184 bytes, more than the"):
+            load(tmp_path / name)
+
+
+def test_without_a_bound_of_its_own_a_tensor_file_must_fit_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.safetensors"
+    save_tensors(path, {"a": torch.zeros(1000)}, {})
+    monkeypatch.setattr(tensorfile, "_LARGEST_HEADER", 1000)
+    monkeypatch.setattr(tensorfile, "machine_memory", lambda: 400)
+    with pytest.raises(
+        BeamtreeError, match=r"x\.safetensors has .* bytes, more than the 1,400 that it may have"
+    ):
+        load_tensors(path)
+
+
+def test_what_a_library_quotes_of_a_file_is_cut(tmp_path: Path) -> None:
+    entry = '{"dtype":"F32","shape":[1],"data_offsets":[4,0]}'
+    header = f'{{"{"x" * 100_000}":{entry}}}'.encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(BeamtreeError, match=r"x\.safetensors is damaged .*xxx") as caught:
+        load_tensors(path)
+    assert len(str(caught.value)) < 1000

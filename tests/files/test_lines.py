@@ -1,4 +1,4 @@
-"""Data files: what cannot be read says why, and a file is written whole or not at all."""
+"""Data files: what cannot be read, or is too much, says why; a file is written whole or not at all."""
 
 import gzip
 import lzma
@@ -6,10 +6,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from command_line import call
 
 from beamtree.errors import BeamtreeError
-from beamtree.files.lines import find_file, read_lines, write_lines
+from beamtree.files import lines as lines_module
+from beamtree.files.lines import find_file, in_blocks, read_lines, read_rows, write_lines
 
 LINES = [f"line {number} é" for number in range(1, 500)]
 TEXT = "".join(line + "\n" for line in LINES)
@@ -121,3 +124,61 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BeamtreeError, match=r"cannot make the folder .*file: "):
         write_lines(tmp_path / "file" / "data.tsv", LINES)
+
+
+def test_a_line_may_be_as_long_as_the_bound_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines_module, "LONGEST_LINE", 10)
+    path = tmp_path / "lines.txt"
+    path.write_text("123456789\n😀😀😀😀😀😀😀😀😀\n1234567890")
+    assert [line for _, line in read_lines(path)] == ["123456789", "😀" * 9, "1234567890"]
+    path.write_text("1\n12345678901\n")
+    with pytest.raises(BeamtreeError, match=r"lines\.txt, line 2 has more than 10 characters, .*: put every"):
+        list(read_lines(path))
+    told = call("parse", "listops-ebt-grc", "-", input="5\n" + "[MAX " * 3 + "\n", rc=2).stderr
+    assert "standard input, line 2 has more than 10 characters" in told
+
+
+def test_lines_come_in_blocks_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines_module, "LONGEST_LINE", 10)
+    lines = ["12345", "1234", "12", "1234567890", "", "", "", "1"]
+    blocks = [["12345", "1234"], ["12"], ["1234567890", "", ""], ["", "1"]]
+    assert list(in_blocks(lines, 3)) == blocks
+
+
+def test_archives_of_several_streams_and_great_but_honest_ones_are_read(tmp_path: Path) -> None:
+    random = np.random.RandomState(0)
+    rows = "".join(f"{digit}\t{digit}\n" for digit in random.randint(0, 10, 2_500_000))  # 10 MB
+    for suffix, packed in ((".gz", gzip.compress), (".xz", lambda text: lzma.compress(text, preset=0))):
+        path = tmp_path / f"rows.tsv{suffix}"
+        path.write_bytes(packed(rows[: len(rows) // 2].encode()) + packed(rows[len(rows) // 2 :].encode()))
+        assert sum(1 for _ in read_rows(path)) == 2_500_000
+    path = tmp_path / "repeated.tsv.gz"
+    path.write_bytes(gzip.compress(b"3\t3\n" * 2_000_000))
+    assert sum(1 for _ in read_rows(path)) == 2_000_000
+    path.write_bytes(gzip.compress(b"3\t3\n" * 2_500_000))
+    with pytest.raises(
+        BeamtreeError, match=r"repeated\.tsv\.gz unpacks to more than 200 times its size, .*unpack it"
+    ):
+        next(read_rows(path))
+    assert sum(1 for _ in read_lines(path)) == 2_500_000, "what is not kept may be as long as it is"
+
+
+def test_an_xz_that_ends_early_or_goes_on_is_named_as_unsound(tmp_path: Path) -> None:
+    path = tmp_path / "rows.xz"
+    path.write_bytes(lzma.compress(b"1\n2\n") + b"more")
+    with pytest.raises(BeamtreeError, match=r"rows\.xz is (not a sound|truncated)"):
+        list(read_lines(path))
+    path.write_bytes(b"")
+    with pytest.raises(BeamtreeError, match=r"rows\.xz is truncated"):
+        list(read_lines(path))
+
+
+def test_blank_lines_inside_a_file_are_rows_with_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_text("a\n\n \t\nb\n\n \n")
+    assert list(read_rows(path)) == [(1, "a"), (2, ""), (3, " \t"), (4, "b")]
+    path.write_text("\n\n")
+    with pytest.raises(BeamtreeError, match="rows is empty"):
+        list(read_rows(path))

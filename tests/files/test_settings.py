@@ -1,6 +1,7 @@
 """Settings: files become checked objects; a complaint names file, key, what came and what is wanted."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from beamtree.errors import BeamtreeError
 from beamtree.files.settings import assignment, from_table, merge_tables, read_toml, setting, to_toml
+from beamtree.training.recipe import load_recipe
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,15 @@ def test_missing_keys_take_their_defaults() -> None:
             "file.toml: inner.options.deep must be a number, text or true/false, got [1]",
         ),
         (
+            {"inner": {"options": {"half": "\ud800"}}},
+            "file.toml: inner.options.half must be Unicode text, got '\\ud800'",
+        ),
+        (
             {"inner": {"options": {"\x1b" + "x" * 5000: 2**64}}},
-            f"file.toml: inner.options.\\x1b{'x' * 79} must have at most 64 bits, got {2**64}",
+            (
+                f"file.toml: inner.options.\\x1b{'x' * 79} must be a whole number of at most 64 bits, "
+                f"got {2**64}"
+            ),
         ),
     ],
 )
@@ -151,3 +160,21 @@ def test_merging_goes_section_by_section_and_leaves_its_arguments_alone() -> Non
     assert merge_tables(base, {"a": {"y": 5}, "c": 6}) == {"a": {"x": 1, "y": 5}, "b": 3, "c": 6}
     assert merge_tables(base, {"a": 1}) == {"a": 1, "b": 3}
     assert base == {"a": {"x": 1, "y": 2}, "b": 3}
+
+
+def test_a_key_of_many_parts_is_refused_and_texts_with_dots_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text("[task.own]\nlabel = '" + "a.b... 0.5, " * 200 + "'\n")
+    assert load_recipe(path).task.own.label.count(".") == 1000
+    for text in (
+        "a . " * 20 + "a = 1",
+        "['a'" + ".'a'" * 20 + "]",
+        '"\\"".' * 20 + "a = 1",
+        f"x = {{{'a.' * 20}a = 1}}",
+    ):
+        path.write_text(text)
+        with pytest.raises(
+            BeamtreeError, match=r"recipe\.toml is not valid TOML: a key has more than 20 parts"
+        ):
+            load_recipe(path)
+    assert assignment(f"task.name={{{'a.' * 20}a=1}}") == {"task": {"name": f"{{{'a.' * 20}a=1}}"}}

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from beamtree.data.formal import bracketed_spans, known_tokens, known_words, merges_by_brackets
+from beamtree.data.formal import Language, bracketed_spans, merges_by_brackets
 from beamtree.data.task import Range, Tokens
 from beamtree.errors import UnreadableTextError
 
@@ -33,16 +33,15 @@ OPERATORS = tuple(VALUE_OF)
 TOKENS = (*OPERATORS, CLOSE, *DIGITS)
 _TYPED = {opener[1:]: opener for opener in OPERATORS}  # as people type it -> as files write it
 
-_SAME = {token: token for token in TOKENS}  # one object a token type: 4 million tokens are 15 strings
-_LANGUAGE = f"ListOps has {' '.join(TOKENS[:5])} and 0 to 9, as in [MAX 2 9 [MIN 4 7 ] ]"
 _PIECE = re.compile(r"[^\s\[\](),]+|[\[\]()]")  # blanks and commas only part what stands around them
+_LANGUAGE = Language(TOKENS, f"ListOps has {' '.join(TOKENS[:5])} and 0 to 9, as in [MAX 2 9 [MIN 4 7 ] ]")
 _DIGIT_VALUE = {digit: value for value, digit in enumerate(DIGITS)}
 
 
 def split_tokens(text: str) -> Tokens:
     """Known tokens of an unchecked expression; round brackets are dropped, as models never see them."""
     _check_round_brackets(text)
-    return known_tokens(text, _SAME, _LANGUAGE, dropped="()")
+    return _LANGUAGE.split(text, dropped="()")
 
 
 def tokenize(text: str) -> Tokens:
@@ -51,7 +50,7 @@ def tokenize(text: str) -> Tokens:
     try:
         tokens = split_tokens(text)
     except UnreadableTextError:
-        tokens = known_words((word.token for word in find_words(text)), _SAME, _LANGUAGE)
+        tokens = _LANGUAGE.tokens(word.token for word in find_words(text))
     evaluate(tokens)
     return tokens
 
