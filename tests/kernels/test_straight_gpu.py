@@ -43,7 +43,7 @@ def test_trees_and_gradients_are_those_of_float64_and_always_the_same(
 ) -> None:
     torch.set_float32_matmul_precision(precision)
     torch.manual_seed(0)
-    case = make([n, 1, *torch.randint(1, n + 1, (B - 2,)).tolist()], entangled, d, 4 * d)
+    case = make([n, 1, *torch.randint(1, n + 1, (B - 2,)).tolist()], entangled, d=d, units=4 * d)
     arguments = (case.lengths, Weights.of(case.weights), case.seed, True, 0.1, torch.float32)
     root, merges, _ = straight_through(case.leaves, *arguments)
     other, other_root, other_merges = exact(case, True, 0.1, merges)
