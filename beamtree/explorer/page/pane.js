@@ -4,17 +4,14 @@ import { toggleProjection } from "./appearance.js";
 import { Candidates, beamList } from "./beams.js";
 import { announce, byId, element, flash } from "./dom.js";
 import { copyText, downloadJson, downloadPng, downloadSvg } from "./download.js";
-import { foldBelow, foldByDefault, foldFinished } from "./folding.js";
-import { mergeTable } from "./listing.js";
+import { foldBelow, foldByDefault, foldFinished } from "./layout.js";
+import { mergeTable, predictionPanel, valuesNote } from "./panels.js";
 import { Picture, describe } from "./picture.js";
-import { predictionPanel, valuesNote } from "./prediction.js";
 import { River } from "./river.js";
 import { Search, forestOf, keyOf, partOf } from "./search.js";
 import { tellOutcome, tellStep } from "./story.js";
-import { explainTask } from "./tasks.js";
-import { explainEncoder, term } from "./terms.js";
 import { Walking } from "./walking.js";
-import { count } from "./words.js";
+import { count, explainEncoder, explainTask, term } from "./words.js";
 import { Zoom } from "./zoom.js";
 
 const BELOW_STAGE = 28; // pixels of edges below the diagram of the search
@@ -54,8 +51,8 @@ export class Pane {
 
   wire(stage) {
     const on = (name, act) => this.part(name).addEventListener("click", act);
-    on("zoom-out", () => this.zoom.by(1 / 1.3));
-    on("zoom-in", () => this.zoom.by(1.3));
+    on("zoom-out", () => this.zoom.out());
+    on("zoom-in", () => this.zoom.in());
     on("fit", () => this.zoom.fit());
     on("turn", () => this.turn());
     on("fold", () => this.foldAll());
@@ -65,13 +62,6 @@ export class Pane {
     on("svg", () => downloadSvg(this.picture.svg, this.fileName()));
     on("png", () => downloadPng(this.picture.svg, this.fileName()));
     on("json", () => downloadJson(this.view, this.fileName()));
-    stage.addEventListener("keydown", (event) => {
-      const acts = { "+": () => this.zoom.by(1.3), "-": () => this.zoom.by(1 / 1.3), 0: () => this.zoom.fit() };
-      const act = acts[event.key];
-      if (!act || event.ctrlKey || event.metaKey) return;
-      event.preventDefault();
-      act();
-    });
     this.part("listing").addEventListener("toggle", () => this.list());
     new ResizeObserver(() => this.resize()).observe(stage);
     window.addEventListener("resize", () => this.resize());

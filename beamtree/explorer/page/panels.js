@@ -1,8 +1,7 @@
-// What the model says: its label, how sure it is, and every other label as a bar.
+// What stands beside the tree in figures: the prediction with every label as a bar, and all merges as a table.
 
 import { element } from "./dom.js";
-import { explainTask } from "./tasks.js";
-import { percent } from "./words.js";
+import { explainTask, figure, percent, spanPlace, spanText } from "./words.js";
 
 const SHOWN = 12;
 
@@ -57,4 +56,44 @@ export function valuesNote({ model, sentences }) {
   const bold = parts ? "bold where such parts occur as whole texts in training, grey" : "bold for the whole text, grey";
   const what = `what the classifier would answer for each part${beside}, not calculated results`;
   return `Small labels are readings: ${what}; ${bold} where this extrapolates. Point at a node to see its probability.`;
+}
+
+// The same facts as the picture of a forest, for reading line by line.
+export function mergeTable({ tokens, nodes, marks, valued }) {
+  if (!nodes.length) return element("p", { class: "quiet" }, "No merge yet.");
+  const scored = nodes[0].score !== undefined;
+  const read = valued && nodes[0].value !== undefined;
+  const judged = typeof nodes[0].inGold === "boolean";
+  const heads = [
+    "Merge",
+    "Text",
+    "Where",
+    "Height",
+    ...(read ? ["Read as"] : []),
+    ...(scored ? ["Score", "Share"] : []),
+    ...(judged ? [marks.title] : []),
+  ];
+  const cells = (node) => [
+    node.step + 1,
+    element("code", {}, spanText(tokens, node, 60)),
+    spanPlace(node),
+    node.height,
+    ...(read ? [valueCell(node.value)] : []),
+    ...(scored ? [figure(node.score), percent(node.probability)] : []),
+    ...(judged ? [node.inGold === false ? "no" : "yes"] : []), // every tree has the span of the whole
+  ];
+  return element(
+    "table",
+    {},
+    element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
+    element(
+      "tbody",
+      {},
+      ...nodes.map((node) => element("tr", {}, ...cells(node).map((cell) => element("td", {}, cell)))),
+    ),
+  );
+}
+
+function valueCell({ label, probability, isText }) {
+  return element("span", { class: isText ? "value" : "value extrapolated" }, `${label}, ${percent(probability)}`);
 }
