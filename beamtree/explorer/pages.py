@@ -30,6 +30,7 @@ _KINDS = {
     ".svg": "image/svg+xml",
 }
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
+# Parts of index.html that one file has otherwise.
 _STYLE = '<link rel="stylesheet" href="static/style.css">'
 _SCRIPT = '<script type="module" src="static/app.js"></script>'
 _ICON = '<link rel="icon" href="static/icon.svg" type="image/svg+xml">'
@@ -94,10 +95,7 @@ def write_page(
         ("<title>beamtree explorer</title>", f"<title>{escape(printable(title))}</title>"),
         (_END, ""),
     ):
-        head, found, tail = page.partition(wanted)
-        if not found:
-            raise ValueError(f"index.html must contain {wanted}")
-        page = head + inlined + tail
+        page = page.replace(wanted, inlined, 1)
     yield page.rstrip("\n")
     for record in records:
         yield _write_record(record)
