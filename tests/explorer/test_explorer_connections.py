@@ -171,31 +171,6 @@ def test_two_requests_at_once_are_answered_one_after_the_other() -> None:
         assert said.count(b"HTTP/1.1 200") == 2
 
 
-def test_a_client_that_leaves_the_queue_is_never_computed_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[str] = []
-    released = threading.Event()
-
-    def dawdle(_: Any, texts: list[str], **__: Any) -> dict[str, Any]:
-        computed.append(texts[0])
-        released.wait(60)
-        return {}
-
-    monkeypatch.setattr(explorer, "make_view", dawdle)
-    with served(Limits(workers=1, waiting=3, seconds=60)) as port, ExitStack() as stack:
-        first, second, third = (stack.enter_context(connect(port)) for _ in range(3))
-        first.sendall(view("1"))
-        wait_until(lambda: computed == ["1"])
-        second.sendall(view("2"))
-        time.sleep(0.2)
-        third.sendall(view("3"))
-        time.sleep(0.2)
-        second.close()
-        time.sleep(0.5)
-        released.set()
-        assert third.recv(100).startswith(b"HTTP/1.1 200")
-        assert computed == ["1", "3"]
-
-
 @contextmanager
 def many_files(count: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
