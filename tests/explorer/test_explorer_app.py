@@ -5,6 +5,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -241,20 +242,25 @@ def test_a_crowd_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> N
             assert int(response.headers["retry-after"]) > 0
 
 
-def test_a_body_that_never_ends_is_given_up() -> None:
-    app = create_app({"m": small_model()}, Limits(seconds=0.1))
-    sent: list[dict[str, Any]] = []
+def sent_for(receive: Callable[[], Awaitable[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What the app sends to a client whose body comes this way."""
     headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/api/view", "headers": headers, "query_string": b""}
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(0.03)
-        return {"type": "http.request", "body": b" ", "more_body": True}
+    sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(app(scope, receive, send))
+    asyncio.run(create_app({"m": small_model()}, Limits(seconds=0.1))(scope, receive, send))
+    return sent
+
+
+def test_a_body_that_never_ends_is_given_up() -> None:
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.03)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    sent = sent_for(receive)
     assert sent[0]["status"] == 408
     assert json.loads(sent[1]["body"])["error"]["code"] == "too_late"
 
@@ -264,24 +270,16 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_asked_for_nothing(
 ) -> None:
     computed: list[Any] = []
     monkeypatch.setattr(explorer, "make_view", lambda *arguments, **_: computed.append(arguments))
-    app = create_app({"m": small_model()})
-    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/api/view", "headers": headers, "query_string": b""}
     messages = [
         {"type": "http.disconnect"},
         {"type": "http.request", "body": b'{"texts": ["2"]}', "more_body": True},
     ]
-    sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         return messages.pop() if len(messages) > 1 else messages[0]
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope, receive, send))
+    assert sent_for(receive) == []
     assert not computed
-    assert not sent
 
 
 def test_a_number_that_json_does_not_have_is_told_as_none_and_is_no_figure() -> None:

@@ -9,15 +9,19 @@ from typing import Any
 
 from explored import small_model
 
+from beamtree.classifier.classifier import Classifier
 from beamtree.explorer.app import create_app
 from beamtree.explorer.limits import Limits
 from beamtree.explorer.server import make_server
 
 
 @contextmanager
-def served(limits: Limits | None = None, **bounds: Any) -> Iterator[int]:
-    """The port of an explorer in this process, with these bounds on connections."""
-    server = make_server(create_app({"m": small_model()}, limits), **bounds)
+def served(
+    limits: Limits | None = None, models: dict[str, Classifier] | None = None, **bounds: Any
+) -> Iterator[int]:
+    """The port of an explorer in this process, with these bounds on connections; of a small model if none
+    are given."""
+    server = make_server(create_app(models or {"m": small_model()}, limits), **bounds)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -31,7 +31,7 @@ def test_axe_finds_no_serious_fault(
     explorer: Explorer, width: int, height: int, scheme: str, fields: list[tuple[str, Any]]
 ) -> None:
     explorer.resize(width, height)
-    explorer.colours(scheme)
+    explorer.prefers("color-scheme", scheme)
     explorer.open(*fields)
     explorer.run("for (const one of document.querySelectorAll('details')) one.open = true")
     if scheme == "light":

@@ -55,7 +55,7 @@ return found;
 def test_every_text_stands_out_from_what_is_behind_it(
     explorer: Explorer, scheme: str, fields: dict[str, Any]
 ) -> None:
-    explorer.colours(scheme)
+    explorer.prefers("color-scheme", scheme)
     explorer.open(**fields)
     explorer.shot(f"{scheme}-{'bad' if fields['text'] == BAD else 'step' if 'step' in fields else 'tree'}")
     texts = explorer.run(TEXTS)
@@ -242,7 +242,6 @@ def test_on_a_phone_buttons_are_large_enough_for_a_finger(explorer: Explorer) ->
 
 
 def test_who_asks_for_little_motion_gets_none(explorer: Explorer) -> None:
-    features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
-    explorer.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    explorer.prefers("reduced-motion", "reduce")
     explorer.open(text="[MAX 2 9 ]")
     assert explorer.each(".tree .node", "getComputedStyle(e).animationName")[0] == "none"
