@@ -11,7 +11,7 @@ from beamtree.classifier.classifier import Classifier
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.explorer.limits import BusyError, ClientLeftError, Limits, TooSlowError, Workshop
 from beamtree.explorer.models import describe_model, examples_for
-from beamtree.explorer.pages import API_STYLE, API_STYLE_ADDRESS, Asset, read_assets, write_api_page
+from beamtree.explorer.pages import Asset, read_assets, write_api_page
 from beamtree.explorer.sentences import UnreadableInputError
 from beamtree.explorer.view import make_view
 
@@ -142,7 +142,6 @@ def _serve_pages(app: FastAPI) -> None:
     assets = read_assets()
     pages = {f"/static/{name}": asset for name, asset in assets.items() if name != "index.html"}
     pages["/"] = assets["index.html"]
-    pages[API_STYLE_ADDRESS] = Asset("text/css; charset=utf-8", API_STYLE.encode())
     pages["/api"] = Asset("text/html; charset=utf-8", write_api_page(app.openapi(), api.DOCUMENTED).encode())
 
     def give(asset: Asset) -> Callable[[], Any]:

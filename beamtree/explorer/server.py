@@ -19,20 +19,14 @@ from functools import partial
 from typing import Any
 
 import torch
+import uvicorn
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from beamtree.errors import MissingExtraError
+from beamtree.explorer.api import Problem
 from beamtree.explorer.limits import Limits
 from beamtree.printable import printable_lines
-
-try:
-    import uvicorn
-    from starlette.datastructures import Headers, MutableHeaders
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    from beamtree.explorer.api import Problem
-except ImportError as error:
-    raise MissingExtraError("the tree explorer", "web") from error
 
 _SECONDS_TO_FINISH = 3
 _CONNECTIONS = 800  # a process may have 1024 files open

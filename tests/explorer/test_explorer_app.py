@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -181,7 +182,13 @@ def test_the_description_needs_nothing_from_elsewhere_and_names_every_error(clie
         assert f"<td><code>{error.code}</code></td>" in page
     for address in ("GET /api/models", "GET /api/examples", "POST /api/view"):
         assert address in page
-    assert client.get("/api/page.css").headers["content-type"].startswith("text/css")
+    assert 'href="static/api.css"' in page  # one of the page's files
+
+
+def test_the_errors_listed_in_the_docs_are_those_that_come() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "explorer.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(str(error.status), error.code, error.when) for error in DOCUMENTED]
 
 
 def test_a_mistake_of_the_server_is_told_without_its_trace(

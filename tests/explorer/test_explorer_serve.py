@@ -27,18 +27,7 @@ from beamtree.cli import app
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.models import add_untrained, describe_model, load_models
 
-LIMITS = [
-    "--max-tokens",
-    "40000",
-    "--max-request-bytes",
-    "100000",
-    "--seconds",
-    "300",
-    "--workers",
-    "1",
-    "--waiting",
-    "0",
-]
+LIMITS = shlex.split("--max-tokens 40000 --max-request-bytes 100000 --seconds 300 --workers 1 --waiting 0")
 ENDLESS = json.dumps({"model": "slow", "texts": ["[MAX " + "7 " * 30_000 + "]"]})
 
 

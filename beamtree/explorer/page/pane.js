@@ -193,7 +193,7 @@ export class Pane {
         gold: this.gold,
         choose: (one) => this.choose(one),
         valued: board.valued,
-        anchor: search.holds(this.anchor) ? this.anchor : null,
+        anchor: this.chosen,
       }),
     );
     this.part("fold").textContent = whole && this.hidesSome() ? "Open all" : "Fold";
@@ -210,23 +210,24 @@ export class Pane {
 
   // What happens at this step, in sentences.
   tell(step) {
-    const { search, view, sentence } = this;
-    const slots = new Map(); // asked for again and again
-    const slotAt = (s) => slots.get(s) ?? slots.set(s, this.slot(s)).get(s);
-    const anchor = search.holds(this.anchor) ? this.anchor : null;
-    return tellStep({ search, step, slotAt, anchor, view, sentence, valued: this.valued() });
+    const { search, chosen: anchor, view, sentence } = this;
+    return tellStep({ search, step, slotAt: (s) => this.slot(s), anchor, view, sentence, valued: this.valued() });
   }
 
   outcome() {
     return tellOutcome(this);
   }
 
-  // The beam a person chose, wherever it stands at this step; the one that ends best if it was dropped.
+  // The beam that a person chose; a link may name one that this search has not.
+  get chosen() {
+    return this.search.holds(this.anchor) ? this.anchor : null;
+  }
+
+  // Where that beam stands at this step; the one that ends best if none was chosen or it was dropped.
   slot(step = this.step) {
     const { search } = this;
     const best = { step: search.steps, slot: search.final[0] };
-    const anchor = search.holds(this.anchor) ? this.anchor : best;
-    return search.follow(anchor, step) ?? search.follow(best, step);
+    return search.follow(this.chosen ?? best, step) ?? search.follow(best, step);
   }
 
   // What the shown beam becomes, the heir that is followed first.

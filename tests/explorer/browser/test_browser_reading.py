@@ -191,11 +191,14 @@ def test_a_sentence_has_words_unknown_to_the_model_and_labels_of_several_letters
     explorer.shot("sentiment")
 
 
-def test_a_single_token_is_a_tree_of_one_leaf(explorer: Explorer) -> None:
+def test_a_single_token_is_a_tree_of_one_leaf_with_nothing_to_merge(explorer: Explorer) -> None:
     explorer.open(text="5")
     assert tree_texts(explorer) == ["5"]
     assert not explorer.one("#player").is_displayed()
     assert explorer.text(".verdict strong") == "5"
+    assert "there is nothing to merge" in explorer.text(".readout")
+    assert "beams" not in explorer.text(".pane-note")
+    assert explorer.each(".beam-list .name", "e.textContent") == ["Beam 1"]
 
 
 def test_another_number_of_beams_can_be_asked_for(explorer: Explorer) -> None:

@@ -54,12 +54,14 @@ def test_the_page_opens_on_a_story_that_stops_when_touched(explorer: Explorer) -
     assert explorer.all("#player.playing") == [], "who brings a text is shown its tree"
 
 
-def test_who_asks_for_little_motion_reads_the_story_at_their_own_pace(explorer: Explorer) -> None:
+def test_who_asks_for_little_motion_gets_none_and_reads_at_their_own_pace(explorer: Explorer) -> None:
     explorer.prefers("reduced-motion", "reduce")
     explorer.open()
     explorer.wait("return document.querySelector('#step').value === '0'")
     assert explorer.all("#player.playing") == []
     assert "neighbours" in tell(explorer)
+    explorer.click("#next")
+    assert explorer.each(".tree .node", "getComputedStyle(e).animationName") == ["none"]
 
 
 @pytest.mark.parametrize("text", [OPENED, EXPRESSION])
@@ -286,13 +288,6 @@ def test_in_a_comparison_the_story_names_its_model_and_how_the_others_ended(expl
     assert re.search(r"listops-ebt-grc-untrained: its 5 beams disagree, on \d trees; its answer is \d", told)
     explorer.click("#first")
     assert tell(explorer).startswith("listops-ebt-grc: The network merges")
-
-
-def test_a_single_token_says_that_there_is_nothing_to_merge(explorer: Explorer) -> None:
-    explorer.open(text="5")
-    assert "there is nothing to merge" in explorer.text(".readout")
-    assert "beams" not in explorer.text(".pane-note")
-    assert explorer.each(".beam-list .name", "e.textContent") == ["Beam 1"]
 
 
 @pytest.mark.parametrize("text", [FIFTY, f"[SM {FIFTY} {FIFTY} 3 ]"], ids=["50", "103"])
