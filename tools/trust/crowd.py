@@ -5,6 +5,7 @@ server's memory must not grow.
 """
 
 import asyncio
+import json
 import random
 import re
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import httpx
 
@@ -23,18 +25,32 @@ from tools.trust import Tally
 from tools.trust.endurance import look
 
 SHORT = {"clients": 10, "seconds": 4.0, "requests": 2, "lengths": [100], "growth": 100}
-DOCUMENTED = {
-    "9 tokens": {200, 429},
-    "100 tokens": {200, 429},
-    "300 tokens": {200, 429, 503},
-    "a wrong token": {422, 429},
-    "too many tokens": {413, 429},
-    "too many bytes": {413},
-    "not JSON": {422},
-    "the models": {200},
-    "the page": {200},
-    "nothing there": {404},
-}
+
+
+class Wish(NamedTuple):
+    """A request, and the statuses that are documented for it."""
+
+    statuses: set[int]
+    path: str
+    body: str | None = None  # which is posted
+
+
+def all_wishes() -> dict[str, Wish]:
+    def view(statuses: set[int], text: str) -> Wish:
+        return Wish(statuses, "/api/view", json.dumps({"texts": [text]}))
+
+    return {
+        "9 tokens": view({200, 429}, expression(9)),
+        "100 tokens": view({200, 429}, expression(100)),
+        "300 tokens": view({200, 429, 503}, expression(300)),
+        "a wrong token": view({422, 429}, "[MAX 2 x ]"),
+        "too many tokens": view({413, 429}, "1 " * 2000),
+        "too many bytes": view({413}, "1 " * 50_000),
+        "not JSON": Wish({422}, "/api/view", "{"),
+        "the models": Wish({200}, "/api/models"),
+        "the page": Wish({200}, "/"),
+        "nothing there": Wish({404}, "/static/../../etc/passwd"),
+    }
 
 
 def run(
@@ -52,12 +68,13 @@ def run(
         for tokens in lengths:
             taken = time_requests(address, tokens, requests)
             print(f"{tokens} tokens, {requests} times: {median(taken):.3f} s, at most {max(taken):.3f} s")
-        counts, memory = asyncio.run(crowd(address, pid, clients, seconds, seed))
+        wishes = all_wishes()
+        counts, memory = asyncio.run(crowd(address, pid, wishes, clients, seconds, seed))
     answers = Tally(f"requests of {clients} clients")
     for (what, status), count in sorted(counts.items(), key=str):
         print(f"{what}: {count} answered with {status}")
         for _ in range(count):
-            answers.note(status in DOCUMENTED[what], f"{what}: {status}")
+            answers.note(status in wishes[what].statuses, f"{what}: {status}")
     more = grown(memory)
     flat = Tally(
         f"memory, {memory[0]:.0f} MiB, {memory[-1]:.0f} at the end, {more:.1f} more in the last third"
@@ -99,22 +116,23 @@ def time_requests(address: str, tokens: int, count: int) -> list[float]:
 
 
 async def crowd(
-    address: str, pid: int, clients: int, seconds: float, seed: int
+    address: str, pid: int, wishes: dict[str, Wish], clients: int, seconds: float, seed: int
 ) -> tuple[Counter[tuple[str, int | str]], list[float]]:
     """What was answered how often, and the server's memory in MiB, once a second."""
-    texts = {f"{n} tokens": expression(n) for n in (9, 100, 300)}
-    texts |= {"a wrong token": "[MAX 2 x ]", "too many tokens": "1 " * 2000, "too many bytes": "1 " * 50_000}
     counts: Counter[tuple[str, int | str]] = Counter()
     memory: list[float] = []
     end = time.monotonic() + seconds
 
     async def one(number: int) -> None:
         draw = random.Random(seed + number)
-        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+        headers = {"Content-Type": "application/json"}
+        async with httpx.AsyncClient(base_url=address, timeout=60, headers=headers) as client:
             while time.monotonic() < end:
-                what = draw.choice(list(DOCUMENTED))
+                what, wish = draw.choice(list(wishes.items()))
                 try:
-                    counts[what, await send(client, what, texts)] += 1
+                    method = "GET" if wish.body is None else "POST"
+                    answer = await client.request(method, wish.path, content=wish.body)
+                    counts[what, answer.status_code] += 1
                 except httpx.HTTPError as error:
                     counts[what, type(error).__name__] += 1
                 await asyncio.sleep(draw.random() * 0.1)
@@ -126,19 +144,6 @@ async def crowd(
 
     await asyncio.gather(watch(), *(one(number) for number in range(clients)))
     return counts, memory
-
-
-async def send(client: httpx.AsyncClient, what: str, texts: dict[str, str]) -> int:
-    if what == "the models":
-        return (await client.get("/api/models")).status_code
-    if what == "the page":
-        return (await client.get("/")).status_code
-    if what == "nothing there":
-        return (await client.get("/static/../../etc/passwd")).status_code
-    if what == "not JSON":
-        headers = {"Content-Type": "application/json"}
-        return (await client.post("/api/view", content="{", headers=headers)).status_code
-    return (await client.post("/api/view", json={"texts": [texts[what]]})).status_code
 
 
 def grown(memory: list[float]) -> float:
