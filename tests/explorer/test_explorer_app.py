@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import HERE, refusal
 from explored import small_model
 from fastapi.testclient import TestClient
+from served import HERE, refusal
 
 import beamtree.explorer.app as explorer
 from beamtree.data.own import OwnFormat

@@ -1,8 +1,8 @@
 """What guards the explorer: headers of every answer, the names it is served by, limits on what is asked."""
 
 import pytest
-from asked import refusal
 from fastapi.testclient import TestClient
+from served import refusal
 
 from beamtree.explorer.server import SECURITY_HEADERS
 

@@ -1,4 +1,4 @@
-"""An explorer in this process, on a port of this machine."""
+"""An explorer in this process, on a port of this machine or without one, and what a refusal looks like."""
 
 import socket
 import threading
@@ -10,9 +10,12 @@ from typing import Any
 from explored import small_model
 
 from beamtree.classifier.classifier import Classifier
+from beamtree.explorer.api import DOCUMENTED
 from beamtree.explorer.app import create_app
 from beamtree.explorer.limits import Limits
 from beamtree.explorer.server import make_server
+
+HERE = "http://127.0.0.1:8765"  # of one that listens nowhere
 
 
 @contextmanager
@@ -43,3 +46,15 @@ def wait_until(happened: Callable[[], bool], seconds: float = 20) -> None:
     while not happened():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.01)
+
+
+def refusal(response: Any, status: int, code: str) -> dict[str, Any]:
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    (error,) = response.json().values()
+    assert error.keys() == {"status", "code", "message", "where"}
+    assert (error["status"], error["code"]) == (status, code)
+    assert (status, code) in {(known.status, known.code) for known in DOCUMENTED}
+    assert error["message"].strip()
+    assert "Traceback" not in response.text
+    return error
