@@ -2,16 +2,16 @@
 
 import { toggleProjection } from "./appearance.js";
 import { Candidates, beamList } from "./beams.js";
-import { announce, byId, element, flash } from "./dom.js";
+import { announce, byId, flash } from "./dom.js";
 import { copyText, downloadJson, downloadPng, downloadSvg } from "./download.js";
 import { foldBelow, foldByDefault, foldFinished } from "./layout.js";
-import { mergeTable, predictionPanel, valuesNote } from "./panels.js";
-import { Picture, describe } from "./picture.js";
+import { mergeTable, modelNote, predictionPanel, valuesNote } from "./panels.js";
+import { Picture, describe, pointingHint } from "./picture.js";
 import { River } from "./river.js";
 import { Search, forestOf, keyOf, partOf } from "./search.js";
 import { tellOutcome, tellStep } from "./story.js";
 import { Walking } from "./walking.js";
-import { count, explainEncoder, explainTask, term } from "./words.js";
+import { count, explainTask } from "./words.js";
 import { Zoom } from "./zoom.js";
 
 const BELOW_STAGE = 28; // pixels of edges below the diagram of the search
@@ -95,26 +95,14 @@ export class Pane {
     for (const [name, label] of Object.entries(LANDMARKS))
       this.part(name).setAttribute("aria-label", `${label} of ${title}`);
     this.root.classList.remove("failed");
-    const { encoder, beam_size: beams } = view.model;
     this.part("pane-title").textContent = title;
-    const unknown = view.sentences.reduce((sum, sentence) => sum + sentence.unknown.length, 0);
-    const searched = view.sentences.some(({ tokens }) => tokens.length > 1);
-    const notes = [
-      beams && searched && count(beams, "beam"),
-      view.note,
-      unknown && `${count(unknown, "token")} unknown to the model (dotted)`,
-    ];
-    const tip = explainEncoder(encoder);
-    this.part("pane-note").replaceChildren(
-      element("span", { class: tip ? "term" : null, title: tip }, encoder),
-      ...notes.filter(Boolean).map((note) => ` · ${note}`),
-    );
+    this.part("pane-note").replaceChildren(...modelNote(view));
     this.part("prediction").replaceChildren(...predictionPanel(view));
     const { labels } = view.model;
     this.searches = view.sentences.map((sentence) => (sentence.beams.length ? new Search(sentence, labels) : null));
     const readable = this.searches.some((search) => search?.data.label);
     this.part("values").hidden = !readable;
-    this.part("values-note").textContent = readable && searched ? valuesNote(view) : "";
+    this.part("values-note").textContent = readable ? valuesNote(view) : "";
     this.root.classList.toggle("readable", readable);
     this.root.classList.remove("unfinished");
     this.root.classList.toggle(
@@ -293,12 +281,7 @@ export class Pane {
 
   point(id) {
     const { forest } = this;
-    const invitation = forest.nodes.length
-      ? ["Point at a ", term("node"), " for its ", term("span"), ", ", term("height"), " and ", term("score"), "."]
-      : forest.n > 1
-        ? ["Nothing is merged yet."]
-        : ["A single token: there is nothing to merge, and the classifier reads the answer from it directly."];
-    this.part("readout").replaceChildren(...(id === null ? invitation : [describe(forest, partOf(forest, id))]));
+    this.part("readout").replaceChildren(...(id === null ? pointingHint(forest) : [describe(forest, partOf(forest, id))]));
   }
 
   list() {

@@ -1,7 +1,7 @@
-// What stands beside the tree in figures: the prediction with every label as a bar, and all merges as a table.
+// What stands beside the tree: notes on the model, the prediction with every label as a bar, all merges as a table.
 
 import { element } from "./dom.js";
-import { explainTask, figure, percent, spanPlace, spanText } from "./words.js";
+import { count, explainEncoder, explainTask, figure, percent, spanPlace, spanText } from "./words.js";
 
 const SHOWN = 12;
 
@@ -49,8 +49,26 @@ export function predictionPanel({ model, prediction, answer }) {
   ];
 }
 
+// What kind of model it is, and what there is to know of its answer.
+export function modelNote({ model, note, sentences }) {
+  const unknown = sentences.reduce((sum, sentence) => sum + sentence.unknown.length, 0);
+  const notes = [
+    model.beam_size && hasMerges(sentences) && count(model.beam_size, "beam"),
+    note,
+    unknown && `${count(unknown, "token")} unknown to the model (dotted)`,
+  ];
+  const tip = explainEncoder(model.encoder);
+  return [
+    element("span", { class: tip ? "term" : null, title: tip }, model.encoder),
+    ...notes.filter(Boolean).map((one) => ` · ${one}`),
+  ];
+}
+
+const hasMerges = (sentences) => sentences.some(({ tokens }) => tokens.length > 1);
+
 // What the labels beside the nodes of a tree are.
 export function valuesNote({ model, sentences }) {
+  if (!hasMerges(sentences)) return "";
   const beside = model.sentences === 2 ? " beside the whole other sentence" : "";
   const parts = sentences.some(({ texts_in: spans, tokens }) => spans?.some(([a, b]) => b - a > 1 && b - a < tokens.length));
   const bold = parts ? "bold where such parts occur as whole texts in training, grey" : "bold for the whole text, grey";

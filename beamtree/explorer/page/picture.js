@@ -5,7 +5,7 @@
 
 import { shape } from "./dom.js";
 import { chooseUpright, placeForest, visiblePart } from "./layout.js";
-import { clip, figure, percent, spanPlace, spanText, valueWords } from "./words.js";
+import { clip, figure, percent, spanPlace, spanText, term, valueWords } from "./words.js";
 
 const VALUE_LETTER = 7.2; // the width of a letter of a value
 const NARROW = 34; // between two tokens, for a share
@@ -189,6 +189,13 @@ export function describe(forest, part) {
   if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with ${percent(part.probability)}`);
   if (part.inGold !== undefined && part.inGold !== null) facts.push(part.inGold ? forest.marks.yes : forest.marks.no);
   return facts.join(", ");
+}
+
+// While nothing is pointed at.
+export function pointingHint({ n, nodes }) {
+  if (nodes.length) return ["Point at a ", term("node"), " for its ", term("span"), ", ", term("height"), " and ", term("score"), "."];
+  if (n > 1) return ["Nothing is merged yet."];
+  return ["A single token: there is nothing to merge, and the classifier reads the answer from it directly."];
 }
 
 function drawNode(x, y, path) {
