@@ -16,6 +16,7 @@ from beamtree.explorer.limits import Limits
 from beamtree.explorer.server import make_server
 
 HERE = "http://127.0.0.1:8765"  # of one that listens nowhere
+POST = b"POST /api/view HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
 @contextmanager
@@ -38,7 +39,12 @@ def served(
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=20)
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
+
+
+def post(body: bytes) -> bytes:
+    """A whole request."""
+    return POST + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def wait_until(happened: Callable[[], bool], seconds: float = 20) -> None:
