@@ -41,7 +41,7 @@ def create_app(
     limits = limits or Limits()
     workshop = Workshop(limits)
     cards = [describe_model(name, model) for name, model in models.items()]
-    default = cards[0]["name"]
+    default = next(iter(models))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -1,4 +1,7 @@
 // The page: a form or a list of texts, one or two panes, and one player for both.
+//
+// From a question to a picture: asking.js gets the answer; search.js replays the merges in it; layout.js says what of a
+// forest is drawn and where, picture.js draws it; pane.js puts together all that one model says, story.js tells it.
 
 import { setUpTheme } from "./appearance.js";
 import { Asking, askModels, askView } from "./asking.js";
