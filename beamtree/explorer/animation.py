@@ -11,8 +11,8 @@ from html import escape
 from typing import Any, NamedTuple
 
 from beamtree.errors import BeamtreeError
-from beamtree.trees.drawing import clip_label, place_nodes
-from beamtree.trees.svg import FONT, LONGEST_LABEL, MARGIN, Layout, draw_bracket, lay_out, write_labels
+from beamtree.trees.drawing import clip_label
+from beamtree.trees.svg import FONT, MARGIN, Picture, write_svg
 from beamtree.trees.svg import STYLE as TREE_STYLE
 
 MOST_TOKENS = 100
@@ -63,40 +63,28 @@ def animate_search(view: dict[str, Any], sentence: dict[str, Any]) -> str:
             f"an animation shows at most {MOST_TOKENS} tokens, not {len(tokens)}: see --format html"
         )
     nodes = sentence["beams"][0]["nodes"]
-    labels = [clip_label(token, LONGEST_LABEL) for token in tokens]
     steps = list(_follow_best(sentence))
     captions = [*_captions(tokens, nodes, steps), _last_caption(view, sentence)]
+    children = list(zip(nodes["left"], nodes["right"], strict=True))
     # Room for a pair above the highest node, and for the beams below the words.
-    top = max(nodes["height"], default=0) + 1
-    layout = lay_out(labels, top, max(captions, key=len))
-    width, height = layout.size[0], layout.size[1] + RANK * (search["beam_size"] + 1)
+    picture = Picture(tokens, children, nodes["height"], max(captions, key=len), room=1)
+    width, bottom = picture.size
     clock = _Clock(f"a{zlib.crc32(sentence['text'].encode(errors='replace')):08x}", len(steps))
-    picture = _Picture(tokens, nodes, layout, top)
-    parts = [
-        *picture.draw_tree(clock, view["model"]["labels"], sentence["texts_in"] or []),
-        f"<g {FONT}>",
-        *write_labels(list(tokens), labels, layout),
-        *(clock.during(t, picture.draw_pairs(step)) for t, step in enumerate(steps)),
-        *(
-            clock.from_step(t, write_text(MARGIN, MARGIN, caption, "caption"))
-            if t == len(steps)
-            else clock.during(t, write_text(MARGIN, MARGIN, caption, "caption"))
-            for t, caption in enumerate(captions)
-        ),
-        "</g>",
-        *_draw_beams(search, clock, MARGIN, layout.size[1], width - 2 * MARGIN),
-    ]
+    shown = [write_text(MARGIN, MARGIN, caption, "caption") for caption in captions]
     title = f"The search for a tree, merge by merge: {clip_label(sentence['text'], 200)}"
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    return "\n".join(
+    return write_svg(
+        (width, bottom + RANK * (search["beam_size"] + 1)),
+        [f"<title>{escape(title)}</title>", f"<style>{TREE_STYLE}{STYLE}{clock.rules()}</style>"],
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="beamtree" role="img" {size}>',
-            f"<title>{escape(title)}</title>",
-            f"<style>{TREE_STYLE}{STYLE}{clock.rules()}</style>",
-            f'<rect class="paper" width="{width}" height="{height}" rx="12"/>',
-            *parts,
-            "</svg>",
-        ]
+            *_draw_tree(picture, nodes, clock, view["model"]["labels"], sentence["texts_in"] or []),
+            f"<g {FONT}>",
+            *picture.write_labels(),
+            *(clock.during(t, _draw_pairs(picture, step)) for t, step in enumerate(steps)),
+            *(clock.during(t, caption) for t, caption in enumerate(shown[:-1])),
+            clock.from_step(len(steps), shown[-1]),
+            "</g>",
+            *_draw_beams(search, clock, MARGIN, bottom, width - 2 * MARGIN),
+        ],
     )
 
 
@@ -136,51 +124,31 @@ class _Clock:
         return "\n".join(frames) + "\n"
 
 
-class _Picture:
-    """Places of leaves and nodes of the best tree, and what is drawn at them."""
+def _draw_tree(
+    picture: Picture, nodes: dict[str, Any], clock: _Clock, labels: list[str], texts: list[tuple[int, int]]
+) -> Iterator[str]:
+    n, known = len(picture.tokens), set(texts)
+    for step in reversed(range(n - 1)):
+        drawn = picture.draw_node(step)
+        if nodes["label"] is not None:
+            x, y = picture.point(picture.places[n + step], picture.level(picture.heights[n + step]))
+            value = clip_label(labels[nodes["label"][step]], 12)
+            kind = "value" if _span(nodes, step) in known else "value guessed"
+            drawn += f"<g {FONT}>{write_text(x + 7, y - 4, value, kind)}</g>"
+        yield clock.from_step(step + 1, drawn)
 
-    def __init__(self, tokens: list[str], nodes: dict[str, Any], layout: Layout, top: int) -> None:
-        self.tokens, self.nodes, self.layout = tokens, nodes, layout
-        self.places = place_nodes(layout.leaf_places, list(zip(nodes["left"], nodes["right"], strict=True)))
-        self.unit = layout.depth / top
-        self.heights = [0] * len(tokens) + nodes["height"]
 
-    def level(self, height: int) -> float:
-        return self.layout.depth - self.unit * height
-
-    def point(self, place: float, height: int) -> tuple[float, float]:
-        x, y = self.layout.point(place, self.level(height)).split()
-        return float(x), float(y)
-
-    def bracket(self, left: int, right: int, height: int) -> str:
-        ends = [(float(self.places[child]), self.level(self.heights[child])) for child in (left, right)]
-        return f'<path d="{draw_bracket(self.layout, ends[0], ends[1], self.level(height))}"/>'
-
-    def draw_tree(self, clock: _Clock, labels: list[str], texts: list[tuple[int, int]]) -> Iterator[str]:
-        n, nodes, known = len(self.tokens), self.nodes, set(texts)
-        for step in reversed(range(n - 1)):
-            height = nodes["height"][step]
-            x, y = self.point(self.places[n + step], height)
-            drawn = self.bracket(nodes["left"][step], nodes["right"][step], height)
-            drawn += f'<circle cx="{x:g}" cy="{y:g}" r="4"/>'
-            if nodes["label"] is not None:
-                value = clip_label(labels[nodes["label"][step]], 12)
-                kind = "value" if _span(nodes, step) in known else "value guessed"
-                drawn += f"<g {FONT}>{write_text(x + 7, y - 4, value, kind)}</g>"
-            yield clock.from_step(step + 1, drawn)
-
-    def draw_pairs(self, step: AnimatedStep) -> str:
-        ranked = sorted(range(len(step.shares)), key=lambda i: -step.shares[i])[:SHOWN_PAIRS]
-        drawn = []
-        for i in [*(one for one in ranked if one != step.position), step.position]:
-            left, right = step.row[i], step.row[i + 1]
-            height = 1 + max(self.heights[left], self.heights[right])
-            middle = (self.places[left] + self.places[right]) // 2
-            x, y = self.point(middle, height)
-            kind = "pair chosen" if i == step.position else "pair"
-            share = write_text(x, y - 6, f"{step.shares[i]:.2f}", anchor="middle")
-            drawn.append(f'<g class="{kind}">{self.bracket(left, right, height)}{share}</g>')
-        return "".join(drawn)
+def _draw_pairs(picture: Picture, step: AnimatedStep) -> str:
+    ranked = sorted(range(len(step.shares)), key=lambda i: -step.shares[i])[:SHOWN_PAIRS]
+    drawn = []
+    for i in [*(one for one in ranked if one != step.position), step.position]:
+        left, right = step.row[i], step.row[i + 1]
+        height = 1 + max(picture.heights[left], picture.heights[right])
+        x, y = picture.point((picture.places[left] + picture.places[right]) // 2, picture.level(height))
+        kind = "pair chosen" if i == step.position else "pair"
+        share = write_text(x, y - 6, f"{step.shares[i]:.2f}", anchor="middle")
+        drawn.append(f'<g class="{kind}">{picture.draw_bracket(left, right, height)}{share}</g>')
+    return "".join(drawn)
 
 
 def _follow_best(sentence: dict[str, Any]) -> Iterator[AnimatedStep]:

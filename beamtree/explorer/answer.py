@@ -68,18 +68,18 @@ class SearchRecord(NamedTuple):
 class Readings(NamedTuple):
     """The probability of every label for every node: what the classifier would say of its part."""
 
-    beams: Tensor  # (K, n−1, labels) of the trees
+    beams: Tensor | None = None  # (K, n−1, labels) of the trees, if the encoder hands out their nodes
     slots: Tensor | None = None  # (n−1, K, labels) of the search
     gold: Tensor | None = None  # (n−1, labels) of the gold tree, where the encoder can follow it
 
 
 class Answer(NamedTuple):
-    """Trees, records and readings are one for each sentence, or None."""
+    """Trees, records and readings are one for each sentence."""
 
     probabilities: list[float]  # of the task's labels
     trees: Sequence[BeamTrees | None]
     records: Sequence[SearchRecord | None]
-    readings: Sequence[Readings | None]
+    readings: Sequence[Readings]
     with_gold: list[float] | None = None  # probabilities had the encoder followed the gold trees
 
 
@@ -134,7 +134,7 @@ def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: in
         shares[0].tolist(),
         nothing if trees is None else [trees[s] for s in range(len(sentences))],
         nothing,
-        nothing,
+        [Readings()] * len(sentences),
     )
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from beamtree.errors import BeamtreeError
-from beamtree.explorer.sentences import UnreadableInputError, Where
+from beamtree.explorer.sentences import Where
 
 _LATER = {"Retry-After": "2"}  # seconds
 Count = Annotated[int, Field(ge=0)]
@@ -235,10 +234,3 @@ class Problem(Exception):  # noqa: N818 (it is what the answer says, not always 
         return Response(
             json.dumps({"error": error}), self.status, self.headers, media_type="application/json"
         )
-
-
-def problem_of(error: BeamtreeError) -> Problem:
-    """What to answer to a request that asked for this."""
-    if isinstance(error, UnreadableInputError):
-        return Problem(error.code, str(error), error.where)
-    return Problem("invalid", str(error))

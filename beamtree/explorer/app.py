@@ -11,7 +11,8 @@ from beamtree.classifier.classifier import Classifier
 from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.explorer.limits import BusyError, ClientLeftError, Limits, TooSlowError, Workshop
 from beamtree.explorer.models import describe_model, examples_for
-from beamtree.explorer.pages import API_STYLE, API_STYLE_ADDRESS, Asset, read_assets, write_api_page
+from beamtree.explorer.pages import Asset, read_assets, write_api_page
+from beamtree.explorer.sentences import UnreadableInputError
 from beamtree.explorer.view import make_view
 
 try:
@@ -40,7 +41,7 @@ def create_app(
     limits = limits or Limits()
     workshop = Workshop(limits)
     cards = [describe_model(name, model) for name, model in models.items()]
-    default = cards[0]["name"]
+    default = next(iter(models))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,8 +76,9 @@ def create_app(
         ] = None,
     ) -> Response:
         """Texts to try with a model, short ones first; none where it knows the words of none."""
-        name, served = _find(models, model or default)
-        return _json({"model": name, "examples": [example._asdict() for example in examples_for(served)]})
+        name = model or default
+        found = examples_for(_find(models, name))
+        return _json({"model": name, "examples": [example._asdict() for example in found]})
 
     @app.post(
         "/api/view",
@@ -88,7 +90,8 @@ def create_app(
     )
     async def view(request: Request, wanted: api.ViewRequest) -> Response:
         """Everything there is to see of one text, or of a pair of texts, under one model."""
-        name, model = _find(models, wanted.model or default)
+        name = wanted.model or default
+        model = _find(models, name)
         if wanted.beam_size is not None and wanted.beam_size > limits.max_beam_size:
             raise api.Problem("invalid", f"beam_size must be at most {limits.max_beam_size} here.")
         call = partial(
@@ -121,23 +124,24 @@ async def _require_json(request: Request) -> None:
 def _make(model: Classifier, texts: list[str], **options: Any) -> bytes:
     try:
         return json.dumps(make_view(model, texts, **options), separators=(",", ":")).encode()
+    except UnreadableInputError as error:
+        raise api.Problem(error.code, str(error), error.where) from error
     except BeamtreeError as error:
-        raise api.problem_of(error) from error
+        raise api.Problem("invalid", str(error)) from error
 
 
-def _find(models: Mapping[str, Classifier], name: str) -> tuple[str, Classifier]:
+def _find(models: Mapping[str, Classifier], name: str) -> Classifier:
     if name not in models:
         raise api.Problem(
             "no_such_model", f"There is no model {name!r} here; the models are {', '.join(models)}."
         )
-    return name, models[name]
+    return models[name]
 
 
 def _serve_pages(app: FastAPI) -> None:
     assets = read_assets()
     pages = {f"/static/{name}": asset for name, asset in assets.items() if name != "index.html"}
     pages["/"] = assets["index.html"]
-    pages[API_STYLE_ADDRESS] = Asset("text/css; charset=utf-8", API_STYLE.encode())
     pages["/api"] = Asset("text/html; charset=utf-8", write_api_page(app.openapi(), api.DOCUMENTED).encode())
 
     def give(asset: Asset) -> Callable[[], Any]:
@@ -151,6 +155,8 @@ def _serve_pages(app: FastAPI) -> None:
 
 
 def _handle_errors(app: FastAPI) -> None:
+    """Those of FastAPI itself; the `Guard` answers a Problem, and whatever else is raised."""
+
     @app.exception_handler(RequestValidationError)
     async def refuse(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
@@ -167,10 +173,6 @@ def _handle_errors(app: FastAPI) -> None:
         }
         code, message = messages.get(error.status_code, ("bad_request", "The request could not be read."))
         return api.Problem(code, message, status=error.status_code, headers=error.headers).answer()
-
-    @app.exception_handler(api.Problem)
-    async def tell(_: Request, problem: api.Problem) -> Response:
-        return problem.answer()
 
 
 def _json(content: Any) -> Response:

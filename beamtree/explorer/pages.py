@@ -30,6 +30,7 @@ _KINDS = {
     ".svg": "image/svg+xml",
 }
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
+# Parts of index.html that one file has otherwise.
 _STYLE = '<link rel="stylesheet" href="static/style.css">'
 _SCRIPT = '<script type="module" src="static/app.js"></script>'
 _ICON = '<link rel="icon" href="static/icon.svg" type="image/svg+xml">'
@@ -93,10 +94,7 @@ def write_page(
         ("<title>beamtree explorer</title>", f"<title>{escape(printable(title))}</title>"),
         (_END, ""),
     ):
-        head, found, tail = page.partition(wanted)
-        if not found:
-            raise ValueError(f"index.html must contain {wanted}")
-        page = head + inlined + tail
+        page = page.replace(wanted, inlined, 1)
     yield page.rstrip("\n")
     for record in records:
         yield _write_record(record)
@@ -138,18 +136,6 @@ def _digest(content: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
-API_STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
-body { max-width: 60rem; margin: 0 auto; padding: 1.5rem }
-h2 code, h3 code { font-size: 1em }
-table { border-collapse: collapse; display: block; overflow-x: auto }
-th, td { text-align: left; vertical-align: top; padding: 0.2rem 1rem 0.2rem 0; border-top: 1px solid #8884 }
-pre { overflow-x: auto; padding: 0.75rem; border: 1px solid #8884 }
-code, pre { font: 0.9rem ui-monospace, monospace }
-"""
-API_STYLE_ADDRESS = "/api/page.css"
-
-
 def write_api_page(document: dict[str, Any], errors: Iterable[Any]) -> str:
     """The API described for people, from its OpenAPI document: one plain page, nothing from elsewhere."""
     return "\n".join(
@@ -157,7 +143,7 @@ def write_api_page(document: dict[str, Any], errors: Iterable[Any]) -> str:
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(document['info']['title'])}</title>",
-            f'<link rel="stylesheet" href="{API_STYLE_ADDRESS}">\n</head>\n<body>\n<main>',
+            '<link rel="stylesheet" href="static/api.css">\n</head>\n<body>\n<main>',
             f"<h1>{escape(document['info']['title'])}</h1>",
             f"<p>{escape(document['info']['description'])}</p>",
             '<p><a href="/">The explorer</a> · <a href="/openapi.json">this page as OpenAPI JSON</a></p>',

@@ -15,30 +15,23 @@ import logging
 import re
 import socket
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+import uvicorn
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from beamtree.errors import MissingExtraError
+from beamtree.explorer.api import Problem
 from beamtree.explorer.limits import Limits
 from beamtree.printable import printable_lines
 
-try:
-    import uvicorn
-    from starlette.datastructures import Headers, MutableHeaders
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    from beamtree.explorer.api import Problem
-except ImportError as error:
-    raise MissingExtraError("the tree explorer", "web") from error
-
 _SECONDS_TO_FINISH = 3
-_CONNECTIONS = 800  # a process may have 1024 files open
 _ACCEPTED_AT_ONCE = 32  # beyond those, until as many have made way
 _UNACCEPTED = 2048  # connections that the system holds until they are accepted; more must come again
-_SECONDS = 30.0  # to send the head of a request, from the first moment; to take an answer
 _READ_AHEAD = 65536  # bytes that may come while the request before them is being answered
 
 SECURITY_HEADERS = {
@@ -81,7 +74,7 @@ def make_server(app: Any, **waiting: Any) -> uvicorn.Server:
     return Server(
         uvicorn.Config(
             app,
-            http=partial(Connection, waiting=Waiting(**{"at_most": _CONNECTIONS, **waiting})),  # type: ignore[arg-type]
+            http=partial(Connection, waiting=Waiting(**waiting)),  # type: ignore[arg-type]
             log_config=None,
             access_log=False,
             server_header=False,
@@ -100,15 +93,13 @@ class _Printable(logging.Formatter):
         return printable_lines(super().format(record))
 
 
+@dataclass
 class Waiting:
-    """The connections of one server whose clients owe it something, the longest waiting first.
+    """The connections of one server whose clients owe it something, the longest waiting first."""
 
-    All of a server are `at_most` so many, unless more are being answered at this moment.
-    """
-
-    def __init__(self, at_most: int, seconds: float = _SECONDS) -> None:
-        self.at_most, self.seconds = at_most, seconds
-        self.connections: dict[Connection, None] = {}
+    at_most: int = 800  # connections of the server, unless more are being answered; 1024 files may be open
+    seconds: float = 30.0  # to send the head of a request, from the first moment; to take an answer
+    connections: "dict[Connection, None]" = field(default_factory=dict)
 
     def drop_the_first(self) -> None:
         next(iter(self.connections)).drop()

@@ -75,21 +75,21 @@ def _view_sentence(
     reading: Reading,
     trees: BeamTrees | None,
     record: SearchRecord | None,
-    labels: Readings | None,
+    labels: Readings,
 ) -> dict[str, Any]:
     reading = Reading(reading.text, model.in_trees(reading.tokens), list(model.in_trees(reading.ranges)))
     gold_merges = model.task.gold_merges
     gold = None if gold_merges is None else BeamTrees.from_merges([gold_merges(reading.tokens)])
-    beams = [] if trees is None else _view_beams(reading.tokens, trees, gold, record, labels)
+    beams = [] if trees is None else _view_beams(reading.tokens, trees, gold, record, labels.beams)
     return {
         "text": reading.text,
         "tokens": list(reading.tokens),
         "ranges": reading.ranges,
-        "texts_in": None if labels is None else sorted(texts_in(model, reading.tokens)),
+        "texts_in": None if labels.beams is None else sorted(texts_in(model, reading.tokens)),
         "unknown": [i for i, token in enumerate(reading.tokens) if token not in model.vocabulary],
         "beams": beams,
-        "gold": None if gold is None else _view_gold(reading.tokens, gold, beams, labels),
-        "search": None if record is None else _view_search(record, len(beams), labels),
+        "gold": None if gold is None else _view_gold(reading.tokens, gold, beams, labels.gold),
+        "search": None if record is None else _view_search(record, len(beams), labels.slots),
     }
 
 
@@ -98,7 +98,7 @@ def _view_beams(
     trees: BeamTrees,
     gold: BeamTrees | None,
     record: SearchRecord | None,
-    labels: Readings | None,
+    labels: Tensor | None,
 ) -> list[dict[str, Any]]:
     gold_spans = None if gold is None else gold.span_sets()
     searched = record is not None or trees.merges.shape[1] > 1
@@ -107,7 +107,7 @@ def _view_beams(
     for k, tree in enumerate(trees.k_best()):
         spans = trees.span_sets(0, k)
         nodes = _nodes(trees, k) | {"score": None, "probability": None, "in_gold": None}
-        nodes |= _labels(None if labels is None else labels.beams[k])
+        nodes |= _labels(None if labels is None else labels[k])
         if record is not None:
             nodes["score"] = _numbers(record.chosen_score[k])
             nodes["probability"] = _numbers(record.chosen_log_probability[k].exp())
@@ -128,13 +128,13 @@ def _view_beams(
 
 
 def _view_gold(
-    tokens: Tokens, gold: BeamTrees, beams: list[dict[str, Any]], labels: Readings | None
+    tokens: Tokens, gold: BeamTrees, beams: list[dict[str, Any]], labels: Tensor | None
 ) -> dict[str, Any]:
     merges = gold.k_best()[0].merges
     return {
         "brackets": write_brackets(tokens, gold.span_sets()),
         "merges": merges,
-        "nodes": _nodes(gold, 0) | _labels(None if labels is None else labels.gold),
+        "nodes": _nodes(gold, 0) | _labels(labels),
         "agreement": [_agree(beam["merges"], merges) for beam in beams],
     }
 
@@ -170,9 +170,8 @@ def _agree(merges: list[int], gold: list[int]) -> dict[str, Any]:
     }
 
 
-def _view_search(record: SearchRecord, living: int, labels: Readings | None) -> dict[str, Any]:
+def _view_search(record: SearchRecord, living: int, labels: Tensor | None) -> dict[str, Any]:
     steps, K = record.parent.shape
-    read = _labels(None if labels is None else labels.slots)
     empty = record.parent < 0
 
     def table(values: Tensor) -> list[list[Any]]:
@@ -191,7 +190,7 @@ def _view_search(record: SearchRecord, living: int, labels: Readings | None) -> 
         "left_score": table(record.new_scores[..., 0]),
         "right_score": table(record.new_scores[..., 1]),
         "log_z": table(record.log_z),
-        **read,
+        **_labels(labels),
         "final": record.final[:living].tolist(),
     }
 

@@ -6,7 +6,7 @@ Each with a stack or a count, never by recursion: trees may be deep.
 import operator
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import shown
@@ -153,13 +153,7 @@ class Agreement:
         self.sentence_f1_total += shared / len(gold)
 
     def __add__(self, other: "Agreement") -> "Agreement":
-        return Agreement(
-            self.sentences + other.sentences,
-            self.exact + other.exact,
-            self.shared + other.shared,
-            self.spans + other.spans,
-            self.sentence_f1_total + other.sentence_f1_total,
-        )
+        return Agreement(*map(operator.add, astuple(self), astuple(other)))
 
     @property
     def f1(self) -> float | None:

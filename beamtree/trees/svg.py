@@ -1,10 +1,9 @@
 """A tree as a self-contained SVG picture: tokens in a row while they fit a page, else one a line."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import accumulate
-from typing import NamedTuple
 
 from beamtree.trees.brackets import write_brackets
 from beamtree.trees.drawing import PlainTree, clip_label, count_columns, place_nodes
@@ -43,94 +42,126 @@ STYLE = """
 """
 
 
-class Layout(NamedTuple):
-    upright: bool
-    leaf_places: list[int]
-    depth: int  # from the root to the leaves
-    size: tuple[int, int]
-
-    def point(self, place: float, level: float) -> str:
-        x, y = (place, TOP + level) if self.upright else (MARGIN + level, place)
-        return f"{round(x, 1):g} {round(y, 1):g}"
-
-
 def draw_as_svg(tree: PlainTree, caption: str) -> str:
     """The picture of one tree; pointing at a node shows its step and tokens."""
-    labels = [clip_label(token, LONGEST_LABEL) for token in tree.tokens]
-    layout = lay_out(labels, max(tree.heights, default=0), caption)
-    width, height = layout.size
+    picture = Picture(tree.tokens, tree.children, tree.heights, caption)
+    nodes = []
+    for step in reversed(range(len(tree.children))):  # the root first, so that no line lies over a node
+        first, past = tree.spans[step]
+        covered = clip_label(" ".join(tree.tokens[first : min(past, first + LONGEST_HINT)]), LONGEST_HINT)
+        hint = f"merge {step + 1}, tokens {first} to {past - 1}: {covered}"
+        nodes.append(f"<g><title>{escape(hint)}</title>{picture.draw_node(step)}</g>")
     brackets = write_brackets(tree.tokens, tree.spans)
     key = f"beamtree-{zlib.crc32((brackets + caption).encode(errors='replace')):08x}"
-    return "\n".join(
+    return write_svg(
+        picture.size,
         [
-            (
-                f'<svg xmlns="http://www.w3.org/2000/svg" class="beamtree" role="img" '
-                f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-                f'aria-labelledby="{key}-title {key}-description">'
-            ),
             f'<title id="{key}-title">Binary tree: {escape(caption)}</title>',
             f'<desc id="{key}-description">{escape(clip_label(brackets, LONGEST_DESCRIPTION))}</desc>',
             f"<style>{STYLE}</style>",
-            f'<rect class="paper" width="{width}" height="{height}" rx="12"/>',
-            *_draw_nodes(tree, layout),
+        ],
+        [
+            *nodes,
             f"<g {FONT}>",
-            *write_labels(tree.tokens, labels, layout),
+            *picture.write_labels(),
             f'<text class="caption" x="{MARGIN}" y="{MARGIN}">{escape(caption)}</text>',
             "</g>",
+        ],
+        labelled_by=f"{key}-title {key}-description",
+    )
+
+
+def write_svg(
+    size: tuple[int, int], head: Iterable[str], parts: Iterable[str], labelled_by: str | None = None
+) -> str:
+    """A file of its own: a sheet of paper with these parts on it."""
+    width, height = size
+    look = f'class="beamtree" role="img" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    if labelled_by is not None:
+        look += f' aria-labelledby="{labelled_by}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {look}>',
+            *head,
+            f'<rect class="paper" width="{width}" height="{height}" rx="12"/>',
+            *parts,
             "</svg>",
         ]
     )
 
 
-def lay_out(labels: list[str], height: int, caption: str) -> Layout:
-    widths = [round(count_columns(label) * CHARACTER) for label in labels]
-    row_width = sum(widths) + TOKEN_GAP * (len(labels) - 1)
-    depth = min(LEVEL * height, DEEPEST)
-    if row_width <= WIDEST:
-        starts = accumulate((width + TOKEN_GAP for width in widths[:-1]), initial=MARGIN)
-        leaf_places = [start + width // 2 for start, width in zip(starts, widths, strict=True)]
-        widest = max(row_width, round(len(caption) * CHARACTER))
-        return Layout(True, leaf_places, depth, (widest + 2 * MARGIN, TOP + depth + LINE + MARGIN))
-    leaf_places = [TOP + LINE * line for line in range(len(labels))]
-    size = (depth + LABEL_GAP + max(widths) + 2 * MARGIN, TOP + LINE * (len(labels) - 1) + MARGIN)
-    return Layout(False, leaf_places, depth, size)
+class Picture:
+    """Where the leaves and nodes of a tree stand, and what is drawn there; a node of step t has the id n + t.
 
+    Places go along the tokens, levels from the root's side to the leaves. `room` is how many levels to leave
+    free above the root.
+    """
 
-def _draw_nodes(tree: PlainTree, layout: Layout) -> Iterator[str]:
-    n, top = len(tree.tokens), max(tree.heights, default=1)
-    places = place_nodes(layout.leaf_places, tree.children)
-    levels = [float(layout.depth)] * n + [layout.depth * (1 - height / top) for height in tree.heights]
-    point = layout.point
-    for step in reversed(range(n - 1)):  # the root first, so that no line lies over a node
-        left, right = tree.children[step]
-        start, middle, end, level = places[left], places[n + step], places[right], levels[n + step]
-        path = draw_bracket(layout, (start, levels[left]), (end, levels[right]), level)
-        x, y = point(middle, level).split()
-        first, past = tree.spans[step]
-        covered = clip_label(" ".join(tree.tokens[first : min(past, first + LONGEST_HINT)]), LONGEST_HINT)
-        hint = f"merge {step + 1}, tokens {first} to {past - 1}: {covered}"
-        yield f'<g><title>{escape(hint)}</title><path d="{path}"/><circle cx="{x}" cy="{y}" r="4"/></g>'
-
-
-def draw_bracket(layout: Layout, left: tuple[float, float], right: tuple[float, float], level: float) -> str:
-    """The path from one child up, over and down to the other, each a (place, level), with round corners."""
-    point, (start, from_left), (end, from_right) = layout.point, left, right
-    half = (end - start) // 2
-    reach_left = min(CORNER, half, from_left - level)
-    reach_right = min(CORNER, end - start - half, from_right - level)
-    return (
-        f"M{point(start, from_left)}L{point(start, level + reach_left)}"
-        f"Q{point(start, level)} {point(start + reach_left, level)}"
-        f"L{point(end - reach_right, level)}"
-        f"Q{point(end, level)} {point(end, level + reach_right)}L{point(end, from_right)}"
-    )
-
-
-def write_labels(tokens: list[str], labels: list[str], layout: Layout) -> Iterator[str]:
-    for token, label, place in zip(tokens, labels, layout.leaf_places, strict=True):
-        if layout.upright:
-            where = f'x="{place}" y="{TOP + layout.depth + LINE}" text-anchor="middle"'
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        children: Sequence[tuple[int, int]],
+        heights: Sequence[int],
+        caption: str,
+        *,
+        room: int = 0,
+    ) -> None:
+        self.tokens = tokens
+        self.labels = [clip_label(token, LONGEST_LABEL) for token in tokens]
+        self.children, self.heights = children, [*[0] * len(tokens), *heights]
+        top = max(self.heights) + room
+        self.depth = min(LEVEL * top, DEEPEST)
+        self._unit = self.depth / max(1, top)
+        widths = [round(count_columns(label) * CHARACTER) for label in self.labels]
+        row_width = sum(widths) + TOKEN_GAP * (len(widths) - 1)
+        self.upright = row_width <= WIDEST
+        if self.upright:
+            starts = accumulate((width + TOKEN_GAP for width in widths[:-1]), initial=MARGIN)
+            leaf_places = [start + width // 2 for start, width in zip(starts, widths, strict=True)]
+            widest = max(row_width, round(len(caption) * CHARACTER))
+            self.size = (widest + 2 * MARGIN, TOP + self.depth + LINE + MARGIN)
         else:
-            where = f'x="{MARGIN + layout.depth + LABEL_GAP}" y="{place + 5}"'
-        whole = "" if label == token else f"<title>{escape(clip_label(token, LONGEST_DESCRIPTION))}</title>"
-        yield f"<text {where}>{whole}{escape(label)}</text>"
+            leaf_places = [TOP + LINE * line for line in range(len(widths))]
+            self.size = (self.depth + LABEL_GAP + max(widths) + 2 * MARGIN, leaf_places[-1] + MARGIN)
+        self.places = place_nodes(leaf_places, children)
+
+    def level(self, height: int) -> float:
+        return self.depth - self._unit * height
+
+    def point(self, place: float, level: float) -> tuple[float, float]:
+        x, y = (place, TOP + level) if self.upright else (MARGIN + level, place)
+        return round(x, 1), round(y, 1)
+
+    def draw_node(self, step: int) -> str:
+        node = len(self.tokens) + step
+        height = self.heights[node]
+        x, y = self.point(self.places[node], self.level(height))
+        return f'{self.draw_bracket(*self.children[step], height)}<circle cx="{x:g}" cy="{y:g}" r="4"/>'
+
+    def draw_bracket(self, left: int, right: int, height: int) -> str:
+        """From one child up, over and down to the other, with round corners."""
+        start, end, level = self.places[left], self.places[right], self.level(height)
+        from_left, from_right = self.level(self.heights[left]), self.level(self.heights[right])
+        half = (end - start) // 2
+        reach_left = min(CORNER, half, from_left - level)
+        reach_right = min(CORNER, end - start - half, from_right - level)
+
+        def at(place: float, level: float) -> str:
+            x, y = self.point(place, level)
+            return f"{x:g} {y:g}"
+
+        return (
+            f'<path d="M{at(start, from_left)}L{at(start, level + reach_left)}'
+            f"Q{at(start, level)} {at(start + reach_left, level)}"
+            f"L{at(end - reach_right, level)}"
+            f'Q{at(end, level)} {at(end, level + reach_right)}L{at(end, from_right)}"/>'
+        )
+
+    def write_labels(self) -> Iterator[str]:
+        for i, (token, label) in enumerate(zip(self.tokens, self.labels, strict=True)):
+            if self.upright:
+                where = f'x="{self.places[i]}" y="{TOP + self.depth + LINE}" text-anchor="middle"'
+            else:
+                where = f'x="{MARGIN + self.depth + LABEL_GAP}" y="{self.places[i] + 5}"'
+            hint = f"<title>{escape(clip_label(token, LONGEST_DESCRIPTION))}</title>"
+            yield f"<text {where}>{hint if label != token else ''}{escape(label)}</text>"

@@ -7,9 +7,9 @@ import pytest
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[object]:
-    from asked import HERE
     from explored import small_model
     from fastapi.testclient import TestClient
+    from served import HERE
 
     from beamtree.explorer.app import create_app
     from beamtree.explorer.limits import Limits

@@ -3,15 +3,17 @@
 import asyncio
 import json
 import logging
+import re
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import HERE, refusal
 from explored import small_model
 from fastapi.testclient import TestClient
+from served import HERE, refusal
 
 import beamtree.explorer.app as explorer
 from beamtree.data.own import OwnFormat
@@ -180,7 +182,13 @@ def test_the_description_needs_nothing_from_elsewhere_and_names_every_error(clie
         assert f"<td><code>{error.code}</code></td>" in page
     for address in ("GET /api/models", "GET /api/examples", "POST /api/view"):
         assert address in page
-    assert client.get("/api/page.css").headers["content-type"].startswith("text/css")
+    assert 'href="static/api.css"' in page  # one of the page's files
+
+
+def test_the_errors_listed_in_the_docs_are_those_that_come() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "explorer.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(str(error.status), error.code, error.when) for error in DOCUMENTED]
 
 
 def test_a_mistake_of_the_server_is_told_without_its_trace(
@@ -222,10 +230,10 @@ def test_a_crowd_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> N
         return {}
 
     async def crowd() -> list[httpx.Response]:
-        app = create_app({"m": small_model()}, Limits(workers=1, waiting=1, seconds=60))
+        app = create_app({"m": small_model()}, Limits(workers=2, waiting=1, seconds=60))
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
-            posts = [client.post("/api/view", json={"texts": ["2"]}) for _ in range(5)]
+            posts = [client.post("/api/view", json={"texts": ["2"]}) for _ in range(6)]
             calls = [asyncio.create_task(post) for post in posts]
             while sum(call.done() for call in calls) < 3:
                 await asyncio.sleep(0.01)
@@ -234,27 +242,32 @@ def test_a_crowd_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(explorer, "make_view", dawdle)
     responses = asyncio.run(crowd())
-    assert sorted(response.status_code for response in responses) == [200, 200, 429, 429, 429]
+    assert sorted(response.status_code for response in responses) == [200, 200, 200, 429, 429, 429]
     for response in responses:
         if response.status_code == 429:
             refusal(response, 429, "busy")
             assert int(response.headers["retry-after"]) > 0
 
 
-def test_a_body_that_never_ends_is_given_up() -> None:
-    app = create_app({"m": small_model()}, Limits(seconds=0.1))
-    sent: list[dict[str, Any]] = []
+def sent_for(receive: Callable[[], Awaitable[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What the app sends to a client whose body comes this way."""
     headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/api/view", "headers": headers, "query_string": b""}
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(0.03)
-        return {"type": "http.request", "body": b" ", "more_body": True}
+    sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(app(scope, receive, send))
+    asyncio.run(create_app({"m": small_model()}, Limits(seconds=0.1))(scope, receive, send))
+    return sent
+
+
+def test_a_body_that_never_ends_is_given_up() -> None:
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.03)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    sent = sent_for(receive)
     assert sent[0]["status"] == 408
     assert json.loads(sent[1]["body"])["error"]["code"] == "too_late"
 
@@ -264,24 +277,16 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_asked_for_nothing(
 ) -> None:
     computed: list[Any] = []
     monkeypatch.setattr(explorer, "make_view", lambda *arguments, **_: computed.append(arguments))
-    app = create_app({"m": small_model()})
-    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/api/view", "headers": headers, "query_string": b""}
     messages = [
         {"type": "http.disconnect"},
         {"type": "http.request", "body": b'{"texts": ["2"]}', "more_body": True},
     ]
-    sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         return messages.pop() if len(messages) > 1 else messages[0]
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope, receive, send))
+    assert sent_for(receive) == []
     assert not computed
-    assert not sent
 
 
 def test_a_number_that_json_does_not_have_is_told_as_none_and_is_no_figure() -> None:

@@ -13,13 +13,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
-from served import connect, served, wait_until
+from served import POST, connect, post, served, wait_until
 
 import beamtree.explorer.app as explorer
 from beamtree.explorer.limits import Limits
 
 ASK = b"GET /api/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-HEAD = b"POST /api/view HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
 def answer(client: socket.socket, request: bytes = ASK) -> int:
@@ -44,13 +43,12 @@ def is_dropped(client: socket.socket) -> bool:
 
 
 def view(text: str) -> bytes:
-    body = json.dumps({"texts": [text]}).encode()
-    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    return post(json.dumps({"texts": [text]}).encode())
 
 
 @pytest.mark.parametrize(
     "said",
-    [b"", ASK[:20], HEAD, HEAD + b"Content-Length: 5\r\n\r\n1", HEAD + b"Transfer-Encoding: chunked\r\n\r\n"],
+    [b"", ASK[:20], POST, POST + b"Content-Length: 5\r\n\r\n1", POST + b"Transfer-Encoding: chunked\r\n\r\n"],
     ids=["nothing", "half a line", "half a head", "half a body", "no chunk"],
 )
 def test_the_longest_waiting_connection_makes_way_for_a_newcomer(said: bytes) -> None:
@@ -104,7 +102,7 @@ def test_a_request_that_is_being_answered_does_not_make_way(monkeypatch: pytest.
         assert working.recv(100).startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.parametrize("said", [b"", ASK[:20], HEAD], ids=["nothing", "half a line", "half a head"])
+@pytest.mark.parametrize("said", [b"", ASK[:20], POST], ids=["nothing", "half a line", "half a head"])
 def test_a_request_that_never_comes_is_given_up(said: bytes) -> None:
     with served(seconds=0.3) as port, connect(port) as client:
         client.sendall(said)
@@ -112,7 +110,7 @@ def test_a_request_that_never_comes_is_given_up(said: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [ASK[:-2] + b"X-Long: ", ASK + ASK[:-2] + b"X-Long: ", HEAD + b"Content-Length: 99999999\r\n\r\n"]
+    "said", [ASK[:-2] + b"X-Long: ", ASK + ASK[:-2] + b"X-Long: ", POST + b"Content-Length: 99999999\r\n\r\n"]
 )
 def test_a_trickle_does_not_hold_a_connection(said: bytes) -> None:
     """Before a request, after an answer, and in a body that was refused."""
@@ -171,31 +169,6 @@ def test_two_requests_at_once_are_answered_one_after_the_other() -> None:
         assert said.count(b"HTTP/1.1 200") == 2
 
 
-def test_a_client_that_leaves_the_queue_is_never_computed_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[str] = []
-    released = threading.Event()
-
-    def dawdle(_: Any, texts: list[str], **__: Any) -> dict[str, Any]:
-        computed.append(texts[0])
-        released.wait(60)
-        return {}
-
-    monkeypatch.setattr(explorer, "make_view", dawdle)
-    with served(Limits(workers=1, waiting=3, seconds=60)) as port, ExitStack() as stack:
-        first, second, third = (stack.enter_context(connect(port)) for _ in range(3))
-        first.sendall(view("1"))
-        wait_until(lambda: computed == ["1"])
-        second.sendall(view("2"))
-        time.sleep(0.2)
-        third.sendall(view("3"))
-        time.sleep(0.2)
-        second.close()
-        time.sleep(0.5)
-        released.set()
-        assert third.recv(100).startswith(b"HTTP/1.1 200")
-        assert computed == ["1", "3"]
-
-
 @contextmanager
 def many_files(count: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -226,7 +199,7 @@ def port() -> Iterator[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "said",
-    [b"", ASK[:20], HEAD + b"Content-Length: 5\r\n\r\n1", ASK],
+    [b"", ASK[:20], POST + b"Content-Length: 5\r\n\r\n1", ASK],
     ids=["nothing", "half a line", "half a body", "a request, the answer unread"],
 )
 def test_a_thousand_connections_held_open_do_not_keep_a_visitor_waiting(port: int, said: bytes) -> None:

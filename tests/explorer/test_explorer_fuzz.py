@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
     unsupported_method,
 )
-from served import connect, served
+from served import POST, connect, post, served
 
 from beamtree.data.listops.language import TOKENS
 from beamtree.data.logic import TOKENS as LOGIC_TOKENS
@@ -83,12 +83,11 @@ def test_texts_near_the_language_are_read_or_refused_at_a_place(
 
 
 BODY = b'{"texts": ["[MAX 2 9 ]"], "beam_size": 2}'
-POST = b"POST /api/view HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 WHOLE = [
     b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n",
     b"GET /api/examples?model=m HTTP/1.1\r\nHost: [::1]:80\r\nX-Forwarded-For: 10.0.0.1, b\r\n\r\n",
     b"HEAD /static/app.js HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n",
-    POST + b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY),
+    post(BODY),
     POST
     + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY),
 ]

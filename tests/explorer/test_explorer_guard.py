@@ -1,8 +1,8 @@
 """What guards the explorer: headers of every answer, the names it is served by, limits on what is asked."""
 
 import pytest
-from asked import refusal
 from fastapi.testclient import TestClient
+from served import refusal
 
 from beamtree.explorer.server import SECURITY_HEADERS
 
@@ -26,17 +26,10 @@ def test_every_answer_carries_the_security_headers_and_allows_no_other_origin(cl
 def test_scripts_and_styles_of_the_page_itself_are_all_that_a_browser_may_run(client: TestClient) -> None:
     policy = client.get("/").headers["content-security-policy"]
     allowed = {name: sources for name, *sources in (part.split() for part in policy.split(";"))}
-    assert allowed == {
-        "default-src": ["'none'"],
-        "script-src": ["'self'"],
-        "style-src": ["'self'"],
-        "img-src": ["'self'", "data:", "blob:"],
-        "font-src": ["'self'"],
-        "connect-src": ["'self'"],
-        "base-uri": ["'none'"],
-        "form-action": ["'none'"],
-        "frame-ancestors": ["'none'"],
-    }
+    assert allowed.pop("img-src") == ["'self'", "data:", "blob:"]
+    for name in ("default-src", "base-uri", "form-action", "frame-ancestors"):
+        assert allowed.pop(name) == ["'none'"]
+    assert set(map(tuple, allowed.values())) == {("'self'",)}
     headers = client.get("/").headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"

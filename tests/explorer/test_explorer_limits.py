@@ -48,15 +48,6 @@ def test_a_result_and_an_exception_come_back() -> None:
     asyncio.run(both())
 
 
-def test_a_computation_is_stopped_at_the_time_limit() -> None:
-    async def too_slow() -> None:
-        with pytest.raises(TooSlowError):
-            await Workshop(Limits(seconds=0.2)).do(endless, stays)
-
-    asyncio.run(too_slow())
-    wait_until_all_ended()
-
-
 def test_a_computation_for_a_client_that_left_is_stopped() -> None:
     async def leaves() -> bool:
         return time.monotonic() - begun > 0.2
@@ -85,25 +76,6 @@ def test_every_kind_of_encoder_can_be_stopped(encoder: str) -> None:
 
     asyncio.run(too_slow())
     wait_until_all_ended()
-
-
-def test_more_than_may_wait_are_sent_away_and_the_others_served() -> None:
-    async def crowd() -> list[bytes | BaseException]:
-        workshop, released = Workshop(Limits(workers=2, waiting=3, seconds=60)), threading.Event()
-
-        def slowly() -> bytes:
-            released.wait(60)
-            return b"served"
-
-        calls = [asyncio.create_task(workshop.do(slowly, stays)) for _ in range(10)]
-        while sum(call.done() for call in calls) < 5:
-            await asyncio.sleep(0.01)
-        released.set()
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    answers = asyncio.run(crowd())
-    assert answers.count(b"served") == 5
-    assert sum(isinstance(answer, BusyError) for answer in answers) == 5
 
 
 def test_who_waits_too_long_for_a_worker_is_told_that_it_is_busy() -> None:

@@ -20,6 +20,7 @@ import pytest
 import torch
 from explored import small_model
 from fastapi.testclient import TestClient
+from served import connect, post
 from typer.testing import CliRunner
 
 from beamtree.classifier.model_folder import save_model
@@ -27,19 +28,8 @@ from beamtree.cli import app
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.models import add_untrained, describe_model, load_models
 
-LIMITS = [
-    "--max-tokens",
-    "40000",
-    "--max-request-bytes",
-    "100000",
-    "--seconds",
-    "300",
-    "--workers",
-    "1",
-    "--waiting",
-    "0",
-]
-ENDLESS = json.dumps({"model": "slow", "texts": ["[MAX " + "7 " * 30_000 + "]"]})
+LIMITS = shlex.split("--max-tokens 40000 --max-request-bytes 100000 --seconds 300 --workers 1 --waiting 0")
+ENDLESS = post(json.dumps({"model": "slow", "texts": ["[MAX " + "7 " * 30_000 + "]"]}).encode())
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +50,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             assert found, line
             yield found.group(1)
             with connection(found.group(1)) as client:
-                client.sendall(post(ENDLESS))
+                client.sendall(ENDLESS)
                 wait_until(found.group(1), busy=True)
                 process.send_signal(signal.SIGINT)
                 assert process.communicate(timeout=60) == ("", "loading PyTorch …\nstopped\n")
@@ -70,12 +60,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def connection(address: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1].strip("/"))), timeout=60)
-
-
-def post(body: str) -> bytes:
-    head = f"POST /api/view HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}Content-Type: application/json\r\n\r\n{body}".encode()
+    return connect(int(address.rsplit(":", 1)[1].strip("/")))
 
 
 def view(address: str, text: str) -> dict[str, object]:
@@ -107,7 +92,7 @@ def test_the_address_it_prints_shows_a_tree(address: str) -> None:
 @pytest.mark.slow
 def test_a_client_that_leaves_frees_its_worker(address: str) -> None:
     with connection(address) as client:
-        client.sendall(post(ENDLESS))
+        client.sendall(ENDLESS)
         wait_until(address, busy=True)
     wait_until(address, busy=False)
 

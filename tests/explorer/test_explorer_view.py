@@ -1,6 +1,8 @@
 """The view of one input: the engine's own search, told completely, in linear size."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from beamtree.nn.heads import class_probabilities
 from beamtree.trees.brackets import Agreement
 from beamtree.zoo.by_name import encoder_names
 
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "explorer.md").read_text(encoding="utf-8")
 SEARCHERS = ("ebt-grc", "ebt-grc-noslice", "bt-grc", "bt-grc-os")
 
 
@@ -340,3 +343,14 @@ def test_the_size_is_linear_in_the_tokens() -> None:
     model = small_model()
     short, long = (len(json.dumps(make_view(model, [expression(n)], name="it"))) for n in (60, 240))
     assert long < 4.5 * short
+
+
+def test_the_program_in_the_docs_rebuilds_the_search() -> None:
+    known: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL):
+        exec(block, known)
+    assert known["view"]["prediction"]["label"] == "9"
+    ends = [known["beams"][slot] for slot in known["search"]["final"]]
+    assert [len(nodes) for nodes, _, _ in ends] == [1] * len(known["sentence"]["beams"])
+    for (_, _, score), beam in zip(ends, known["sentence"]["beams"], strict=True):
+        assert score == pytest.approx(beam["log_score"], abs=1e-4)

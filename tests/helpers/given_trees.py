@@ -1,9 +1,16 @@
 """What tests of given trees share: trees of several shapes, and how far two ways of composing them differ."""
 
+import random
+
 import torch
 from torch import Tensor, nn
 
 MIXED = [7, 1, 2, 3, 6, 7]
+
+
+def draw_merges(n: int, rng: random.Random) -> list[int]:
+    """The positions that make one tree of n tokens."""
+    return [rng.randrange(n - 1 - step) for step in range(n - 1)]
 
 
 def random_merges(lengths: Tensor, n: int, seed: int = 0) -> Tensor:

@@ -6,16 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from given_trees import draw_merges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beamtree.errors import BeamtreeError
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.trees.beam_trees import BeamTrees
-
-
-def random_merges(n: int, rng: random.Random) -> list[int]:
-    return [rng.randrange(n - 1 - step) for step in range(n - 1)]
 
 
 @st.composite
@@ -60,10 +57,9 @@ def beams_of(batch: list[list[list[int]]], K: int) -> BeamTrees:
 def mixed_batch(seed: int = 0, K: int = 4) -> BeamTrees:
     rng = random.Random(seed)
     lengths = [1, 2, 3, 9, 4, 13, 2]
-    return beams_of([[random_merges(n, rng) for _ in range(min(K, n))] for n in lengths], K)
+    return beams_of([[draw_merges(n, rng) for _ in range(min(K, n))] for n in lengths], K)
 
 
-@settings(deadline=None)
 @given(merge_lists())
 def test_spans_heights_and_brackets_are_those_of_a_recursive_oracle(merges: list[int]) -> None:
     trees = BeamTrees.from_merges([merges])
@@ -239,7 +235,6 @@ def test_text_that_is_no_json_is_refused() -> None:
         BeamTrees.from_json("((a b) c)")
 
 
-@settings(deadline=None)
 @given(st.lists(merge_lists(6), min_size=1, max_size=4))
 def test_given_merges_come_back_padded_with_score_zero(lists: list[list[int]]) -> None:
     trees = BeamTrees.from_merges(lists)
@@ -315,7 +310,7 @@ def test_five_thousand_tokens_meet_no_recursion_limit(branching: str) -> None:
     merges = {
         "left": [0] * (n - 1),
         "right": list(range(n - 2, -1, -1)),
-        "random": random_merges(n, random.Random(1)),
+        "random": draw_merges(n, random.Random(1)),
     }[branching]
     trees = BeamTrees.from_merges([merges])
     text = trees.brackets()[0]
@@ -328,7 +323,7 @@ def test_five_thousand_tokens_meet_no_recursion_limit(branching: str) -> None:
     assert trees.nltk()[0].count("(X ") == n - 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_structure_does_not_depend_on_padding(seed: int) -> None:
     trees = mixed_batch(seed)

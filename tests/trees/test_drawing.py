@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from given_trees import draw_merges
+from hypothesis import given
 from hypothesis import strategies as st
 
 from beamtree.trees.beam_trees import BeamTrees
@@ -50,12 +51,10 @@ def test_one_token_is_its_own_drawing_and_two_share_a_bracket() -> None:
     assert BeamTrees.from_merges([[0]]).draw(["a", "b"], width=80) == "┌┴─┐\na  b"
 
 
-@settings(deadline=None)
 @given(st.integers(2, 60), st.integers(18, 120), st.randoms(use_true_random=False))
 def test_no_line_is_wider_than_asked_and_tokens_come_in_order(n: int, width: int, rng: random.Random) -> None:
     tokens = ["漢" * rng.randint(1, 9) + str(i) for i in range(n)]
-    merges = [rng.randrange(n - 1 - step) for step in range(n - 1)]
-    drawing = BeamTrees.from_merges([merges]).draw(tokens, width=width)
+    drawing = BeamTrees.from_merges([draw_merges(n, rng)]).draw(tokens, width=width)
     assert max(map(count_columns, drawing.splitlines())) <= width
     lines = [label for label in drawing.replace("\n", " ").split(" ") if "漢" in label]
     assert lines == [clip_label(token, max(8, width // 2 - 1)) for token in tokens]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from given_trees import random_merges
 from kernel_cases import DEVICE
 from torch import Tensor
 
@@ -9,19 +10,15 @@ from beamtree.trees import structure_kernels
 from beamtree.trees.structure import find_structure
 
 
-def draw_merges(R: int, n: int) -> Tensor:
+def mixed_merges(R: int, n: int) -> Tensor:
     """Random trees of lengths from 1 to n."""
-    generator = torch.Generator().manual_seed(n)
-    merges = torch.full((R, n - 1), -1)
-    for row, length in enumerate(torch.randint(1, n + 1, (R,), generator=generator).tolist()):
-        for step in range(length - 1):
-            merges[row, step] = torch.randint(length - 1 - step, (), generator=generator)
-    return merges
+    lengths = torch.randint(1, n + 1, (R,), generator=torch.Generator().manual_seed(n))
+    return random_merges(lengths, n)
 
 
 @pytest.mark.parametrize(("R", "n"), [(3, 1), (2, 2), (4, 3), (5, 9)])
 def test_the_kernel_decodes_merges_as_the_plain_way_does(R: int, n: int) -> None:
-    merges = draw_merges(R, n)
+    merges = mixed_merges(R, n)
     found = structure_kernels.find_structure(merges.to(DEVICE))
     for mine, theirs in zip(found, find_structure(merges), strict=True):
         assert torch.equal(mine.cpu(), theirs)
@@ -33,7 +30,7 @@ def test_a_list_longer_than_a_block_is_decoded_too(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_operator_agrees_with_its_description() -> None:
-    merges = draw_merges(3, 5).to(DEVICE)
+    merges = mixed_merges(3, 5).to(DEVICE)
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(torch.ops.beamtree.structure, (merges,), test_utils=tests)
 
@@ -42,6 +39,6 @@ def test_the_operator_agrees_with_its_description() -> None:
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 @pytest.mark.parametrize("n", [128, 300, 3000])
 def test_devices_agree_at_full_size(n: int) -> None:
-    merges = draw_merges(20, n)
+    merges = mixed_merges(20, n)
     for mine, theirs in zip(find_structure(merges.cuda()), find_structure(merges), strict=True):
         assert torch.equal(mine.cpu(), theirs)

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from given_trees import draw_merges
 
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.brackets import merges_from_brackets
@@ -52,8 +53,7 @@ def test_it_is_self_contained_and_knows_light_and_dark() -> None:
 def test_everything_lies_inside_the_picture_and_labels_do_not_overlap(n: int) -> None:
     rng = random.Random(n)
     tokens = [rng.choice(["a", "[MEDIAN", "word", "漢字"]) for _ in range(n)]
-    merges = [rng.randrange(n - 1 - step) for step in range(n - 1)]
-    picture = read(BeamTrees.from_merges([merges]).svg(tokens))
+    picture = read(BeamTrees.from_merges([draw_merges(n, rng)]).svg(tokens))
     width, height = float(picture.get("width", 0)), float(picture.get("height", 0))
     for circle in picture.iter(f"{SVG}circle"):
         assert 0 < float(circle.get("cx", -1)) < width

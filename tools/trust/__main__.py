@@ -13,6 +13,7 @@ CHECKS = {
     "files": "3,000 fuzzed model folders, checkpoints, recipes and run folders (2 minutes)",
     "inputs": "20,800 fuzzed expressions, files, trees and tensors (3 minutes)",
     "numbers": "float32 against float64 on 1,200 batches, extreme sizes (6 minutes)",
+    "crowd": "50 clients at the explorer, with sound and unsound requests (2 minutes)",
     "endurance": "20,000 training steps: memory, file handles and threads (8 minutes)",
 }
 

@@ -2,11 +2,9 @@
 
 import json
 import os
-import signal
 import sys
-import time
-import traceback
 from collections.abc import Callable, Sequence
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,48 +25,33 @@ class Child:
     def __init__(
         self, arguments: Sequence[str], log: Path, prepare: Callable[[], None] = lambda: None
     ) -> None:
-        sys.stdout.flush()
         self.log = log
-        self.pid = os.fork()
-        if self.pid == 0:
-            _run(arguments, log, prepare)
+        self._process = get_context("fork").Process(target=_run, args=(arguments, log, prepare))
+        self._process.start()
+        self.pid = self._process.pid or 0
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        self._process.kill()
 
     def wait(self, timeout: float = 120.0) -> int:
         """The exit status, minus the signal's number if one ended it."""
-        for _ in range(int(timeout / 0.002)):
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.002)
-        self.kill()
-        os.waitpid(self.pid, 0)
-        raise TimeoutError(f"still running after {timeout:.0f} s: {self.log}")
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            self.kill()
+            raise TimeoutError(f"still running after {timeout:.0f} s: {self.log}")
+        return self._process.exitcode
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
 
 def _run(arguments: Sequence[str], log: Path, prepare: Callable[[], None]) -> None:
-    status = 70
-    try:
-        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        prepare()
-        sys.argv = ["beamtree", *arguments]
-        main()
-        status = 0
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    prepare()
+    sys.argv = ["beamtree", *arguments]
+    main()
 
 
 def warm_up() -> None:

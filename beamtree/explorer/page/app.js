@@ -1,7 +1,10 @@
 // The page: a form or a list of texts, one or two panes, and one player for both.
+//
+// From a question to a picture: asking.js gets the answer; search.js replays the merges in it; layout.js says what of a
+// forest is drawn and where, picture.js draws it; pane.js puts together all that one model says, story.js tells it.
 
 import { setUpTheme } from "./appearance.js";
-import { Asking } from "./asking.js";
+import { Asking, askModels, askView } from "./asking.js";
 import { onGoldTree, panesFor } from "./comparing.js";
 import { announce, byId, element, flash } from "./dom.js";
 import { copyText } from "./download.js";
@@ -10,10 +13,7 @@ import { Pane } from "./pane.js";
 import { Player } from "./player.js";
 import { Records } from "./records.js";
 import { partOf } from "./search.js";
-import { explainTask } from "./tasks.js";
-import { termList } from "./terms.js";
-import { askExamples, askModels, askView } from "./server.js";
-import { count, percent, spanText } from "./words.js";
+import { count, explainTask, percent, spanText, termList } from "./words.js";
 
 const asked = { model: null, other: null, beams: null, texts: [], record: null, sentence: 0, values: true };
 const panes = [];
@@ -241,11 +241,7 @@ async function start() {
 
 async function startWithServer(wanted) {
   try {
-    asking = new Asking(await askModels(), {
-      submit,
-      invite,
-      examplesOf: async (model) => (await askExamples(model)).examples,
-    });
+    asking = new Asking(await askModels(), { submit, invite });
   } catch (error) {
     announce(error.message);
     byId("loading").hidden = true;

@@ -1,18 +1,17 @@
-// The form: models, texts, examples; what cannot be read is marked where it stands.
+// The form: models, texts, examples, and the questions to the server; what cannot be read is marked where it stands.
 
 import { offersFor, readAlike } from "./comparing.js";
 import { byId, element } from "./dom.js";
 
 export class Asking {
-  // `submit({ model, other, beams, texts })`; `examplesOf(model)` gives a promise of them, `invite()` waits for a text
-  constructor({ models, limits }, { submit, invite, examplesOf }) {
+  // `submit({ model, other, beams, texts })` asks for an answer, `invite()` waits for a text
+  constructor({ models, limits }, { submit, invite }) {
     this.models = models;
     byId("beams").max = limits.max_beam_size;
     byId("beams").addEventListener("change", () => this.send());
     this.submit = submit;
     this.invite = invite;
     this.offered = null; // the model whose boxes and examples are shown
-    this.examplesOf = examplesOf;
     byId("model").replaceChildren(...models.map(({ name }) => element("option", { value: name }, name)));
     byId("model").addEventListener("change", () => this.changeModel());
     byId("other").addEventListener("change", () => this.send());
@@ -93,7 +92,7 @@ export class Asking {
     if (!this.offered || !readAlike(this.offered, model))
       byId("texts").replaceChildren(...Array.from({ length: model.sentences }, (_, i) => this.box(i, model.sentences)));
     this.offered = model;
-    const coming = this.examplesOf(model.name).catch(() => []);
+    const coming = askExamples(model.name).catch(() => []);
     this.examples = coming;
     coming.then((examples) => {
       if (this.examples === coming) byId("examples").replaceChildren(...examples.map((one) => this.example(one)));
@@ -182,4 +181,23 @@ export class Asking {
 function grow(box) {
   box.style.height = "auto";
   box.style.height = `${box.scrollHeight + 2}px`; // with its border
+}
+
+export const askModels = () => ask("api/models");
+
+export const askView = (model, texts, beams) =>
+  ask("api/view", beams === null ? { model, texts } : { model, texts, beam_size: beams });
+
+const askExamples = async (model) => (await ask(`api/examples?model=${encodeURIComponent(model)}`)).examples;
+
+// If it fails, the error is a sentence for people and, where a text is to blame, its place in it (`where`).
+async function ask(path, body) {
+  const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const answer = await fetch(path, body && post).catch(() => {
+    throw new Error("The server does not answer. Is it still running?");
+  });
+  const content = await answer.json().catch(() => null);
+  if (answer.ok && content) return content;
+  const { message, where } = content?.error ?? { message: `The server answered with status ${answer.status}.` };
+  throw Object.assign(new Error(message), { where });
 }

@@ -4,8 +4,7 @@
 import { element, shape } from "./dom.js";
 import { partOf } from "./search.js";
 import { tellLost } from "./story.js";
-import { term } from "./terms.js";
-import { clip, count, figure, percent, spanText, valueWords } from "./words.js";
+import { clip, count, figure, percent, spanText, term, valueWords } from "./words.js";
 
 const IN_WORDS = 6;
 

@@ -1,8 +1,12 @@
-// Where leaves and nodes stand: tokens in a row with the root above (upright), or one a line with the root
-// at the left (sideways). Both are one layout of places (along the tokens) by levels (from the leaves).
+// What of a forest is drawn, and where. A folded node stands as one leaf in the place of all its tokens. Tokens are in a
+// row with the root above (upright), or one a line with the root at the left (sideways): one layout of places (along the
+// tokens) by levels (from the leaves).
 
+import { keyOf, partOf } from "./search.js";
 import { clip } from "./words.js";
 
+const SHOWN_UNASKED = 120; // tokens; longer sequences begin partly folded
+const SHOWN_LEAVES = 36;
 const FONT = "14px ui-monospace, SF Mono, Menlo, Consolas, DejaVu Sans Mono, monospace";
 const LONGEST_LABEL = 26;
 const TOKEN_GAP = 20;
@@ -18,6 +22,59 @@ const UPRIGHT_AT_MOST = { page: 1.5, screen: 2.5 };
 const ROOT_SIDE = 62; // left of a sideways tree, for the share of a pair
 const LABEL_GAP = 12;
 const CORNER = 10;
+
+// Leaves in a row (tokens and folded nodes) and the open nodes above them, children first; the ids of all in the order
+// of reading, a node before its parts; and the parent, the depth and the height in the picture of each.
+export function visiblePart(forest, folded) {
+  const { n, row } = forest;
+  const [leaves, open, order] = [[], [], []];
+  const [parents, depths, heights] = [new Map(), new Map(), new Map()];
+  // An explicit stack: trees of sequences can be as deep as they are long.
+  const stack = [...row].reverse().map((id) => ({ id }));
+  while (stack.length) {
+    const { id, parent, done } = stack.pop();
+    const node = partOf(forest, id);
+    if (done) {
+      heights.set(id, 1 + Math.max(heights.get(node.left), heights.get(node.right)));
+      open.push(node);
+      continue;
+    }
+    order.push(id);
+    parents.set(id, parent);
+    depths.set(id, parent === undefined ? 0 : depths.get(parent) + 1);
+    if (id < n || folded.has(keyOf(node))) {
+      heights.set(id, 0);
+      leaves.push(node);
+    } else {
+      stack.push({ id, done: true }, { id: node.right, parent: id }, { id: node.left, parent: id });
+    }
+  }
+  return { leaves, open, order, parents, depths, heights };
+}
+
+// What to fold in a long tree so that its upper part fits a screen: the largest parts stay open longest.
+export function foldByDefault(forest) {
+  return forest.n <= SHOWN_UNASKED ? new Set() : foldBelow(forest, SHOWN_LEAVES);
+}
+
+// While a long sequence is merged: what is done stands as one leaf each, so that the place of work can be seen.
+export function foldFinished({ n, nodes, row }) {
+  if (n <= SHOWN_UNASKED) return new Set();
+  return new Set(row.filter((id) => id >= n && nodes[id - n].height > 2).map((id) => keyOf(nodes[id - n])));
+}
+
+export function foldBelow(forest, leaves) {
+  const { n, nodes, row } = forest;
+  const size = (id) => partOf(forest, id).end - partOf(forest, id).start;
+  const shown = [...row];
+  while (shown.length < leaves) {
+    const largest = shown.reduce((best, id, i) => (size(id) > size(shown[best]) ? i : best), 0);
+    if (shown[largest] < n) break;
+    const { left, right } = nodes[shown[largest] - n];
+    shown.splice(largest, 1, left, right);
+  }
+  return new Set(shown.filter((id) => id >= n).map((id) => keyOf(nodes[id - n])));
+}
 
 // `room`: { wide, tall } of the stage, `tallest` for a large tree on its side; `whole`: it is the whole screen's
 export function placeForest(forest, { leaves, open, heights }, { upright, top, room, whole }) {

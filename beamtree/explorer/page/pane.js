@@ -2,19 +2,16 @@
 
 import { toggleProjection } from "./appearance.js";
 import { Candidates, beamList } from "./beams.js";
-import { announce, byId, element, flash } from "./dom.js";
+import { announce, byId, flash } from "./dom.js";
 import { copyText, downloadJson, downloadPng, downloadSvg } from "./download.js";
-import { foldBelow, foldByDefault, foldFinished } from "./folding.js";
-import { mergeTable } from "./listing.js";
-import { Picture, describe } from "./picture.js";
-import { predictionPanel, valuesNote } from "./prediction.js";
+import { foldBelow, foldByDefault, foldFinished } from "./layout.js";
+import { mergeTable, modelNote, predictionPanel, valuesNote } from "./panels.js";
+import { Picture, describe, pointingHint } from "./picture.js";
 import { River } from "./river.js";
 import { Search, forestOf, keyOf, partOf } from "./search.js";
 import { tellOutcome, tellStep } from "./story.js";
-import { explainTask } from "./tasks.js";
-import { explainEncoder, term } from "./terms.js";
 import { Walking } from "./walking.js";
-import { count } from "./words.js";
+import { count, explainTask } from "./words.js";
 import { Zoom } from "./zoom.js";
 
 const BELOW_STAGE = 28; // pixels of edges below the diagram of the search
@@ -54,8 +51,8 @@ export class Pane {
 
   wire(stage) {
     const on = (name, act) => this.part(name).addEventListener("click", act);
-    on("zoom-out", () => this.zoom.by(1 / 1.3));
-    on("zoom-in", () => this.zoom.by(1.3));
+    on("zoom-out", () => this.zoom.out());
+    on("zoom-in", () => this.zoom.in());
     on("fit", () => this.zoom.fit());
     on("turn", () => this.turn());
     on("fold", () => this.foldAll());
@@ -65,13 +62,6 @@ export class Pane {
     on("svg", () => downloadSvg(this.picture.svg, this.fileName()));
     on("png", () => downloadPng(this.picture.svg, this.fileName()));
     on("json", () => downloadJson(this.view, this.fileName()));
-    stage.addEventListener("keydown", (event) => {
-      const acts = { "+": () => this.zoom.by(1.3), "-": () => this.zoom.by(1 / 1.3), 0: () => this.zoom.fit() };
-      const act = acts[event.key];
-      if (!act || event.ctrlKey || event.metaKey) return;
-      event.preventDefault();
-      act();
-    });
     this.part("listing").addEventListener("toggle", () => this.list());
     new ResizeObserver(() => this.resize()).observe(stage);
     window.addEventListener("resize", () => this.resize());
@@ -105,26 +95,14 @@ export class Pane {
     for (const [name, label] of Object.entries(LANDMARKS))
       this.part(name).setAttribute("aria-label", `${label} of ${title}`);
     this.root.classList.remove("failed");
-    const { encoder, beam_size: beams } = view.model;
     this.part("pane-title").textContent = title;
-    const unknown = view.sentences.reduce((sum, sentence) => sum + sentence.unknown.length, 0);
-    const searched = view.sentences.some(({ tokens }) => tokens.length > 1);
-    const notes = [
-      beams && searched && count(beams, "beam"),
-      view.note,
-      unknown && `${count(unknown, "token")} unknown to the model (dotted)`,
-    ];
-    const tip = explainEncoder(encoder);
-    this.part("pane-note").replaceChildren(
-      element("span", { class: tip ? "term" : null, title: tip }, encoder),
-      ...notes.filter(Boolean).map((note) => ` · ${note}`),
-    );
+    this.part("pane-note").replaceChildren(...modelNote(view));
     this.part("prediction").replaceChildren(...predictionPanel(view));
     const { labels } = view.model;
     this.searches = view.sentences.map((sentence) => (sentence.beams.length ? new Search(sentence, labels) : null));
     const readable = this.searches.some((search) => search?.data.label);
     this.part("values").hidden = !readable;
-    this.part("values-note").textContent = readable && searched ? valuesNote(view) : "";
+    this.part("values-note").textContent = readable ? valuesNote(view) : "";
     this.root.classList.toggle("readable", readable);
     this.root.classList.remove("unfinished");
     this.root.classList.toggle(
@@ -203,7 +181,7 @@ export class Pane {
         gold: this.gold,
         choose: (one) => this.choose(one),
         valued: board.valued,
-        anchor: search.holds(this.anchor) ? this.anchor : null,
+        anchor: this.chosen,
       }),
     );
     this.part("fold").textContent = whole && this.hidesSome() ? "Open all" : "Fold";
@@ -220,23 +198,24 @@ export class Pane {
 
   // What happens at this step, in sentences.
   tell(step) {
-    const { search, view, sentence } = this;
-    const slots = new Map(); // asked for again and again
-    const slotAt = (s) => slots.get(s) ?? slots.set(s, this.slot(s)).get(s);
-    const anchor = search.holds(this.anchor) ? this.anchor : null;
-    return tellStep({ search, step, slotAt, anchor, view, sentence, valued: this.valued() });
+    const { search, chosen: anchor, view, sentence } = this;
+    return tellStep({ search, step, slotAt: (s) => this.slot(s), anchor, view, sentence, valued: this.valued() });
   }
 
   outcome() {
     return tellOutcome(this);
   }
 
-  // The beam a person chose, wherever it stands at this step; the one that ends best if it was dropped.
+  // The beam that a person chose; a link may name one that this search has not.
+  get chosen() {
+    return this.search.holds(this.anchor) ? this.anchor : null;
+  }
+
+  // Where that beam stands at this step; the one that ends best if none was chosen or it was dropped.
   slot(step = this.step) {
     const { search } = this;
     const best = { step: search.steps, slot: search.final[0] };
-    const anchor = search.holds(this.anchor) ? this.anchor : best;
-    return search.follow(anchor, step) ?? search.follow(best, step);
+    return search.follow(this.chosen ?? best, step) ?? search.follow(best, step);
   }
 
   // What the shown beam becomes, the heir that is followed first.
@@ -302,12 +281,7 @@ export class Pane {
 
   point(id) {
     const { forest } = this;
-    const invitation = forest.nodes.length
-      ? ["Point at a ", term("node"), " for its ", term("span"), ", ", term("height"), " and ", term("score"), "."]
-      : forest.n > 1
-        ? ["Nothing is merged yet."]
-        : ["A single token: there is nothing to merge, and the classifier reads the answer from it directly."];
-    this.part("readout").replaceChildren(...(id === null ? invitation : [describe(forest, partOf(forest, id))]));
+    this.part("readout").replaceChildren(...(id === null ? pointingHint(forest) : [describe(forest, partOf(forest, id))]));
   }
 
   list() {

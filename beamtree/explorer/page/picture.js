@@ -4,9 +4,8 @@
 // focus stays where it was.
 
 import { shape } from "./dom.js";
-import { visiblePart } from "./folding.js";
-import { chooseUpright, placeForest } from "./layout.js";
-import { clip, figure, percent, spanPlace, spanText, valueWords } from "./words.js";
+import { chooseUpright, placeForest, visiblePart } from "./layout.js";
+import { clip, figure, percent, spanPlace, spanText, term, valueWords } from "./words.js";
 
 const VALUE_LETTER = 7.2; // the width of a letter of a value
 const NARROW = 34; // between two tokens, for a share
@@ -49,7 +48,6 @@ export class Picture {
 
   drawItems() {
     const { layout, forest, part } = this;
-    const depth = this.depths();
     const wanted = new Map();
     for (const { node, x, y, path } of layout.nodes) {
       wanted.set(`${node.start}:${node.end}:${path}`, { of: node, x, y, path });
@@ -73,7 +71,7 @@ export class Picture {
         "data-start": of.start,
         "data-end": of.end,
         "aria-label": describe(forest, of),
-        "aria-level": 1 + depth.get(of.id),
+        "aria-level": 1 + part.depths.get(of.id),
         "aria-expanded": opens ? String(Boolean(path)) : null,
         tabindex: -1,
       });
@@ -83,10 +81,9 @@ export class Picture {
       item.classList.toggle("differs", forest.judged && of.inGold === false);
       this.itemOf.set(of.id, item);
     }
-    this.order = preorder(forest, part);
     // Only what is out of place is moved: an element that is moved loses focus.
     let next = this.items.firstElementChild;
-    for (const id of this.order) {
+    for (const id of part.order) {
       const item = this.itemOf.get(id);
       if (item === next) next = next.nextElementSibling;
       else this.items.insertBefore(item, next);
@@ -169,15 +166,6 @@ export class Picture {
     return nodes.length ? nodes.at(-1) : { x: leaves[0].text[0], y: leaves[0].text[1] };
   }
 
-  depths() {
-    const depth = new Map();
-    for (const id of this.forest.row) depth.set(id, 0);
-    for (const { id, left, right } of [...this.part.open].reverse()) {
-      depth.set(left, depth.get(id) + 1).set(right, depth.get(id) + 1);
-    }
-    return depth;
-  }
-
   point(id) {
     const item = id === null ? null : this.itemOf.get(id);
     const [start, end] = item ? [Number(item.dataset.start), Number(item.dataset.end)] : [0, 0];
@@ -203,17 +191,11 @@ export function describe(forest, part) {
   return facts.join(", ");
 }
 
-function preorder(forest, { open }) {
-  const openIds = new Map(open.map((node) => [node.id, node]));
-  const order = [];
-  const stack = [...forest.row].reverse();
-  while (stack.length) {
-    const id = stack.pop();
-    order.push(id);
-    const node = openIds.get(id);
-    if (node) stack.push(node.right, node.left);
-  }
-  return order;
+// While nothing is pointed at.
+export function pointingHint({ n, nodes }) {
+  if (nodes.length) return ["Point at a ", term("node"), " for its ", term("span"), ", ", term("height"), " and ", term("score"), "."];
+  if (n > 1) return ["Nothing is merged yet."];
+  return ["A single token: there is nothing to merge, and the classifier reads the answer from it directly."];
 }
 
 function drawNode(x, y, path) {

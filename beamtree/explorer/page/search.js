@@ -34,14 +34,14 @@ export class Search {
 
   // Living beams after s merges: slot, the slot it came from, and its share of the weight.
   living(s) {
-    if (s === 0) return [{ slot: 0, parent: null, logScore: 0, weight: 1 }];
+    if (s === 0) return [{ slot: 0, parent: null, weight: 1 }];
     const { parent, log_score: scores } = this.data;
     const alive = parent[s - 1].flatMap((from, slot) => (from < 0 ? [] : [{ slot, parent: from }]));
-    if (!this.scored) return alive.map((beam) => ({ ...beam, logScore: null, weight: this.beams[beam.slot].weight }));
+    if (!this.scored) return alive.map((beam) => ({ ...beam, weight: this.beams[beam.slot].weight }));
     const best = scores[s - 1][alive[0].slot];
     const shares = alive.map(({ slot }) => Math.exp(scores[s - 1][slot] - best));
     const total = shares.reduce((sum, share) => sum + share, 0);
-    return alive.map((beam, i) => ({ ...beam, logScore: scores[s - 1][beam.slot], weight: shares[i] / total }));
+    return alive.map((beam, i) => ({ ...beam, weight: shares[i] / total }));
   }
 
   // What becomes of a beam in the next merge: the slots that extend it, none if it is dropped.

@@ -1,5 +1,7 @@
 // Hands on a drawn tree: arrows walk in the direction they point, Enter folds, the pointer shows facts.
 
+import { partOf } from "./search.js";
+
 export class Walking {
   // `tell(id)`: the node now pointed at or null; `fold(id)`: fold it away or back
   constructor(picture, { tell, fold }) {
@@ -52,15 +54,16 @@ export class Walking {
   press(event) {
     const id = this.focusedId();
     if (id === null || event.ctrlKey || event.altKey || event.metaKey) return;
-    const { order, part, layout, forest } = this.picture;
+    const { layout, forest } = this.picture;
+    const { order, parents } = this.picture.part;
     const [inwards, outwards, before, after] = layout.upright
       ? ["ArrowDown", "ArrowUp", "ArrowLeft", "ArrowRight"]
       : ["ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown"];
     const place = order.indexOf(id);
-    const open = order[place + 1] !== undefined && part.parents.get(order[place + 1]) === id;
+    const open = order[place + 1] !== undefined && parents.get(order[place + 1]) === id;
     const moves = {
       [inwards]: () => (open ? this.focus(order[place + 1]) : id >= forest.n && this.toggle(id)),
-      [outwards]: () => this.focus(part.parents.get(id)),
+      [outwards]: () => this.focus(parents.get(id)),
       [before]: () => this.focus(this.neighbour(id, -1)),
       [after]: () => this.focus(this.neighbour(id, 1)),
       Home: () => this.focus(order[0]),
@@ -75,16 +78,14 @@ export class Walking {
 
   // The item beside this one: the nearest that starts where it ends, or ends where it starts.
   neighbour(id, direction) {
-    const { order, itemOf } = this.picture;
-    const spans = order.map((other) => {
-      const { start, end } = itemOf.get(other).dataset;
-      return { other, start: Number(start), end: Number(end) };
-    });
-    const own = spans.find(({ other }) => other === id);
-    const beside = spans.filter(({ start, end }) => (direction > 0 ? start === own.end : end === own.start));
+    const { forest, part } = this.picture;
+    const own = partOf(forest, id);
+    const beside = part.order
+      .map((other) => partOf(forest, other))
+      .filter(({ start, end }) => (direction > 0 ? start === own.end : end === own.start));
     // Of several at that edge, the one as large as this one or the next smaller.
     beside.sort((a, b) => b.end - b.start - (a.end - a.start));
-    return (beside.find(({ start, end }) => end - start <= own.end - own.start) ?? beside.at(-1))?.other;
+    return (beside.find(({ start, end }) => end - start <= own.end - own.start) ?? beside.at(-1))?.id;
   }
 }
 

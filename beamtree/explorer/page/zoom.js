@@ -1,5 +1,6 @@
-// The size of a picture in its stage, which scrolls: buttons, Ctrl and wheel, dragging with the mouse.
+// The size of a picture in its stage, which scrolls: buttons, keys, Ctrl and wheel, dragging with the mouse.
 
+const STEP = 1.3; // of a button or key
 const SMALLEST = 0.02;
 const LARGEST = 4;
 const LARGEST_UNASKED = 1.5;
@@ -14,6 +15,7 @@ export class Zoom {
     this.svg = svg;
     this.scale = 1;
     this.asked = false; // whether a person chose the size
+    stage.addEventListener("keydown", (event) => this.press(event));
     stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     stage.addEventListener("pointerdown", (event) => this.drag(event));
   }
@@ -40,6 +42,14 @@ export class Zoom {
   fit() {
     const tall = parseFloat(this.stage.style.maxHeight) - BORDER;
     this.set(Math.min(LARGEST_UNASKED, (this.stage.clientWidth - BORDER) / this.size.width, tall / this.size.height));
+  }
+
+  in() {
+    this.by(STEP);
+  }
+
+  out() {
+    this.by(1 / STEP);
   }
 
   by(factor) {
@@ -82,6 +92,13 @@ export class Zoom {
     const [px, py] = [x * scale, y * scale];
     if (!inside(px, stage.scrollLeft, stage.clientWidth)) stage.scrollLeft = px - stage.clientWidth / 2;
     if (!inside(py, stage.scrollTop, stage.clientHeight)) stage.scrollTop = py - stage.clientHeight / 2;
+  }
+
+  press(event) {
+    const act = { "+": () => this.in(), "-": () => this.out(), 0: () => this.fit() }[event.key];
+    if (!act || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    act();
   }
 
   wheel(event) {

@@ -2,6 +2,8 @@
 
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -12,6 +14,9 @@ from selenium.webdriver.remote.webelement import WebElement
 
 SCREENSHOTS = Path(__file__).resolve().parents[3] / "build" / "screenshots"
 PATIENCE = 20.0  # seconds until something that should happen has not
+HOLD = """const ask = fetch;
+    const released = new Promise((go) => { window.release = go; });
+    window.fetch = async (...of) => { if (of[0].includes("OF")) await released; return ask(...of); }"""
 EXPRESSION = "[SM 4 [MAX 2 9 [MIN 4 7 ] 0 ] [MED 1 8 5 ] ]"
 
 
@@ -30,13 +35,24 @@ class Explorer:
 
     def open(self, *fields: tuple[str, Any], **more: Any) -> "Explorer":
         """The page at a link of these fields, once it shows something."""
-        pairs = [*fields, *more.items()]
-        self.driver.get("about:blank")
-        self.driver.get(f"{self.address}#{urlencode(pairs)}")
+        self.load(f"{self.address}#{urlencode([*fields, *more.items()])}")
         self.wait(
             "return document.querySelector('.pane .bars li') || !document.querySelector('#problem').hidden"
         )
         return self
+
+    def load(self, address: str) -> None:
+        """Anew, though only the part behind # be another."""
+        self.driver.get("about:blank")
+        self.driver.get(address)
+
+    @contextmanager
+    def answers_held(self, of: str = "") -> Iterator[None]:
+        """Pages loaded meanwhile wait for answers from addresses that contain this, until `release()`."""
+        script = {"source": HOLD.replace("OF", of)}
+        held = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
+        yield
+        self.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", held)
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
@@ -102,8 +118,9 @@ class Explorer:
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
         )
 
-    def colours(self, scheme: str) -> None:
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
+    def prefers(self, what: str, value: str) -> None:
+        """What the system says of its user, such as `color-scheme`."""
+        features = [{"name": f"prefers-{what}", "value": value}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def shot(self, name: str) -> None:

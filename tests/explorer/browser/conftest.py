@@ -3,21 +3,17 @@
 Every test fails on a console error or a breach of the content policy. Pictures go to build/screenshots.
 """
 
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvicorn
 from browsing import Explorer, find_program
 from explored import small_model
 from selenium import webdriver
+from served import served
 
 from beamtree.classifier.model_folder import load_model
 from beamtree.data.own import OwnFormat
-from beamtree.explorer.app import create_app
-from beamtree.explorer.limits import Limits
 from beamtree.explorer.models import add_untrained
 
 
@@ -34,14 +30,8 @@ def address() -> Iterator[str]:
         "own-pairs": small_model(task=OwnFormat(texts=("text1", "text2"), labels=("no", "yes")).task()),
     }
     models["listops-ebt-grc-untrained"] = add_untrained(models)["listops-ebt-grc-untrained"]
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(models, Limits()), log_config=None))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    server.should_exit = True
-    thread.join(timeout=5)
-    listener.close()
+    with served(models=models) as port:
+        yield f"http://127.0.0.1:{port}/"
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +54,7 @@ def explorer(address: str, driver: webdriver.Chrome, tmp_path: Path) -> Iterator
         "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
     )
     found.resize(1280)
-    found.colours("light")
+    found.prefers("color-scheme", "light")
     found.complaints()
     yield found
     assert found.complaints() == []

@@ -1,6 +1,6 @@
 """Typing a text, what is said of it, and texts that cannot be read."""
 
-from browsing import EXPRESSION, Explorer
+from browsing import EXPRESSION, HOLD, Explorer
 from selenium.webdriver.support.select import Select
 
 
@@ -18,12 +18,8 @@ def test_the_page_opens_with_an_example_and_its_tree(explorer: Explorer) -> None
 
 
 def test_who_types_before_the_first_example_is_there_is_not_overwritten(explorer: Explorer) -> None:
-    explorer.driver.get("about:blank")
-    late = """const ask = fetch;
-        const released = new Promise((go) => { window.release = go; });
-        window.fetch = async (...of) => { if (/examples/.test(of[0])) await released; return ask(...of); }"""
-    script = explorer.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": late})
-    explorer.driver.get(explorer.address)
+    with explorer.answers_held(of="examples"):
+        explorer.load(explorer.address)
     explorer.wait("return document.querySelector('#text-0')")
     explorer.type("[MIN 3 4 ]")
     explorer.said("says 3")
@@ -31,14 +27,11 @@ def test_who_types_before_the_first_example_is_there_is_not_overwritten(explorer
     explorer.wait("return document.querySelector('#examples button')")
     assert explorer.one("#text-0").get_attribute("value") == "[MIN 3 4 ]"
     assert tree_texts(explorer) == ["[MIN", "3", "4", "]"]
-    explorer.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
 def test_who_types_right_after_choosing_another_model_is_not_overwritten(explorer: Explorer) -> None:
     explorer.open()
-    explorer.run("""const ask = fetch;
-        const released = new Promise((go) => { window.release = go; });
-        window.fetch = async (...of) => { if (/examples/.test(of[0])) await released; return ask(...of); }""")
+    explorer.run(HOLD.replace("OF", "examples"))
     Select(explorer.one("#model")).select_by_value("logic")
     explorer.wait("return document.querySelector('#text-1')")
     explorer.run("document.querySelector('#text-0').value = '( not a )'")
@@ -66,8 +59,8 @@ def test_the_next_text_leaves_nothing_of_the_last(explorer: Explorer) -> None:
     explorer.open(text="[MAX 4 5 ]")
     for text in ("[MIN 4 5 ]", "[SM 4 6 ]", "7", "[MED 4 6 ]"):
         explorer.type(text)
-        explorer.wait("return location.hash.includes(arguments[0])", text.split()[0].strip("["))
-        assert tree_texts(explorer) == text.split()
+        leaves = "[...document.querySelectorAll('.tree .leaf text')].map(e => e.textContent).join(' ')"
+        explorer.wait(f"return {leaves} === arguments[0]", text)
 
 
 def test_an_example_is_one_click(explorer: Explorer) -> None:
@@ -162,8 +155,7 @@ def test_a_model_that_knows_the_words_of_no_example_waits_for_a_text(explorer: E
     assert explorer.one("#text-0").get_attribute("placeholder") == "Type a text"
     assert not explorer.one("#problem").is_displayed()
     explorer.wait("return location.hash === '#model=own'")  # which a link opens likewise
-    explorer.driver.get("about:blank")
-    explorer.driver.get(f"{explorer.address}#model=own")
+    explorer.load(f"{explorer.address}#model=own")
     explorer.wait("return document.activeElement.id === 'text-0'")
     explorer.type("a man plays")
     explorer.said("own says")
@@ -199,11 +191,14 @@ def test_a_sentence_has_words_unknown_to_the_model_and_labels_of_several_letters
     explorer.shot("sentiment")
 
 
-def test_a_single_token_is_a_tree_of_one_leaf(explorer: Explorer) -> None:
+def test_a_single_token_is_a_tree_of_one_leaf_with_nothing_to_merge(explorer: Explorer) -> None:
     explorer.open(text="5")
     assert tree_texts(explorer) == ["5"]
     assert not explorer.one("#player").is_displayed()
     assert explorer.text(".verdict strong") == "5"
+    assert "there is nothing to merge" in explorer.text(".readout")
+    assert "beams" not in explorer.text(".pane-note")
+    assert explorer.each(".beam-list .name", "e.textContent") == ["Beam 1"]
 
 
 def test_another_number_of_beams_can_be_asked_for(explorer: Explorer) -> None:

@@ -135,8 +135,7 @@ def test_the_file_opens_without_a_server_and_plays(explorer: Explorer, page_file
 
 
 def test_the_file_gives_pictures_and_links_too(explorer: Explorer, page_file: Path) -> None:
-    explorer.driver.get("about:blank")
-    explorer.driver.get(f"{page_file.as_uri()}#record=1&step=3")
+    explorer.load(f"{page_file.as_uri()}#record=1&step=3")
     explorer.wait("return document.querySelectorAll('.tree .node').length === 3")
     explorer.click(".png")
     assert explorer.downloaded("beamtree-listops-ebt-grc-beam1.png").startswith(b"\x89PNG")

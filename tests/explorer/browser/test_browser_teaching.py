@@ -59,7 +59,7 @@ def test_words_and_search_stay_in_sight_while_stepping(explorer: Explorer, width
     explorer.resize(width, height)
     places = []
     for scheme, steps in (("light", (0, 7, 16)), ("dark", (7,))):
-        explorer.colours(scheme)
+        explorer.prefers("color-scheme", scheme)
         explorer.open(text=EXPRESSION, step=0)
         for step in steps:
             explorer.go_to(step)
@@ -98,7 +98,7 @@ def tab_to(explorer: Explorer, selector: str) -> None:
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_a_keyboard_is_enough(explorer: Explorer, width: int, height: int) -> None:
     explorer.resize(width, height)
-    explorer.colours("dark")
+    explorer.prefers("color-scheme", "dark")
     explorer.open(text=EXPRESSION)
     if width < 500:
         tab_to(explorer, "#more")

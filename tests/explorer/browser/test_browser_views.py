@@ -58,8 +58,7 @@ def test_one_model_with_one_three_and_five_beams(explorer: Explorer) -> None:
     explorer.click("#first")
     explorer.click("#next")
     assert [len(explorer.spans(f".pane:nth-child({i})")) for i in (1, 2, 3)] == [1, 1, 1]
-    explorer.driver.get("about:blank")
-    explorer.driver.get(address)
+    explorer.load(address)
     explorer.wait("return document.querySelectorAll('.pane').length === 3")
     Select(explorer.one("#model")).select_by_value("untrained")
     assert explorer.one("#beams").get_attribute("value") == "", "another model has its own number of beams"
@@ -183,8 +182,7 @@ def test_a_link_shows_the_same_view_again(explorer: Explorer) -> None:
     hash = "location.hash"
     explorer.wait(f"return ['beam2=16.2', 'turn2=', 'fold='].every(part => {hash}.includes(part))")
     address, seen = explorer.driver.current_url, seen_by(explorer)
-    explorer.driver.get("about:blank")
-    explorer.driver.get(address)
+    explorer.load(address)
     explorer.wait("return document.querySelectorAll('.tree').length === 2")
     assert seen_by(explorer) == seen
     explorer.one("#step").send_keys("\ue012" * 4)  # arrow left

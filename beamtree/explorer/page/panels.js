@@ -1,8 +1,7 @@
-// What the model says: its label, how sure it is, and every other label as a bar.
+// What stands beside the tree: notes on the model, the prediction with every label as a bar, all merges as a table.
 
 import { element } from "./dom.js";
-import { explainTask } from "./tasks.js";
-import { percent } from "./words.js";
+import { count, explainEncoder, explainTask, figure, percent, spanPlace, spanText } from "./words.js";
 
 const SHOWN = 12;
 
@@ -50,11 +49,69 @@ export function predictionPanel({ model, prediction, answer }) {
   ];
 }
 
+// What kind of model it is, and what there is to know of its answer.
+export function modelNote({ model, note, sentences }) {
+  const unknown = sentences.reduce((sum, sentence) => sum + sentence.unknown.length, 0);
+  const notes = [
+    model.beam_size && hasMerges(sentences) && count(model.beam_size, "beam"),
+    note,
+    unknown && `${count(unknown, "token")} unknown to the model (dotted)`,
+  ];
+  const tip = explainEncoder(model.encoder);
+  return [
+    element("span", { class: tip ? "term" : null, title: tip }, model.encoder),
+    ...notes.filter(Boolean).map((one) => ` · ${one}`),
+  ];
+}
+
+const hasMerges = (sentences) => sentences.some(({ tokens }) => tokens.length > 1);
+
 // What the labels beside the nodes of a tree are.
 export function valuesNote({ model, sentences }) {
+  if (!hasMerges(sentences)) return "";
   const beside = model.sentences === 2 ? " beside the whole other sentence" : "";
   const parts = sentences.some(({ texts_in: spans, tokens }) => spans?.some(([a, b]) => b - a > 1 && b - a < tokens.length));
   const bold = parts ? "bold where such parts occur as whole texts in training, grey" : "bold for the whole text, grey";
   const what = `what the classifier would answer for each part${beside}, not calculated results`;
   return `Small labels are readings: ${what}; ${bold} where this extrapolates. Point at a node to see its probability.`;
+}
+
+// The same facts as the picture of a forest, for reading line by line.
+export function mergeTable({ tokens, nodes, marks, valued }) {
+  if (!nodes.length) return element("p", { class: "quiet" }, "No merge yet.");
+  const scored = nodes[0].score !== undefined;
+  const read = valued && nodes[0].value !== undefined;
+  const judged = typeof nodes[0].inGold === "boolean";
+  const heads = [
+    "Merge",
+    "Text",
+    "Where",
+    "Height",
+    ...(read ? ["Read as"] : []),
+    ...(scored ? ["Score", "Share"] : []),
+    ...(judged ? [marks.title] : []),
+  ];
+  const cells = (node) => [
+    node.step + 1,
+    element("code", {}, spanText(tokens, node, 60)),
+    spanPlace(node),
+    node.height,
+    ...(read ? [valueCell(node.value)] : []),
+    ...(scored ? [figure(node.score), percent(node.probability)] : []),
+    ...(judged ? [node.inGold === false ? "no" : "yes"] : []), // every tree has the span of the whole
+  ];
+  return element(
+    "table",
+    {},
+    element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
+    element(
+      "tbody",
+      {},
+      ...nodes.map((node) => element("tr", {}, ...cells(node).map((cell) => element("td", {}, cell)))),
+    ),
+  );
+}
+
+function valueCell({ label, probability, isText }) {
+  return element("span", { class: isText ? "value" : "value extrapolated" }, `${label}, ${percent(probability)}`);
 }
