@@ -18,6 +18,7 @@ from typing import Any
 from beamtree.errors import BeamtreeError
 
 _LOOK_EVERY = 0.1  # seconds between two looks whether the client is still there
+_TELL_EVERY = 0.5  # seconds between two tries to stop a computation
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,25 @@ class Computation:
     def stop(self) -> None:
         """End it soon, or never begin it; what it would have returned is lost."""
         with self._lock:
+            if not self._wanted:
+                return
+            self._wanted = False
+        if self._tell():
+            threading.Thread(target=self._tell_again, daemon=True, name="beamtree-explorer-stop").start()
+
+    def _tell(self) -> bool:
+        """Raise in its thread that it is stopped; whether there was something to stop."""
+        with self._lock:
             if self._running:
                 ident = ctypes.c_ulong(self._thread.ident or 0)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(_Stopped))
-            self._wanted = self._running = False
+            return self._running
+
+    def _tell_again(self) -> None:
+        """What is raised inside a finalizer or a weak reference's callback is lost."""
+        self.join(_TELL_EVERY)
+        while self._tell():
+            self.join(_TELL_EVERY)
 
     def join(self, seconds: float) -> None:
         self._thread.join(seconds)
@@ -87,6 +103,7 @@ class Computation:
         except _Stopped:
             pass
         finally:
+            self._leave()
             self._done()
 
     def _compute(self) -> None:
@@ -99,8 +116,13 @@ class Computation:
             self.result = self._call()
         except Exception as error:
             self.error = error
-        with self._lock:
-            self._running = False
+        self._leave()
+
+    def _leave(self) -> None:
+        """From here on it is not told to stop. If it was a moment ago, it hears that here at the latest."""
+        while self._running:
+            with suppress(_Stopped), self._lock:
+                self._running = False
 
 
 class Workshop:

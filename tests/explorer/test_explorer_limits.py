@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -75,6 +76,23 @@ def test_every_kind_of_encoder_can_be_stopped(encoder: str) -> None:
             await Workshop(Limits(seconds=0.3)).do(look, stays)
 
     asyncio.run(too_slow())
+    wait_until_all_ended()
+
+
+def test_a_computation_that_did_not_hear_is_told_again_and_gives_its_worker_back() -> None:
+    def deaf_at_first() -> bytes:
+        with suppress(BaseException):  # as Python does with what a finalizer raises
+            endless()
+        return endless()
+
+    async def work() -> None:
+        workshop = Workshop(Limits(workers=1, seconds=0.2))
+        with pytest.raises(TooSlowError):
+            await workshop.do(deaf_at_first, stays)
+        workshop.limits = Limits(workers=1, seconds=10)
+        assert await workshop.do(lambda: b"next", stays) == b"next"
+
+    asyncio.run(work())
     wait_until_all_ended()
 
 
