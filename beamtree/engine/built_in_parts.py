@@ -23,7 +23,11 @@ EPS = 1e-5  # the norm's
 
 
 class GatedCell:
-    """`GatedRecursiveCell` as a function of its six parameters; products in `product_dtype` (autocast)."""
+    """`GatedRecursiveCell` as a function of its six parameters; products in `product_dtype` (autocast).
+
+    `recall` computes the activations again and keeps local derivatives in `to_hidden` and `to_gates`; `pull`
+    multiplies ∂L into their rows in place, and `parameter_gradients` reads the products.
+    """
 
     def __init__(self, weights: CellWeights, product_dtype: torch.dtype, eps: float = EPS) -> None:
         w1, b1, w2, b2, gamma, beta = weights
@@ -39,15 +43,15 @@ class GatedCell:
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:  # (rows, 2, d) -> (rows, d)
         d, rows = self.d, children.shape[0]
         pair = children.view(-1, 2 * d)
-        if keep is None:
+        if keep is None:  # with masks, equal pairs differ anyway
             pair = in_blocks(pair)
         hidden = F.gelu(self._linear(pair, self.w1, self.b1))
         if keep is not None:
             hidden *= keep
         gates = self._linear(hidden, self.w2, self.b2)
         (left, right), content = pair.split(d, 1), gates[:, 3 * d :]
-        to_left, to_right, to_content = gates[:, : 3 * d].sigmoid().split(d, 1)
-        mixed = (to_left * left).addcmul_(to_right, right).addcmul_(to_content, content)
+        left_gate, right_gate, content_gate = gates[:, : 3 * d].sigmoid().split(d, 1)
+        mixed = (left_gate * left).addcmul_(right_gate, right).addcmul_(content_gate, content)
         return self._norm(mixed)[:rows]
 
     def recall(self, children: Tensor, keep: Tensor | None, keep_read: Tensor | None = None) -> None:
@@ -62,25 +66,25 @@ class GatedCell:
         activated = F.gelu(hidden)
         slope = torch.ones_like(hidden) if keep is None else keep.to(self.wide)
         self.activated = activated if keep is None else activated * keep
-        self.to_hidden = torch.ops.aten.gelu_backward(slope, hidden)  # ∂u/∂h, becomes ∂L/∂h
+        self.to_hidden = torch.ops.aten.gelu_backward(slope, hidden)  # ∂u/∂h; after `pull` ∂L/∂h
         gates = self._linear(self.activated, self.w2, self.b2).view(-1, 4, d)
         self.opened = gates[:, :3].sigmoid()
-        to_left, to_right, to_content = self.opened.unbind(1)
+        left_gate, right_gate, content_gate = self.opened.unbind(1)
         left, right = pair.view(-1, 2, d).to(self.wide).unbind(1)
         content = gates[:, 3]
-        self.mixed = (to_left * left).addcmul_(to_right, right).addcmul_(to_content, content)
-        # ∂p/∂[a; b; g; c], becomes ∂L/∂[a; b; g; c]
+        self.mixed = (left_gate * left).addcmul_(right_gate, right).addcmul_(content_gate, content)
+        # ∂p/∂[a; b; g; c]; after `pull` ∂L/∂[a; b; g; c]
         self.to_gates = torch.empty_like(gates)
         for i, passed in enumerate((left, right, content)):
             torch.ops.aten.sigmoid_backward.grad_input(
                 passed, self.opened[:, i], grad_input=self.to_gates[:, i]
             )
-        self.to_gates[:, 3] = to_content
+        self.to_gates[:, 3] = content_gate
         self.mean = self.mixed.mean(-1, keepdim=True)
         self.scale = ((self.mixed - self.mean).square().mean(-1, keepdim=True) + self.eps).rsqrt()
 
     def recalled(self) -> Tensor:
-        """The parents of the rows that were recalled."""
+        """The parents that `recall` has computed again."""
         return self._norm(self.mixed)
 
     def pull(self, rows: slice, grad: Tensor) -> Tensor:

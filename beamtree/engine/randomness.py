@@ -1,4 +1,4 @@
-"""What is drawn in training: noise on the two selections, and dropout masks that can be drawn again.
+"""What is drawn in training: noise on the two selections of a step, and dropout masks.
 
 A mask belongs to a node made, or to a pair that is scored; the backward pass draws it a second time.
 """
@@ -16,7 +16,7 @@ _DRAWS_AT_ONCE = 1 << 17
 
 @dataclass(frozen=True)
 class Randomness:
-    """What is drawn in training: noise on the two selections, dropout masks of the created nodes."""
+    """What is drawn in training, by which seed."""
 
     seed: Tensor
     noisy: bool

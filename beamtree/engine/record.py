@@ -1,8 +1,9 @@
 """What is asked of a recursion, what a search leaves behind, and what can be read off that.
 
-Ids: 0 is no node; leaf i of sequence b is 1 + b·n + i; then the nodes made, numbered by step, within it by
-sequence (longest first), within it by slot, the index of the beam. Merge m made node `first + m`; `links`
-hold ids. A beam's lineage is the chain of merges that led to it.
+Ids: 0 is no node; leaf i of sequence b is 1 + b·n + i; the nodes made follow, `first + m` for merge m. Merges
+are numbered by step t, in it by sequence (longest first), in it by slot, the index of the beam:
+m = begins[t] + rank·K + slot (`Timeline`). `links` hold ids. A beam's lineage is the chain of merges that led
+to it.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ LOG_Z = 3  # the column of Tape.ended behind those of the three pairs
 
 ROWS_AT_ONCE = 8192  # bounds what a batched computation holds beside the tape
 
-# `keep` are masks of dropout.
+# `keep` are masks of dropout: 0, or 1 / (1 − rate).
 Compose = Callable[[Tensor, Tensor | None], Tensor]  # child pairs (rows, 2, d), keep -> parents (rows, d)
 Score = Callable[..., Tensor]  # pairs (rows, 2, d), keep where a mask belongs to a pair -> scores (rows,)
 
@@ -32,7 +33,9 @@ class Tape(NamedTuple):
     """
 
     nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero; what no step made is not set
-    links: Tensor  # (B·K·(n−1), 6) its beam's node before, the children between neighbours, the position
+    # (B·K·(n−1), 6) the node that its beam made before; left neighbour, left and right child, right
+    # neighbour; the position merged
+    links: Tensor
     ended: Tensor  # (B·K·(n−1), 4) scores of the pairs it ended: left, chosen, right; log Z
     roots: Tensor  # (B, K) ids, best beam first, NONE for dead beams
     relative: Tensor  # (B, K) accumulated scores less `offset`, −inf for dead beams
@@ -43,8 +46,8 @@ class Options(NamedTuple):
     """What is asked of a recursion, in the order of the arguments of `beamtree::search`."""
 
     beam_size: int
-    seed: Tensor | None  # of the noise and the masks; None where nothing is drawn
-    noisy: bool  # Gumbel noise on both selections
+    seed: Tensor | None  # of the noise and the masks, drawn for each call; None where nothing is random
+    noisy: bool  # Gumbel noise on both selections of a step
     dropout: float
     merges: Tensor | None  # (B, n−1): follow this tree instead of searching
     pins: Tensor | None  # (B, P, 2): spans that every tree contains
@@ -53,6 +56,9 @@ class Options(NamedTuple):
 
 class Beams(NamedTuple):
     """The beams alive at the end of a search, best first; `vectors`, `relative` and `nodes` carry gradient.
+
+    That of `relative` is the gradient of the whole log-score: right wherever a shift of all beams alike
+    changes nothing, as in a softmax.
 
     Fields:
         vectors: (B, K, d), the root of each beam's tree; zero for dead beams.
@@ -83,7 +89,8 @@ class Beams(NamedTuple):
 def empty_results(
     leaves: Tensor, lengths: Tensor, K: int, need_nodes: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The first outputs of `beamtree::search`, shapes and types only: those of `Beams`, and the links."""
+    """Shapes and types of the first outputs of `beamtree::search`: vectors, relative, nodes and offset of
+    `Beams`, the lineages (shaped as its merges), and the links."""
     B, n, d = leaves.shape
     return (
         leaves.new_empty(B, K, d),
@@ -133,7 +140,7 @@ class Timeline:
 
 
 def nodes_before(source: Tensor, begins: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """Where the step of each row of the tape begins, and the node that its beam made before, NONE for none.
+    """The first row of each row's step, and the node that its beam made before, NONE for none.
 
     `source` (m, 1) says which row of its step a beam went on from. Sequences run longest first, so that is
     also its row in the step before. Rows behind the last step, where CUDA graphs have room, get NONE.

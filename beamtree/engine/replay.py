@@ -33,7 +33,8 @@ class DifferentiableCell(Protocol):
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor: ...
 
     def recall(self, children: Tensor, keep: Tensor | None) -> None:
-        """Take the children (S, 2, d) and masks of all survivors, lowest first, before the first `pull`."""
+        """Compute again what the derivatives need, for the children (S, 2, d) and masks of all survivors,
+        lowest first; before the first `pull`."""
 
     def pull(self, rows: slice, grad: Tensor) -> Tensor:
         """The vector–Jacobian product: ∂L of these rows' parents (m, d) → ∂L of their children (m, 2, d).
@@ -45,7 +46,7 @@ class DifferentiableCell(Protocol):
 
 
 class DifferentiableScore(Protocol):
-    @property  # a method would have one signature, but only some scores take masks
+    @property  # as a property, because only some scores take masks and a method has one signature
     def __call__(self) -> Callable[..., Tensor]: ...
     @property
     def pull(self) -> Callable[..., Tensor]: ...  # pairs, gradients, keep where a mask belongs to a pair
@@ -80,12 +81,14 @@ def replay(
     first = timeline.first
 
     if equal_trees is None:
-        weight = _lineage_weights(tape, grad_scores, first, timeline.made)
-        survivors = weight[:, 1].nonzero().squeeze(1)  # in the order they were made
+        grad_lineages, beams_with = _lineage_sums(tape, grad_scores, first, timeline.made)
+        survivors = beams_with.nonzero().squeeze(1)  # in the order they were made
     else:
         survivors, pairs, grad_pairs = equal_trees.differentiate(
             tape.roots, grad_scores.to(wide), tape.links, timeline
         )
+    # A survivor has four numbers: its merge (`survivors`), its place among them in the order they were made,
+    # its place lowest first (`by_height`), and its row of `grad`, which has the leaves first.
     S = survivors.shape[0]
     links = tape.links[survivors]
     place_of = torch.full((timeline.made + 1,), S, device=survivors.device)  # merge -> place among survivors
@@ -95,8 +98,7 @@ def replay(
         height = _heights(links[:, LEFT : RIGHT + 1], place_of, first)
     else:
         height = heights[first + survivors]
-    order = height.argsort(stable=True)  # so that a level is a slice of `grad`
-    by_height = survivors[order]
+    by_height = survivors[height.argsort(stable=True)]  # so that a level is a slice of `grad`
     row_of = torch.arange(first + timeline.made, device=survivors.device)
     # From ids to rows of `grad`. Only leaves and survivors are ever asked for: a survivor's neighbours were
     # made by its own lineage, so they survive too.
@@ -113,7 +115,9 @@ def replay(
 
     # What scores give to nodes must be there before the first level is pulled.
     if equal_trees is None:
-        pairs, grad_pairs = _pair_gradients(tape, survivors, links, place_of, weight[survivors, 0], timeline)
+        pairs, grad_pairs = _pair_gradients(
+            tape, survivors, links, place_of, grad_lineages[survivors], timeline
+        )
     for some, grad_some in zip(pairs.split(ROWS_AT_ONCE), grad_pairs.split(ROWS_AT_ONCE), strict=True):
         vectors = tape.nodes[some]
         if randomness is not None and randomness.per_pair and randomness.dropout > 0.0:
@@ -147,19 +151,20 @@ def _masks(
     return node_masks(randomness, timeline, rows, dtype)
 
 
-def _lineage_weights(tape: Tape, grad_scores: Tensor, first: int, made: int) -> Tensor:
-    """For each merge: the sum of ∂L/∂score over the surviving beams with it, and their number. (made, 2)"""
-    weight = tape.relative.new_zeros(made + 1, 2)  # the last row stands for "no merge"
+def _lineage_sums(tape: Tape, grad_scores: Tensor, first: int, made: int) -> tuple[Tensor, Tensor]:
+    """For each merge the sum of ∂L/∂score over the surviving beams with it, and their number. (made,) each"""
+    sums = tape.relative.new_zeros(made + 1, 2)  # the last row stands for "no merge"
     roots = tape.roots.view(-1)
     merged = (roots >= first).nonzero().squeeze(1)
     last = roots[merged] - first
-    weight[last, 0] = grad_scores.reshape(-1)[merged].to(weight.dtype)
-    weight[last, 1] = 1
+    sums[last, 0] = grad_scores.reshape(-1)[merged].to(sums.dtype)
+    sums[last, 1] = 1
     earlier = _earlier_merges(tape.links[:made, BEFORE] - first)
     while bool((earlier[:-1] < made).any()):
-        weight.index_add_(0, earlier[:-1], weight[:-1].clone())
+        sums.index_add_(0, earlier[:-1], sums[:-1].clone())
         earlier = earlier[earlier]
-    return weight[:-1]
+    grad_lineages, beams_with = sums[:-1].unbind(1)
+    return grad_lineages, beams_with
 
 
 def _earlier_merges(before: Tensor) -> Tensor:
@@ -186,7 +191,7 @@ def _pair_gradients(
     survivors: Tensor,
     links: Tensor,
     place_of: Tensor,
-    weight: Tensor,
+    grad_lineages: Tensor,  # (S,) ∂L/∂score, summed over the beams with this merge
     timeline: Timeline,
 ) -> tuple[Tensor, Tensor]:
     """The pairs (P, 2) that survivors ended, and ∂L/∂e of each, (P,).
@@ -204,7 +209,7 @@ def _pair_gradients(
     mass = _lineage_log_sum(-log_z.squeeze(1), earlier, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
     grad = -(scores + mass).exp()
     grad[:, 1] += 1
-    grad *= weight.unsqueeze(1)
+    grad *= grad_lineages.unsqueeze(1)
     exists = (scores > -torch.inf).nonzero(as_tuple=True)
     return pairs[exists], grad[exists]
 

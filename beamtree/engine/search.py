@@ -5,9 +5,14 @@ is a row of node ids with the scores of the pairs between them. A pair's score n
 pairs of leaves only the two that a merge makes are scored, in the beam that makes it. Choosing has no
 gradient, so no graph is built; replay.py differentiates the survivors.
 
+A beam's score is the log-probability of its merges: at each step it adds e − log Z, where e is the score of
+the pair chosen and Z = Σ exp(e) over all pairs that the beam has then. A step selects twice: the best K pairs
+of each beam, then the best K of these candidates.
+
 `step` is the idea, and stores nothing. `search` calls it with its sequences longest first: those still
 running are then a prefix, and a finished one is simply left behind. With lists of a fixed width, as CUDA
-graphs (graphs/static_search.py) and `torch.export` (export.py) need them, finished sequences run on unread.
+graphs (graphs/static_search.py) and `torch.export` (export.py) need them, finished sequences go on merging
+nothing, and nobody reads them.
 """
 
 from collections.abc import Callable
@@ -46,12 +51,13 @@ class Made(NamedTuple):
 
 
 class Places:
-    """Numbers that the steps of a search index with."""
+    """Index tensors that every step needs, made once for a search."""
 
     def __init__(
         self, sequences: int, K: int, width: int, device: torch.device, *, roomy: bool = False
     ) -> None:
-        self.K, self.roomy = K, roomy  # roomy: no list is narrower than K, which a traced size cannot tell
+        # roomy: the caller promises lists at least K wide, as a traced width cannot be compared with K.
+        self.K, self.roomy = K, roomy
         self.column = torch.arange(width, device=device)
         self.slot = torch.arange(K, device=device)
         self.row = torch.arange(sequences, device=device).unsqueeze(1) * K  # (sequences, 1) of the first slot
@@ -76,7 +82,7 @@ def step(
     keep: Tensor | None = None,  # (A·K, hidden) dropout masks of the nodes
     mask_pairs: Callable[[Tensor], Tensor] | None = None,  # pairs of ids (rows, 2) -> their dropout masks
     fence: Fence | None = None,
-    equal_trees: "EqualTrees | None" = None,
+    equal_trees: "EqualTrees | None" = None,  # where beams with the same tree are united; off by default
     may_die: bool = True,  # whether some beam may be dead, or some sequence finished
 ) -> tuple[Lists, Made]:
     """One merge in every beam: the lists after it, and what it leaves to be stored."""
@@ -222,10 +228,10 @@ def search(
     ended = leaves.new_zeros(capacity, 4, dtype=wide)
     if history:
         source, near, column, scores, log_z = (torch.cat(part) for part in zip(*history, strict=True))
-        begins, before = nodes_before(source, timeline.begins, first)
+        first_of_step, before = nodes_before(source, timeline.begins, first)
         torch.cat((before, near, column - 1), 1, out=links[:begin])
         # log Z is kept by the rows of the beams before a step, so it is looked up by where they went on from
-        torch.cat((scores, log_z.take(begins + source)), 1, out=ended[:begin])
+        torch.cat((scores, log_z.take(first_of_step + source)), 1, out=ended[:begin])
     return Tape(nodes, links, ended, *rank_beams(roots, final_scores, final_offset, order))
 
 
@@ -247,7 +253,7 @@ def _score_leaves(
 def rank_beams(roots: Tensor, scores: Tensor, offset: Tensor, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Roots and scores (B, K), best first, and offset (B,), for sequences in their own order again."""
     scores, rank = stable_topk(scores, scores.shape[1])
-    scores = scores.cummin(1).values  # those equal up to rounding keep their order, which may rise by a bit
+    scores = scores.cummin(1).values  # near-ties keep their order, so that a later one may be larger by a bit
     roots = roots.gather(1, rank).masked_fill_(scores == -torch.inf, NONE)
     restore = order.argsort()
     return roots[restore], scores[restore], offset[restore, 0]
