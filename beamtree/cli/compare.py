@@ -117,12 +117,22 @@ def compare(
         return
     ended = draw or _work(contest, found, chosen, count, folder, data, only or (), max_minutes)
     outcomes = read_outcomes(folder) if folder.is_dir() else []
+    for outcome in outcomes:
+        if outcome.task != task:
+            raise BeamtreeError(
+                f"{folder} compares models on {outcome.task}, not on {task}: name another with --out"
+            )
     groups = [group for group in gather(outcomes, chosen) if not (draw and names) or group.model in chosen]
     if groups or draw:
-        title = f"{task}: models {'compared' if of_other_size(groups) else 'of equal size'}"
+        # One model alone is of no size that could be equal.
+        alike = len(groups) > 1 and not of_other_size(groups)
+        title = f"{task}: models {'of equal size' if alike else 'compared'}"
         written = write_page(contest, groups, folder, title + (", quick" if quick else ""))
         head, *rows = means(contest, groups)
         table = new_table(f"accuracy in percent by {contest.axis}", *head, no_wrap=True)
+        table.padding, table.columns[0].no_wrap = (0, 1, 0, 0), False
+        for column, label in zip(table.columns[1:], head[1:], strict=True):
+            column.min_width = max(5, len(label))  # in a narrow terminal names give way, figures never
         for label, *shares in rows:
             table.add_row(name(label), *shares)
         Console().print(table)

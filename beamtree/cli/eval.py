@@ -228,12 +228,13 @@ def _draw(model: "Classifier", results: "Sequence[SplitResult]", folder: Path) -
 def _learnt_from(run: "RunFolder", paths: Sequence[Path]) -> list[Path]:
     """Which of these are files of the user's own that the run was trained on."""
     from beamtree.data.own import find_split
+    from beamtree.files.bounded import read_json
 
     learnt = set()
-    with suppress(BeamtreeError):  # facts that cannot be read, or a file that is gone: it is none of these
-        facts = run.read_data_facts()
-        if facts is not None and "path" in facts:
-            learnt = {find_split(Path(facts["path"]), split).resolve() for split in ("train", "dev")}
+    match read_json(run.data_file) if run.data_file.is_file() else None:
+        case {"path": str(own)}:
+            with suppress(BeamtreeError):  # the file is gone, so it is none of these
+                learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
     return [path for path in paths if path.is_file() and path.resolve() in learnt]
 
 

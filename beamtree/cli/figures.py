@@ -85,7 +85,7 @@ def draw_splits(results: Sequence[SplitResult], folder: Path, title: str) -> lis
 def headline(confusion: Confusion, split: str) -> str:
     """What to look at first, beside what naming one label would reach."""
     label, share = confusion.majority
-    alone = f"always {printable(label)!r}: {share:.1%}"
+    alone = f"its most frequent label, {printable(label)!r}: {share:.1%}"
     return f"{split}: macro-F1 {confusion.macro_f1:.1%}, accuracy {confusion.accuracy:.1%} ({alone})"
 
 

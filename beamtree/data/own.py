@@ -194,14 +194,17 @@ def _refuse_columns(path: Path, wanted: str, present: tuple[str, ...], setting: 
     else:
         remedy = f"--set task.own.{setting}=NAME chooses another"
     raise BeamtreeError(
-        f"{path}, line 1: no column of {wanted}; the first line names the columns, and has "
+        f"{path}, line 1: no column of {wanted}; the first line must name the columns, and has "
         f"{shown(list(present))}: {remedy}"
     )
 
 
 def _find_labels(path: Path, form: OwnFormat) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    for rows, (_, row) in enumerate(read_columns(path, [form.rows.label]), start=1):
+    bad = ""  # the first row that cannot be read
+    for rows, (line, row) in enumerate(read_columns(path, [form.rows.label]), start=1):
+        if isinstance(row, str):
+            bad = bad or f"line {line} cannot be read: {row}"
         label = "" if isinstance(row, str) else (row[0] or "").strip()
         if label and _is_fit(label):  # the others are bad rows
             found[label] = None
@@ -211,7 +214,9 @@ def _find_labels(path: Path, form: OwnFormat) -> tuple[str, ...]:
                 f"{MOST_LABELS:,} labels are the most: --set task.own.label=NAME chooses another column"
             )
     if len(found) < 2:
-        raise BeamtreeError(f"{path}: two labels are wanted at least, found {', '.join(found) or 'none'}")
+        raise BeamtreeError(
+            f"{path}: at least two labels are needed, found {', '.join(found) or 'none'}{bad and f'; {bad}'}"
+        )
     return tuple(sorted(found, key=_natural))
 
 

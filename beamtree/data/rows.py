@@ -92,13 +92,15 @@ def texts_in(row: Sequence[str | None] | str, names: Sequence[str]) -> Sequence[
 
 def refuse_strange_characters(text: str) -> None:
     """Text from a file may hold no byte that is not UTF-8 and no control character but white space."""
-    if text.isprintable() or not (found := STRANGE.search(text)):
+    if text.isprintable():
         return
-    number = ord(found[0])
-    if 0xDC80 <= number <= 0xDCFF:
-        raise BeamtreeError(f"the byte 0x{number - 0xDC00:02x} is not UTF-8 text")
-    kind = "a control character" if number < 0xD800 else "half of a character"
-    raise BeamtreeError(f"there is {kind}, U+{number:04X}, in the text")
+    strange = [ord(found) for found in STRANGE.findall(text)]
+    for number in strange:  # a file in the wrong encoding is told first: the rest may follow from it
+        if 0xDC80 <= number <= 0xDCFF:
+            raise BeamtreeError(f"the byte 0x{number - 0xDC00:02x} is not UTF-8 text")
+    for number in sorted(strange, key=lambda number: number >= 0xD800):
+        kind = "a control character" if number < 0xD800 else "half of a character"
+        raise BeamtreeError(f"there is {kind}, U+{number:04X}, in the text")
 
 
 def column_names(path: Path) -> tuple[str, ...]:

@@ -195,7 +195,9 @@ DOCUMENTED = (
     Documented(413, "too_large", "The request has more bytes than allowed."),
     Documented(413, "too_long", "A text has more tokens than allowed; `where` is the first too many."),
     Documented(415, "not_json", "The body is not declared as application/json."),
-    Documented(422, "invalid", "A field of the request is missing, unknown or out of range."),
+    Documented(
+        422, "invalid", "A field is missing, unknown or out of range, or the task has more or fewer texts."
+    ),
     Documented(422, "unreadable", "A text is not in the task's language; `where` says which token."),
     Documented(429, "busy", "Too many requests at once; the header Retry-After says when to come back."),
     Documented(431, "too_large", "The address and the headers have more bytes than allowed."),

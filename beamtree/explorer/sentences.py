@@ -33,6 +33,12 @@ class UnreadableInputError(BeamtreeError):
         self.where = where
 
 
+class WrongCountError(UnreadableInputError):
+    """More or fewer texts than the task has."""
+
+    code = "invalid"
+
+
 class TooLongError(UnreadableInputError):
     """More tokens than are allowed; `where` is the first that is too many."""
 
@@ -43,7 +49,7 @@ def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) 
     """The sentences of one input, as many as the task wants."""
     if len(texts) != task.sentences:
         wanted = "one text" if task.sentences == 1 else f"{task.sentences} texts, one for each sentence"
-        raise UnreadableInputError(f"the task {task.name!r} takes {wanted}, got {len(texts)}")
+        raise WrongCountError(f"the task {task.name!r} takes {wanted}, got {len(texts)}")
     for number, text in enumerate(texts):
         if not text.strip():
             raise UnreadableInputError(

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from beamtree.pytorch.checks import at_least_one, lengths_from, zero_at_padding
+from beamtree.pytorch.checks import at_least_one, at_least_one_if_given, lengths_from, zero_at_padding
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
 
 STEPS = (1e-3, 1e-1)  # Δ is drawn log-uniformly between them
@@ -143,7 +143,8 @@ class SelectiveStateSpaceLayer(nn.Module):
     ) -> None:
         super().__init__()
         inner_size = 2 * d_model if inner_size is None else inner_size
-        at_least_one(inner_size=inner_size, state_size=state_size)
+        at_least_one(state_size=state_size)
+        at_least_one_if_given(inner_size=inner_size)
         self.d_model, self.inner_size, self.state_size = d_model, inner_size, state_size
         self.backwards = backwards
         self.rank = math.ceil(d_model / 16)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.pytorch.checks import at_least_one
+from beamtree.pytorch.checks import at_least_one, at_least_one_if_given
 from beamtree.pytorch.direct_reading import DirectlyRead, read_part
 from beamtree.pytorch.precision import without_autocast
 
@@ -26,7 +26,8 @@ class SlicedScorer(DirectlyRead):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        at_least_one(d_model=d_model, slice_size=slice_size)
+        at_least_one(d_model=d_model)
+        at_least_one_if_given(slice_size=slice_size)
         self.slice_size = d_model if slice_size is None else min(slice_size, d_model)
         if hidden_size is None:
             hidden_size = d_model if slice_size is None else 64

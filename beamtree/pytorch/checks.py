@@ -78,11 +78,16 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
         _check_mask(key_padding_mask, x)
 
 
-def at_least_one(**sizes: int | None) -> None:
-    """Refuse a size below one by its name; None leaves it open."""
+def at_least_one(**sizes: int) -> None:
+    """Refuse a size below one by its name."""
     for name, size in sizes.items():
-        if size is not None and size < 1:
+        if size is None or size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+def at_least_one_if_given(**sizes: int | None) -> None:
+    """The same of sizes that may be left open."""
+    at_least_one(**{name: size for name, size in sizes.items() if size is not None})
 
 
 def check_rates(**rates: float) -> None:

@@ -136,7 +136,7 @@ def load_examples(
     for split, examples in ((settings.train, train), (settings.dev, dev)):
         if not examples:
             shared = task.own is not None and find_split(folder, "dev") == find_split(folder, "train")
-            needed = f"ten of at most {settings.own.longest:,} tokens are needed"
+            needed = f"at least ten rows of at most {settings.own.longest:,} tokens are needed"
             why = f": one row of ten is held out for dev, so {needed}" if shared else ""
             raise BeamtreeError(f"the split {split!r} of {task.name} in {folder} has no examples{why}")
     return task, train, dev

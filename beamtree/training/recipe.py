@@ -129,8 +129,8 @@ class TrainingSettings:
         "balanced: labels are learnt as if all were equally frequent, and have the same part in the dev loss",
         choices=("none", "balanced"),
     )
-    patience: int = setting(4, "epochs in a row without a better dev score that are borne", least=0)
-    plateau_patience: int = setting(2, "such epochs that are borne before the rate is halved", least=0)
+    patience: int = setting(4, "epochs in a row without a better dev score that are tolerated", least=0)
+    plateau_patience: int = setting(2, "such epochs that are tolerated before the rate is halved", least=0)
     averaging: float = setting(
         0.0,
         "the model kept is the running mean of the weights with this decay a step, e.g. 0.999; 0: none",

@@ -14,7 +14,13 @@ from torch import Tensor, nn
 from beamtree.graphs.step_graphs import StepGraphs
 from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.parts.leaf import LeafTransform
-from beamtree.pytorch.checks import at_least_one, check_rates, lengths_from, zero_at_padding
+from beamtree.pytorch.checks import (
+    at_least_one,
+    at_least_one_if_given,
+    check_rates,
+    lengths_from,
+    zero_at_padding,
+)
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
@@ -55,7 +61,8 @@ class OrderedMemory(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        at_least_one(memory_slots=memory_slots, test_slots=test_slots)
+        at_least_one(memory_slots=memory_slots)
+        at_least_one_if_given(test_slots=test_slots)
         check_rates(dropout=dropout, memory_dropout=memory_dropout)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.d_model = d_model

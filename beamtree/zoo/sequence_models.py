@@ -14,7 +14,7 @@ from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.nn.state_space import SelectiveStateSpaceLayer, StateSpaceLayer
 from beamtree.parts.leaf import LeafTransform
-from beamtree.pytorch.checks import at_least_one, check_rates, padding_of
+from beamtree.pytorch.checks import at_least_one, at_least_one_if_given, check_rates, padding_of
 from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, runs_eagerly, traced_loop
 from beamtree.zoo.tree_encoder import refuse_export, row
@@ -98,7 +98,8 @@ class BiLSTM(SequenceModel):
     ) -> None:
         if hidden_size is None and d_model % 2:
             raise ValueError(f"d_model must be even, half of it for each direction, got {d_model}")
-        at_least_one(layers=layers, hidden_size=hidden_size)
+        at_least_one(layers=layers)
+        at_least_one_if_given(hidden_size=hidden_size)
         super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
         self.hidden_size = d_model // 2 if hidden_size is None else hidden_size
         both = 2 * self.hidden_size

@@ -1,6 +1,7 @@
 """`beamtree compare` end to end: quick, listed, drawn again, on the user's own files."""
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -46,6 +47,27 @@ def test_a_quick_contest_draws_its_data_trains_three_models_and_shows_them(tiny:
     again = attempt("compare", "filters", "--quick", "--draw")
     assert again.exit_code == 0, again.output
     assert (out / "comparison.md").read_text() == table
+
+
+def test_no_figure_is_cut_off_in_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    kept = Path(__file__).parents[2] / "docs" / "runs" / "compare" / "listops"
+    shutil.copytree(kept, tmp_path / "kept")
+    done = attempt("compare", "listops", "--draw", "--out", str(tmp_path / "kept"))
+    assert done.exit_code == 0, done.output
+    (row,) = (line for line in done.output.splitlines() if line.startswith(" EBT-GRC  "))
+    assert row.split() == ["EBT-GRC", "99.9", "99.3", "98.3", "97.5", "97.3", "96.5", "95.8"]
+
+
+def test_runs_of_another_task_are_not_drawn_over(tiny: Path) -> None:
+    assert attempt("compare", "filters", "--quick", "--models", "bilstm").exit_code == 0
+    page = tiny / "runs" / "compare-filters-quick" / "comparison.md"
+    before = page.read_text()
+    assert before.startswith("# filters: models compared, quick")  # one model is of no equal size
+    refused = attempt("compare", "listops", "--draw", "--out", str(page.parent))
+    assert refused.exit_code != 0
+    assert "compares models on filters, not on listops" in refused.output
+    assert page.read_text() == before
 
 
 def test_the_plan_is_listed_as_commands_of_one_run_each(tiny: Path) -> None:

@@ -28,7 +28,10 @@ def shown(confusion: Confusion, width: int = 100) -> str:
 
 
 def test_the_first_line_tells_what_naming_one_label_would_reach() -> None:
-    assert headline(UNEVEN, "dev") == "dev: macro-F1 47.4%, accuracy 90.0% (always 'neg': 90.0%)"
+    assert (
+        headline(UNEVEN, "dev")
+        == "dev: macro-F1 47.4%, accuracy 90.0% (its most frequent label, 'neg': 90.0%)"
+    )
     assert "'neg' has 90% of these rows" in (warning(UNEVEN) or "")
     assert warning(Confusion(("a", "b"), [[6, 1], [3, 0]])) is None
     lines = shown(UNEVEN).splitlines()

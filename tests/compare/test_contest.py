@@ -50,6 +50,12 @@ def test_embedding_head_and_training_are_the_same_for_all_models(task: str) -> N
     assert recipes[MODELS.index(TREE_MODEL)].model.options == load_recipe(task).model.options
 
 
+def test_a_quick_contest_on_a_small_table_ends_in_minutes() -> None:
+    contest = find_contest(find_task("filters"), quick=True)
+    assert recipe_for(contest, Entry("ebt-grc"), 1e-3, 199).training.max_epochs == 100
+    assert recipe_for(contest, Entry("ebt-grc"), 1e-3, 19_200).training.max_epochs == 8
+
+
 SIZES = [("filters", 100_000), ("logic", 121_977), ("listops", 79_544)]
 
 

@@ -215,7 +215,7 @@ def test_longer_rows_are_left_out_of_training_and_not_of_a_test(tmp_path: Path) 
         (
             "pos\ta lovely film",
             {},
-            r"line 1: no column of the label, 'label'; the first line names the columns",
+            r"line 1: no column of the label, 'label'; the first line must name the columns",
         ),
         ("label\tremark", {}, "no column of text: 'text', or 'text1' and 'text2'.*--set task.own.text=NAME"),
         ("label\ttext", {"text": "review"}, "no column of text, 'review'"),
@@ -241,7 +241,10 @@ def test_what_is_missing_or_single_is_told(tmp_path: Path) -> None:
     with pytest.raises(BeamtreeError, match=r"has no train.tsv or train.csv or train.jsonl"):
         look_at(tmp_path)
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("a", "y")])
-    with pytest.raises(BeamtreeError, match="two labels are wanted at least, found a"):
+    with pytest.raises(BeamtreeError, match="at least two labels are needed, found a"):
+        look_at(path)
+    path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("b", "y\tz")])
+    with pytest.raises(BeamtreeError, match="found a; line 3 cannot be read: there are 3 columns"):
         look_at(path)
     for line, told in (("[1]", "a JSON object in every line is wanted"), ("{", "is not JSON")):
         for name in ("rows.jsonl", "rows.json"):
@@ -256,7 +259,10 @@ def test_too_few_rows_to_hold_any_out_are_told_as_that(tmp_path: Path) -> None:
     path = write_table(folder / "train.tsv", "label\ttext", [("a", "x"), ("b", "y")])
     for given in (path, folder):
         told = attempt("train", "own", "--data", given, "--out", tmp_path / "run").output
-        assert "one row of ten is held out for dev, so ten of at most 10,000 tokens are needed" in told
+        assert (
+            "one row of ten is held out for dev, so at least ten rows of at most 10,000 tokens are needed"
+            in told
+        )
     write_table(folder / "dev.tsv", "label\ttext", [])
     assert "has no examples\n" in attempt("train", "own", "--data", folder, "--out", tmp_path / "run").output
 

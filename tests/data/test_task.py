@@ -26,6 +26,7 @@ BAD = {
     "control character": (b"neutral\tA \x07man.\tA dog.\n", "a control character, U+0007, in the text"),
     "null": (b"neutral\tA man.\tA \x00dog.\n", "a control character, U+0000, in the text"),
     "endless": (b"neutral\t" + b"word " * 100_000 + b"\tA dog.\n", "a sentence has 100,000 words, more than"),
+    "both": (b"neutral\tA \x07caf\xe9.\tA dog.\n", "the byte 0xe9 is not UTF-8 text"),
     "latin-1": (b"neutral\tA caf\xe9.\tA dog.\n", "the byte 0xe9 is not UTF-8 text"),
     "no words": (b"neutral\tA man.\t  \n", "a sentence has no words"),
     "empty line": (b"\n", "the column 'premise' is missing"),

@@ -74,7 +74,7 @@ def test_a_view_is_answered_as_described(client: TestClient) -> None:
         ({"texts": ["2"], "beam_size": 0}, 422, "invalid", "beam_size: "),
         ({"texts": ["2"], "beam_size": True}, 422, "invalid", "beam_size: "),
         ({"texts": ["2"], "model": "plain", "beam_size": 2}, 422, "invalid", "does not apply to the encoder"),
-        ({"texts": ["2", "3"]}, 422, "unreadable", "takes one text"),
+        ({"texts": ["2", "3"]}, 422, "invalid", "takes one text"),
         ({"texts": []}, 422, "invalid", "texts: "),
         ({"texts": [5]}, 422, "invalid", "texts.0: "),
         ({"texts": ["2"], "extra": 1}, 422, "invalid", "extra: "),
