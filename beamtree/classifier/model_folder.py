@@ -3,6 +3,7 @@
 An ensemble's has a `config.json` that names its members, each a model folder or a run folder within it.
 """
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -170,6 +171,9 @@ def find_model(path_or_name: str | Path) -> Path:
     if is_folder(path):
         raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
     known = nearest(str(path_or_name), shipped) if shipped else ""
-    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path_or_name)):  # as the hub names its repositories
+    beside = [found.name for found in path.parent.iterdir()] if is_folder(path.parent) else []
+    if len(path.parts) > 1 and (close := difflib.get_close_matches(path.name, beside, n=1)):
+        known = f"; did you mean {shown(str(path.parent / close[0]))}?"
+    elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path_or_name)):  # as the hub names its repositories
         known = f"; TreeClassifier.from_pretrained({shown(str(path_or_name))}) asks the Hugging Face hub"
     raise BeamtreeError(f"there is no model {shown(str(path_or_name))}, neither a folder nor shipped{known}")
