@@ -1,6 +1,6 @@
 """Neural networks that find a tree in a sequence by themselves.
 
-Public names are imported when they are first used, so that a command can speak before torch is there.
+Public names are imported on first use, so that the command line can answer before torch is loaded.
 """
 
 import importlib.util
@@ -11,8 +11,9 @@ from beamtree.moved import MOVED, keep_old_names
 if TYPE_CHECKING:
     from beamtree.classifier.classifier import Prediction
     from beamtree.classifier.ensemble import Ensemble
-    from beamtree.classifier.model import NodeReading, TreeClassifier
+    from beamtree.classifier.model import TreeClassifier
     from beamtree.classifier.model_folder import load_model
+    from beamtree.classifier.node_readings import NodeReading
     from beamtree.data.batching import Batch, EncodedExamples
     from beamtree.data.vocabulary import Vocabulary
     from beamtree.engine.record import Beams
@@ -72,11 +73,12 @@ __all__ = [
     "validate",
 ]
 
-_PLACES = {  # where each public name is
+_PLACES = {  # the module that defines each public name
     "beamtree.classifier.classifier": ("Prediction",),
     "beamtree.classifier.ensemble": ("Ensemble",),
-    "beamtree.classifier.model": ("NodeReading", "TreeClassifier"),
+    "beamtree.classifier.model": ("TreeClassifier",),
     "beamtree.classifier.model_folder": ("load_model",),
+    "beamtree.classifier.node_readings": ("NodeReading",),
     "beamtree.data.batching": ("Batch", "EncodedExamples"),
     "beamtree.data.vocabulary": ("Vocabulary",),
     "beamtree.engine.record": ("Beams",),
@@ -106,7 +108,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULE_OF:
         found = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
         return found
-    place = f"beamtree.{name}"  # a room that nobody has imported yet, or an old name
+    place = f"beamtree.{name}"  # a subpackage that has not been imported yet, or an old module name
     if name in MOVED or (not name.startswith("_") and importlib.util.find_spec(place) is not None):
         return importlib.import_module(place)
     raise AttributeError(f"module 'beamtree' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m beamtree`: the command line."""
+"""Runs the command line: `python -m beamtree`."""
 
 from beamtree.cli import main
 

@@ -1,4 +1,4 @@
-"""What a user can mend: a file, a recipe, an expression, an option."""
+"""Errors that a user can fix: in a file, a recipe, an expression or an option."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,9 +7,10 @@ from beamtree.printable import printable
 
 
 class BeamtreeError(ValueError):
-    """The message names what was wrong and what to do; the command line prints it without a trace.
+    """An error that the user can fix; its message says what was wrong and what to do.
 
-    It is one line that can be printed, whatever it quotes.
+    The command line prints the message without a traceback. The message is always a single printable line;
+    special characters in quoted text are escaped.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -17,11 +18,11 @@ class BeamtreeError(ValueError):
 
 
 class SharedError(BeamtreeError):
-    """Every process of a run raises this with the same message, so it is enough if the first one says it."""
+    """An error that every process of a run raises with the same message, so only the first one prints it."""
 
 
 class UnreadableTextError(BeamtreeError):
-    """A text is not in its task's language; `token` is the first that is out of place, from 0, if one is."""
+    """A text is not in its task's language; `token` is the index of the first wrong token, if known."""
 
     def __init__(self, message: str, token: int | None = None) -> None:
         super().__init__(message)
@@ -29,19 +30,22 @@ class UnreadableTextError(BeamtreeError):
 
 
 class MissingExtraError(BeamtreeError, ImportError):
-    """An optional dependency is not installed; the message names the extra that brings it."""
+    """An optional dependency is not installed; the message names the extra that provides it."""
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs an optional dependency: pip install 'beamtree[{extra}]'")
 
 
 def first_line(error: Exception) -> str:
-    """What another library says of its error, in one line that is not too long."""
+    """Return the first line of another library's error message, cut to 300 characters."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def nearest(word: str, known: Iterable[str], *, prefix: str = "") -> str:
-    """How a message about an unknown name ends: the closest known one, after its section, or all of them."""
+    """Return the end of a message about an unknown name: the closest known name, or a list of known names.
+
+    `prefix` is put before the suggested name, such as the section of a setting.
+    """
     names = list(known)
     in_small_letters = {name.lower(): name for name in names}
     if not names:

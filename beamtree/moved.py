@@ -1,4 +1,4 @@
-"""Modules by the names they had before they moved: what was pickled or imported by these still loads."""
+"""Keeps the old names of modules that have moved, so that old pickles and imports still load."""
 
 import importlib
 import sys
@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 MOVED = {
-    **{name: f"parts.{name}" for name in ("cell", "scorer", "leaf")},
+    **{name: f"parts.{name}" for name in ("cell", "scorer")},
+    **dict.fromkeys(("leaf", "parts.leaf"), "nn.leaf"),
     **{
         name: f"nn.{name}"
         for name in ("attention", "contextualizer", "embedding", "encoder", "heads", "state_space")
@@ -30,7 +31,7 @@ MOVED = {
     "zoo.equal_sizes": "zoo.by_name",
     "zoo.rotary_transformer": "zoo.transformers",
     "zoo.state_space_models": "zoo.sequence_models",
-    "rivals": "zoo",  # and so with what was in it, but for these
+    "rivals": "zoo",  # rivals.X is zoo.X, except for the following
     **{f"rivals.{name}": "zoo.beam_tree_grc" for name in ("beam_step", "entangled")},
     "rivals.given_tree": "zoo.fixed_trees",
     **{f"rivals.{name}": "zoo.straight_through" for name in ("gumbel_static", "gumbel_sweep", "judges")},
@@ -46,6 +47,7 @@ MOVED = {
     "data.listops_tags": "data.listops.language",
     "data.logic_language": "data.logic",
     "explorer.record": "explorer.answer",
+    "processes": "training.processes",
 }
 
 
@@ -57,7 +59,7 @@ def _present_name(old: str) -> str | None:
 
 
 class _OldNames(MetaPathFinder, Loader):
-    """Answers an old name with the module that stands under the new one, not with a second copy of it."""
+    """Resolves an old module name to the module under its new name, without loading a second copy."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -66,11 +68,11 @@ class _OldNames(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = importlib.import_module(f"beamtree.{_present_name(spec.name)}")
-        spec.loader_state = module.__spec__  # which the import system is about to replace
+        spec.loader_state = module.__spec__  # the import system will replace it; exec_module puts it back
         return module
 
     def get_code(self, fullname: str) -> Any:
-        """For `python -m beamtree.OLD_NAME`."""
+        """Return the module's code, for `python -m beamtree.OLD_NAME`."""
         present: Any = find_spec(f"beamtree.{_present_name(fullname)}")
         return present.loader.get_code(present.name)
 
@@ -80,5 +82,6 @@ class _OldNames(MetaPathFinder, Loader):
 
 
 def keep_old_names() -> None:
+    """Install the import hook for old module names, unless it is already installed."""
     if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
         sys.meta_path.insert(0, _OldNames())

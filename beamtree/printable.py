@@ -1,39 +1,40 @@
-"""Text of strangers on its way to a terminal, an error line, JSON or Markdown: what could steer these is
-spelt out.
+"""Makes untrusted text safe to show in a terminal, an error message, JSON or Markdown.
 
-Letters of every language, marks, emoji and the joiners inside them stay as they are.
+Control characters, characters that change the direction of writing and the like are escaped. Letters of every
+language, combining marks, emoji and the joiners inside them are kept.
 """
 
 import json
 import math
 import re
+from html import escape
 from typing import Any
 
-CONTROLS = "\x00-\x1f\x7f-\x9f"  # escape sequences begin with one of them
-HALVES = "\ud800-\udfff"  # of a character: no file can hold one
-# Separators of lines, what turns the direction of writing, annotations, and what is no character.
+CONTROLS = "\x00-\x1f\x7f-\x9f"  # terminal escape sequences begin with one of these
+HALVES = "\ud800-\udfff"  # lone surrogates: UTF-8 cannot encode them
+# Line separators, direction controls, interlinear annotations and noncharacters.
 _OTHERS = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ufffe\uffff"
 _STEERING = re.compile(f"[{CONTROLS}{HALVES}{_OTHERS}]")
-_STEERING_IN_JSON = re.compile(f"[\x7f-\x9f{HALVES}{_OTHERS}]")  # whose text has no other controls
-# Of Markdown; but , - and _ in a word mean nothing.
+_STEERING_IN_JSON = re.compile(f"[\x7f-\x9f{HALVES}{_OTHERS}]")  # json.dumps escapes the other controls
+# Characters with a meaning in Markdown; the comma, the hyphen and _ inside a word have none.
 _MARKS = re.compile(r"[!-+./:-@\[-^`{-~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _LINKS = re.compile(r"[\\<]|\]\(|://")
 
 
 def printable(text: str) -> str:
-    """The text in one line that can be printed: `\\n`, `\\x1b`, `\\u202e` for what would not only be seen."""
+    """Return the text as one printable line; control characters become `\\n`, `\\x1b`, `\\u202e`, …"""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines, which stay lines."""
+    """Return the text with control characters escaped, except for newlines."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def write_json(value: Any, **options: Any) -> str:
-    """JSON that can be printed and that every reader takes: null for numbers that are not finite.
+    """Return a value as printable JSON that every parser accepts: NaN and infinities become null.
 
-    Nothing else is lost, as JSON can spell every character. `options` are those of `json.dumps`.
+    Nothing else is lost, as JSON can escape every character. `options` are passed to `json.dumps`.
     """
     try:
         text = json.dumps(value, allow_nan=False, **options)
@@ -43,7 +44,7 @@ def write_json(value: Any, **options: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same lists and tables, with None for numbers that JSON does not have."""
+    """Return the value with None in place of NaN and infinities, in nested lists and dicts too."""
     if isinstance(value, dict):
         return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -52,18 +53,23 @@ def finite(value: Any) -> Any:
 
 
 def plain(text: str) -> str:
-    """Words in Markdown: none of their characters means anything."""
+    """Escape text for Markdown, so that it is shown literally."""
     return _MARKS.sub(r"\\\g<0>", printable(text))
 
 
 def code(text: str) -> str:
-    """A name in Markdown's type of code, where it has no marks that would end that."""
+    """Format a name as inline code in Markdown, or as escaped text if inline code cannot hold it."""
     text = printable(text)
     if text.strip() != text or not text or re.search(r"[`\\]", text):
         return plain(text)
     return "`" + text.replace("|", r"\|") + "`"
 
 
+def html_with_code(sentence: str) -> str:
+    """Escape a sentence for HTML; what it has between backticks becomes code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence))
+
+
 def without_links(text: str) -> str:
-    """A sentence of ours that may quote strangers: Markdown, but for links and HTML."""
+    """Escape links and HTML in a Markdown sentence that may quote untrusted text; other Markdown is kept."""
     return _LINKS.sub(r"\\\g<0>", printable(text))

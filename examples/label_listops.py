@@ -1,8 +1,8 @@
-"""Sequence labelling: for each ListOps token the value of the innermost list it belongs to, and its depth.
+"""Sequence labelling: predicts for each ListOps token the value and the depth of its innermost list.
 
-Trains a hybrid stack and one of at least its size without the tree block on short expressions. New short ones
-tell whether a stack has learnt the task, longer ones whether it generalises. Three seeds are three
-independent runs of both.
+Trains two stacks on short expressions: a hybrid with a tree block, and one without it that is at least as
+large. New short expressions show whether a stack has learnt the task, longer ones whether it generalises.
+Each seed is an independent run of both.
 
     python examples/label_listops.py --steps 4000 --seeds 3
 """
@@ -23,11 +23,11 @@ from beamtree.data.task import Tokens
 from beamtree.data.vocabulary import Vocabulary
 from beamtree.nn.heads import tag_accuracy, tag_loss
 
-# A tree block has the parameters of about three attention layers; `widen` makes up for the rest.
+# A tree block has about as many parameters as three attention layers; `widen` makes up for the difference.
 STACKS = {"hybrid": ["ssm", "tree", "attention"], "plain": ["ssm", *["attention"] * 4]}
 DEEPEST = 6
 SHORT, LONG = (4, 30), (60, 100)  # tokens
-ARGUMENTS = range(2, 6)  # that lists may have
+ARGUMENTS = range(2, 6)  # the numbers of arguments that lists may have
 VOCABULARY = Vocabulary(TOKENS)
 
 
@@ -57,7 +57,7 @@ class Labeller(nn.Module):
 
 
 def widen(layers: Sequence[str], d_model: int, size: int) -> int:
-    """The least feed-forward width, 4·d_model or more, that gives a labeller `size` parameters."""
+    """The smallest feed-forward width ≥ 4·d_model that gives a labeller at least `size` parameters."""
     width = 4 * d_model
     missing = size - Labeller(layers, d_model, width).size()
     a_unit = layers.count("attention") * (2 * d_model + 1)
@@ -65,10 +65,10 @@ def widen(layers: Sequence[str], d_model: int, size: int) -> int:
 
 
 def draw(count: int, lengths: tuple[int, int], seed: int) -> list[Tokens]:
-    """Expressions whose lists have at most two arguments, at most three and so on, an equal part of each.
+    """Draw equal numbers of expressions whose lists have at most two, three, four and five arguments.
 
-    [SM adds up modulo 10: from long lists alone this looks like noise for very long, but two digits have 100
-    sums, which are soon learnt, and three are two and one more.
+    [SM is the sum modulo 10. From long lists alone it looks like noise for a very long time. But two digits
+    have only 100 sums, which are soon learnt, and a third argument is one more step of the same kind.
     """
     shortest, longest = lengths
     found = [
@@ -113,7 +113,7 @@ def train(model: Labeller, data: Labelled, steps: int, device: str) -> None:
 
 @torch.no_grad()
 def test(model: Labeller, data: Labelled, device: str) -> tuple[float, float]:
-    """The share of tokens with the right value, and with the right depth."""
+    """Return the shares of tokens with the right value and with the right depth."""
     model.eval()
     value_right = depth_right = 0.0
     for chosen in torch.arange(len(data.ids)).split(50):
@@ -129,11 +129,11 @@ def test(model: Labeller, data: Labelled, device: str) -> tuple[float, float]:
 def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--seeds", type=int, default=1, help="how many runs of each stack")
-    parser.add_argument("--first-seed", type=int, default=0, help="so that machines can share the seeds out")
+    parser.add_argument("--seeds", type=int, default=1, help="number of runs of each stack")
+    parser.add_argument("--first-seed", type=int, default=0, help="to split the seeds between machines")
     parser.add_argument("--d-model", type=int, default=64)
-    parser.add_argument("--expressions", type=int, default=200_000, help="to train on")
-    parser.add_argument("--tested", type=int, default=1000, help="how many short and how many long ones")
+    parser.add_argument("--expressions", type=int, default=200_000, help="number to train on")
+    parser.add_argument("--tested", type=int, default=1000, help="number of short and of long ones to test")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args(arguments)
 
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
             print(f"  {SHORT[0]}–{SHORT[1]} tokens: value {near_value:.1%}, depth {near_depth:.1%}")
             print(f"  {LONG[0]}–{LONG[1]} tokens: value {far_value:.1%}, depth {far_depth:.1%}", flush=True)
     margins = [a - b for a, b in zip(*long_values.values(), strict=True)]
-    print(f"margin of the hybrid on long values: mean {mean(margins):+.1%}, least {min(margins):+.1%}")
+    print(f"margin of the hybrid on long values: mean {mean(margins):+.1%}, lowest {min(margins):+.1%}")
     return mean(margins)
 
 

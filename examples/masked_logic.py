@@ -1,4 +1,4 @@
-"""Masked-token modelling on logic formulas: one token in seven is hidden, and guessed from what is left.
+"""Masked-token modelling on logic formulas: 15 % of the tokens are hidden and predicted from the rest.
 
 python examples/masked_logic.py --steps 800
 """
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--d-model", type=int, default=64)
-    parser.add_argument("--layers", nargs="+", default=["ssm", "tree"], help="of tree, attention, ssm")
+    parser.add_argument("--layers", nargs="+", default=["ssm", "tree"], help="any of tree, attention, ssm")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
 

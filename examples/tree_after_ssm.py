@@ -1,4 +1,4 @@
-"""A tree block after a state-space layer: is a logic formula true where every variable is false?
+"""A tree block after a state-space layer: is a logic formula true when every variable is false?
 
 python examples/tree_after_ssm.py --steps 800
 """
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     with torch.no_grad():
         predicted = model(pad_sequence(ids[3000:], batch_first=True)) > 0
     accuracy = (predicted == truth[3000:].bool()).double().mean().item()
-    print(f"{accuracy:.1%} of 500 new formulas; {max(truth.mean(), 1 - truth.mean()):.1%} by always the same")
+    print(f"{accuracy:.1%} of 500 new formulas; {max(truth.mean(), 1 - truth.mean()):.1%} by a fixed answer")
     return accuracy
 
 

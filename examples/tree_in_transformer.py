@@ -1,4 +1,4 @@
-"""A tree block among Transformer layers: the value of a ListOps expression, read off its first token.
+"""A tree block between Transformer layers: predicts a ListOps expression's value from its first token.
 
 python examples/tree_in_transformer.py --steps 1500
 """
@@ -22,7 +22,7 @@ class ExpressionReader(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary_size, d_model, padding_idx=0)
         block = BeamTreeContextualizer(d_model, residual=True)
-        # Anything that takes a Transformer layer takes the tree block, nn.TransformerEncoder included.
+        # Modules that expect a Transformer layer, such as nn.TransformerEncoder, accept the tree block.
         self.tree = nn.TransformerEncoder(TreeTransformerLayer(block), 1, enable_nested_tensor=False)
         layer = nn.TransformerEncoderLayer(d_model, 4, 2 * d_model, dropout=0.0, batch_first=True)
         self.attention = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)

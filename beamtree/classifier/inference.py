@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from beamtree.classifier.classifier import Classifier
 from beamtree.data.batching import Batch, BucketedBatches, EncodedExamples
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError, first_line
 from beamtree.nn.heads import class_probabilities
+from beamtree.trees.beam_trees import BeamTrees
 
 if TYPE_CHECKING:
-    from beamtree.trees.beam_trees import BeamTrees
+    from beamtree.classifier.classifier import Classifier
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -24,12 +24,12 @@ _SHORTEST_ROW = 16  # so that a batch of tiny sentences does not have thousands 
 
 @torch.no_grad()
 def run_in_batches(
-    model: Classifier,
+    model: "Classifier",
     examples: EncodedExamples,
     *,
     batch_tokens: int = BATCH_TOKENS,
     need_trees: bool = False,
-) -> Iterator[tuple[Batch, Tensor, "BeamTrees | None"]]:
+) -> Iterator[tuple[Batch, Tensor, BeamTrees | None]]:
     """(batch, logits, trees) in an order that mixes lengths; `batch.rows` tells which examples they are.
 
     The model evaluates and stays in the mode it is in, so that others may use it meanwhile. There are no
@@ -58,12 +58,12 @@ def run_in_batches(
 
 
 def predict_in_batches(
-    model: Classifier,
+    model: "Classifier",
     examples: Sequence[Example],
     *,
     batch_tokens: int = BATCH_TOKENS,
     need_trees: bool = False,
-) -> Iterator[tuple[list[int], Tensor, "BeamTrees | None"]]:
+) -> Iterator[tuple[list[int], Tensor, BeamTrees | None]]:
     """(which examples, the probabilities (rows, labels), trees) of examples whose labels nobody knows."""
     if not examples:
         return
@@ -113,7 +113,10 @@ def _twin_of(part: Any, twins: Mapping[int, nn.Module]) -> Any:
 def refuse_unless_finite(output: Tensor) -> Tensor:
     """What a model gives; weights that are finite may still be too large."""
     if not output.isfinite().all():
-        raise BeamtreeError("the model's output is not finite: its weights are too large, or no good")
+        raise BeamtreeError(
+            "the model's output is not finite: use weights that were saved earlier, or train again with a "
+            "lower learning rate"
+        )
     return output
 
 
@@ -131,7 +134,7 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     return device
 
 
-def set_beam_size(model: Classifier, beam_size: int | None) -> None:
+def set_beam_size(model: "Classifier", beam_size: int | None) -> None:
     """Search with another number of beams than in training; the weights are the same for any."""
     if beam_size is None:
         return
@@ -141,16 +144,16 @@ def set_beam_size(model: Classifier, beam_size: int | None) -> None:
         found = next((part for part in member.encoder.modules() if hasattr(part, "beam_size")), None)
         if found is None:
             encoder = model.settings.title
-            raise BeamtreeError(f"--beam does not apply: the encoder {encoder!r} has no beams")
+            raise BeamtreeError(f"--beam does not apply: the encoder {encoder!r} has no beams; leave it out")
         found.beam_size = beam_size  # type: ignore[assignment]
 
 
-def merge_equal_trees(model: Classifier) -> None:
+def merge_equal_trees(model: "Classifier") -> None:
     """Search with beams that are different trees, however the model was trained."""
     for member in model.members:
         if not hasattr(member.encoder, "merge_equal_trees"):
             encoder = model.settings.title
             raise BeamtreeError(
-                f"--merge-equal-trees does not apply: the encoder {encoder!r} cannot merge them"
+                f"--merge-equal-trees does not apply: the encoder {encoder!r} cannot merge them; leave it out"
             )
         member.encoder.merge_equal_trees = True  # type: ignore[assignment]

@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from beamtree.classifier.classifier import Classifier
+from beamtree.classifier.inference import evaluating
+from beamtree.classifier.node_readings import NodeReading, read_nodes
 from beamtree.classifier.readout import TokenPooling, WordScores
 from beamtree.data.task import Task
 from beamtree.data.vocabulary import Vocabulary
@@ -67,16 +69,6 @@ class ModelSettings:
     def tree_tokens_in_front(self) -> int:
         """How many of `tree_tokens` come from a text's beginning; the others are its last ones."""
         return self.tree_tokens - self.tree_tokens // 2
-
-
-class NodeReading(NamedTuple):
-    """What a model would say of the tokens from `start` to before `end`, were they the whole text."""
-
-    start: int
-    end: int
-    label: str
-    probability: float
-    is_text: bool  # whether such a part is a text of the task, as in training; else this extrapolates
 
 
 class _NoEncoder(nn.Module):
@@ -142,7 +134,10 @@ class TreeClassifier(Classifier):
         *,
         need_trees: bool = False,
     ) -> Any:
-        """The logits, and with `need_trees` the encoder's trees beside them."""
+        """The logits, and with `need_trees` the encoder's trees beside them.
+
+        `gold_merges` are for encoders that must be given a tree (`needs_merges`); others look for their own.
+        """
         trees_too = {"need_trees": True} if need_trees else {}
         key_padding_mask = self.token_padding(ids, key_padding_mask)
         if self.settings.readout == "root":
@@ -197,14 +192,12 @@ class TreeClassifier(Classifier):
 
     def read_nodes(self, text: str | tuple[str, str], beam: int = 0) -> tuple[list[NodeReading], ...]:
         """What the model would say of every part of a text, by the tree of one beam: the head read on every
-        node. One list for each sentence, in the order of the merges; the last one of it is the root.
+        node. One list for each sentence, in the order of the merges; the last one of it is the root. A
+        sentence of one token has no inner node, so its list is empty.
 
         A part of a pair is read beside the whole other sentence. Encoders that keep no node vectors, and
         pairs that are read together, have none: that is an error.
         """
-        from beamtree.classifier.inference import evaluating
-        from beamtree.classifier.node_readings import read_nodes
-
         return read_nodes(evaluating(self), self._sentences(text, 0), beam)
 
     def _save_folder(self, folder: Path) -> None:

@@ -161,7 +161,8 @@ def find_model(path_or_name: str | Path) -> Path:
             return folder
     if is_file(path / "last" / CONFIG):
         raise BeamtreeError(
-            f"no epoch of {path} is finished, so that none is best; {path / 'last'} has the weights so far"
+            f"there is no best model in {path / 'best'}, as before the first epoch is finished: "
+            f"beamtree train --resume {path} goes on, and {path / 'last'} has the weights so far"
         )
     shipped = shipped_models()
     if str(path_or_name) in shipped:
@@ -169,7 +170,7 @@ def find_model(path_or_name: str | Path) -> Path:
     if is_file(path / "recipe.toml") and any(path.glob("seed*/recipe.toml")):
         raise BeamtreeError(f"not all seeds of {path} are trained: beamtree train --resume {path} goes on")
     if is_folder(path):
-        raise BeamtreeError(f"{path} is no model folder: it has no config.json, nor has {path / 'best'}")
+        raise BeamtreeError(f"{path} is not a model folder: neither it nor {path / 'best'} has a config.json")
     known = nearest(str(path_or_name), shipped) if shipped else ""
     beside = [found.name for found in path.parent.iterdir()] if is_folder(path.parent) else []
     if len(path.parts) > 1 and (close := difflib.get_close_matches(path.name, beside, n=1)):

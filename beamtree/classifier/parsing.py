@@ -23,6 +23,7 @@ class SentenceTrees:
     tokens: Tokens
     batch: BeamTrees
     index: int
+    left_out: int = 0  # tokens in the midst of a long text, which its trees are not over
 
     def alone(self) -> BeamTrees:
         return self.batch[self.index]
@@ -88,8 +89,9 @@ def parse_lines(
             own: tuple[SentenceTrees, ...] = ()
             if trees is not None:
                 own = tuple(
-                    SentenceTrees(model.in_trees(sentence), trees, s * len(batch) + b)
+                    SentenceTrees(inside, trees, s * len(batch) + b, len(sentence) - len(inside))
                     for s, sentence in enumerate(sentences)
+                    for inside in (model.in_trees(sentence),)
                 )
             records[place] = Parsed(
                 rows[place].number,

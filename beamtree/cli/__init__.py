@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 import beamtree
 from beamtree.errors import BeamtreeError, SharedError, nearest
 
-# name -> module and what it holds: a function, or a Typer of several
+# name -> module and attribute: a function, or a Typer app with several commands
 COMMANDS = {
     "data": ("beamtree.cli.data", "app"),
     "train": ("beamtree.cli.train", "train"),
@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 class _Commands(TyperGroup):
-    """Finds commands in the table; an error that a user can fix is one sentence, not a traceback."""
+    """Finds commands in the table; prints an error that a user can fix as one sentence, without traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -36,6 +36,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             raise BeamtreeError(f"there is no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
+        _set_up_pytorch()
         module, attribute = COMMANDS[cmd_name]
         found = getattr(importlib.import_module(module), attribute)
         if not isinstance(found, typer.Typer):
@@ -55,11 +56,20 @@ class _Commands(TyperGroup):
             said = str(error) if isinstance(error, BeamtreeError) else "there is not enough memory for this"
             if not shared or os.environ.get("RANK", "0") == "0":
                 typer.echo(f"beamtree: {said}", err=True)
-        if shared:  # by now the error's frames, which hold on to the process group, are gone
-            from beamtree.processes.launched import Processes
+        if shared:  # by now the error's frames, which keep the process group alive, are gone
+            from beamtree.training.processes import Processes
 
             Processes.from_environment().leave()
         raise typer.Exit(2)
+
+
+def _set_up_pytorch() -> None:
+    """Set what PyTorch reads from the environment when it is imported, unless the user has."""
+    # Otherwise a thread that waits for others spins, which takes the processor from whoever works: from the
+    # search, which has threads of its own, and from other programs. Training took two to seven times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # By default oneDNN caches code for 1024 shapes: hundreds of MiB, as every batch has its own shape.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -80,10 +90,8 @@ def _root(
     ] = False,
 ) -> None:
     """Neural networks that find a tree in a sequence by themselves."""
-    # oneDNN keeps what it compiled for the last 1024 shapes: hundreds of MiB, as every batch has its own.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # so that a terminal without → or │ ends no training
+        sys.stdout.reconfigure(errors="replace")  # a terminal without → or │ must not end a training
 
 
 def main() -> None:

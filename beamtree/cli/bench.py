@@ -1,4 +1,4 @@
-"""`beamtree bench`: time and peak memory of encoders beside what users know, Table 1."""
+"""`beamtree bench`: time and peak memory of encoders and of familiar layers; the paper's Table 1."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -26,63 +26,68 @@ def bench(
     suite: Annotated[
         Suite,
         typer.Option(
-            help="quick: EBT-GRC beside an LSTM, a Transformer and the original algorithm, in inference and "
-            "training; throughput: tokens a second in batches; scaling: n, K, d and d_s grow one at a time; "
-            "paper: Table 1."
+            help="quick: EBT-GRC, an LSTM, a Transformer and the original algorithm, in inference and "
+            "training; throughput: tokens per second in batches; scaling: n, K, d and d_s, varied one at a "
+            "time; paper: the paper's Table 1."
         ),
     ] = Suite.quick,
     device: Device = "auto",
     models: Annotated[
-        str | None, typer.Option(help="Names, separated by commas.", show_default="the suite's")
+        str | None, typer.Option(help="Models to measure, separated by commas.", show_default="the suite's")
     ] = None,
     lengths: Annotated[
         str | None,
-        typer.Option(help="Tokens, e.g. 100,1000; for paper its ranges, e.g. 200-250,500-600."),
+        typer.Option(
+            help="Tokens per sequence, e.g. 100,1000; for --suite paper ranges, e.g. 200-250,500-600."
+        ),
     ] = None,
-    batch: Annotated[str | None, typer.Option(help="Sequences in a batch, e.g. 1,32.")] = None,
-    beam: Annotated[str | None, typer.Option(help="Beams K, e.g. 1,5.", show_default="5")] = None,
+    batch: Annotated[str | None, typer.Option(help="Sequences per batch, e.g. 1,32.")] = None,
+    beam: Annotated[str | None, typer.Option(help="Beam sizes K, e.g. 1,5.", show_default="5")] = None,
     d_model: Annotated[str | None, typer.Option(help="Widths d, e.g. 128,512.", show_default="128")] = None,
     slice_size: Annotated[
-        str | None, typer.Option(help="Slices d_s of the scorer, e.g. 16,64.", show_default="the model's")
+        str | None, typer.Option(help="Slice sizes d_s, e.g. 16,64.", show_default="the model's")
     ] = None,
-    inference: Annotated[bool, typer.Option("--inference", help="A forward pass only.")] = False,
+    inference: Annotated[bool, typer.Option("--inference", help="Measure only forward passes.")] = False,
     repeat: Annotated[
-        int | None, typer.Option(min=1, help="Steps to take the median of.", show_default="5, on a GPU 20")
+        int | None,
+        typer.Option(min=1, help="Steps to time; the median counts.", show_default="5, on a GPU 20"),
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Expressions per range, for paper.", show_default="100, on a CPU 3"),
+        typer.Option(min=1, help="Expressions per range, for --suite paper.", show_default="100, on a CPU 3"),
     ] = None,
     max_seconds_per_cell: Annotated[
-        float, typer.Option(min=0, help="Stop stepping a model at a size after so many seconds.")
+        float, typer.Option(min=0, help="Seconds after which a model gets no more steps at one size.")
     ] = 60.0,
-    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure the peak memory too.")] = True,
+    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Also measure peak memory.")] = True,
     matmul_precision: Annotated[
         Precision | None,
-        typer.Option(help="Of float32 matrix products; high allows tf32.", show_default="PyTorch's"),
+        typer.Option(
+            help="Precision of float32 matrix products; high allows tf32.", show_default="PyTorch's"
+        ),
     ] = None,
     cuda_graphs: Annotated[
         bool,
         typer.Option(
             "--cuda-graphs/--no-cuda-graphs",
-            help="On a GPU; without them the host launches every kernel.",
+            help="Use CUDA graphs on a GPU; without them the host launches every kernel.",
         ),
     ] = True,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads on a CPU.", show_default="PyTorch's")
+        int | None, typer.Option(min=1, help="Number of CPU threads.", show_default="PyTorch's")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all results to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables to this file.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw time and memory to this .png, .svg or .pdf file.")
     ] = None,
 ) -> None:
-    """Measure time and peak memory of encoders, beside an LSTM and a Transformer of PyTorch's.
+    """Measure time and peak memory of encoders, and of PyTorch's LSTM and Transformer.
 
-    A training step is forward, backward and AdamW (fused on a GPU), with noise and dropout 0.1 on. Models at
-    one size take turns, and the median step counts. Memory is the peak that PyTorch allocated on a GPU since
-    before the model was made; on a CPU the growth of a fresh process's peak since one step on 8 tokens.
-    Ctrl-C keeps what was measured.
+    A training step is forward, backward and AdamW (fused on a GPU), with noise and dropout 0.1. Models of
+    one size take turns, and the median step counts. On a GPU, memory is PyTorch's peak, counted from before
+    the model was made; on a CPU, the growth of a fresh process's peak after one step on 8 tokens. Ctrl-C
+    keeps what was measured.
     """
     say_torch_loads()
 
@@ -92,15 +97,15 @@ def bench(
     from beamtree.classifier.inference import choose_device
     from beamtree.cli.conventions import show_progress
     from beamtree.files.atomic import make_folder, replace_file
-    from beamtree.paper.plots import check_plot, curves_of, draw_speed
     from beamtree.paper.speed.measure import Plan
+    from beamtree.paper.speed.plot import check_plot, curves_of, draw_speed
     from beamtree.paper.speed.suites import Wanted, arithmetic, run_paper, run_sizes
     from beamtree.pytorch import capturing
     from beamtree.training.display import EverySoOften
 
     place = choose_device(device)
     if place.type not in ("cpu", "cuda"):
-        raise BeamtreeError(f"bench measures on cpu and cuda, got --device {device}")
+        raise BeamtreeError(f"bench runs on cpu and cuda only, got --device {device}")
     names = _words("--models", models)
     if plot is not None:
         check_plot(plot)
@@ -148,20 +153,20 @@ def bench(
     if plot is not None and (curves := curves_of(report)):
         draw_speed(curves, plot, f"{suite} on {report.environment['device']}")
     if report.interrupted:
-        typer.echo("beamtree: interrupted; these are the measurements up to then", err=True)
+        typer.echo("beamtree: interrupted; the tables show what was measured until then", err=True)
         raise typer.Exit(130)
 
 
 def _refuse(suite: Suite, **options: Any) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise BeamtreeError(f"the suite {suite} has no use for {', '.join(given)}: leave it out")
+        raise BeamtreeError(f"the suite {suite} does not use {', '.join(given)}: leave it out")
 
 
 def _words(option: str, text: str | None) -> tuple[str, ...]:
     words = tuple(word.strip() for word in text.split(",")) if text is not None else ()
     if not all(words):
-        raise BeamtreeError(f"{option} has nothing between two commas or at an end: {text!r}")
+        raise BeamtreeError(f"{option} has an empty entry between commas or at an end: {text!r}")
     return words
 
 
@@ -169,5 +174,5 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
     words = _words(option, text)
     for word in words:
         if not word.isdecimal() or int(word) < 1:
-            raise BeamtreeError(f"{option} takes whole numbers from 1 on, separated by commas, got {word!r}")
+            raise BeamtreeError(f"{option} takes positive whole numbers, separated by commas, got {word!r}")
     return tuple(map(int, words))

@@ -1,7 +1,7 @@
-"""What all commands share: options that mean the same everywhere, and how a command speaks.
+"""Shared by all commands: options with the same meaning everywhere, messages, tables and progress.
 
-Sentences and names may quote anything and are printed without harm. A progress bar is shown in a terminal
-only, and leaves nothing behind; a log gets a line every so often in its place.
+Messages and names may quote any text; what a terminal would take for control characters is escaped. Progress
+bars are shown only in a terminal and vanish at the end; a log gets a line from time to time instead.
 """
 
 import os
@@ -30,16 +30,16 @@ Beam = Annotated[
     int | None, typer.Option(min=1, help="Beam size of the search.", show_default="as in training")
 ]
 BatchTokens = Annotated[
-    int, typer.Option(min=1, help="Tokens in a batch, padding included; lower it to save memory.")
+    int, typer.Option(min=1, help="Tokens per batch, including padding; lower it to save memory.")
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")]
-# Of commands that read a file line by line, or row by row, into another.
+# For commands that turn a file into another, line by line or row by row.
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue an unfinished --out after its last whole line.")
+    bool, typer.Option("--resume", help="Continue an unfinished --out file after its last complete line.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be read.")]
-MaxLength = Annotated[int, typer.Option(min=1, help="Texts with more tokens than this count as unreadable.")]
+MaxLength = Annotated[int, typer.Option(min=1, help="Treat texts with more tokens than this as unreadable.")]
 
 LINE_EVERY = 20.0  # seconds, in a log
 
@@ -54,16 +54,16 @@ def open_model(model: str, device: str, beam: int | None, local_rank: int = 0) -
 
 
 def refuse_to_replace(path: Path, overwrite: bool) -> None:
-    """Raise before the work where a file to write would take the place of something."""
+    """Raise, before any work, if writing this file would replace something without permission."""
     if path.is_dir():
-        raise BeamtreeError(f"{path} is a folder, name a file to write")
+        raise BeamtreeError(f"{path} is a folder: name a file to write")
     if path.exists() and not overwrite:
         raise BeamtreeError(f"{path} exists: --overwrite replaces it")
 
 
 def spell(*words: object, **options: Any) -> str:
     """A command as a user would type it; options that are None, False or empty are left out."""
-    script = Path(sys.argv[0])  # of the user's, which may register an encoder
+    script = Path(sys.argv[0])  # may be a user's script that registers an encoder
     is_theirs = script.suffix == ".py" and script.name != "__main__.py"
     spelt = [*(["python", str(script)] if is_theirs else ["beamtree"]), *map(str, words)]
     for option, given in options.items():
@@ -74,18 +74,18 @@ def spell(*words: object, **options: Any) -> str:
 
 
 def say(sentence: str, *, err: bool = True) -> None:
-    """A line on standard error, or on standard output."""
+    """Print a line on standard error, or on standard output."""
     typer.echo(printable(sentence), err=err)
 
 
 def say_torch_loads() -> None:
-    """A command's first word, as torch takes seconds to import; nothing if it is imported already."""
+    """Announce the import of torch, which takes seconds, unless it is already imported."""
     if "torch" not in sys.modules and os.environ.get("RANK", "0") == "0":
         say("loading PyTorch …")
 
 
 def name(text: str, style: str = "") -> "Text":
-    """A name in a table or beside a bar, where rich would take brackets for its markup."""
+    """Text for a table or progress bar in which rich does not take brackets for markup."""
     from rich.text import Text
 
     return Text(printable(text), style)
@@ -98,7 +98,7 @@ def new_table(
     styles: Mapping[str, str] | None = None,
     no_wrap: bool = False,
 ) -> "Table":
-    """A table to be filled with rows; the first columns hold words, aligned left, the others figures."""
+    """A table to be filled with rows; the first `words` columns are aligned left, the others hold figures."""
     from rich import box
     from rich.table import Table
 
@@ -121,7 +121,7 @@ def counting(doing: str, unit: str, *, wanted: bool = True) -> Iterator[Callable
     with show_progress(*columns, wanted=wanted) as bar:
         row = bar.add_task(printable(doing), total=None)
         began, log = time.monotonic(), EverySoOften(LINE_EVERY)
-        before: int | None = None  # the first call may bring what an earlier command has done
+        before: int | None = None  # the first call may report what an earlier command has done
 
         def show(done: int, total: int) -> None:
             nonlocal before
@@ -136,7 +136,7 @@ def counting(doing: str, unit: str, *, wanted: bool = True) -> Iterator[Callable
 
 
 def show_progress(*columns: "ProgressColumn", wanted: bool = True) -> "Progress":
-    """A bar on standard error with these columns, or rich's own."""
+    """A progress bar on standard error with these columns, by default rich's."""
     from rich.console import Console
     from rich.progress import Progress
 

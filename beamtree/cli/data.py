@@ -1,11 +1,11 @@
-"""`beamtree data listops`, `logic` and `filters` draw a task's files; `check` says what a folder holds."""
+"""`beamtree data listops`, `logic` and `filters` generate a task's files; `check` lists a folder's data."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beamtree.cli.conventions import Overwrite, name, new_table, say, show_progress
+from beamtree.cli.conventions import Overwrite, counting, name, new_table, say, show_progress
 from beamtree.errors import BeamtreeError
 from beamtree.printable import printable
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Make the files of a task, or check what is there.",
+    help="Generate the files of a task, or check existing ones.",
 )
 
 Out = Annotated[
@@ -34,7 +34,7 @@ def listops(
     split: Annotated[
         list[str] | None,
         typer.Option(
-            help="Split to make; may be repeated; `all` adds the 96,000 long expressions of lra-train.",
+            help="Split to generate; may be repeated; `all` adds the 96,000 long expressions of lra-train.",
             show_default="all but lra-train",
         ),
     ] = None,
@@ -43,8 +43,8 @@ def listops(
     """ListOps: nested MIN, MAX, MED and SM of digits, in the format of the published files.
 
     Splits: train, dev, near-iid, 200-300 to 900-1000, 5-args, 10-args, 15-args, lra-train, lra-valid,
-    lra-test, depth-train, depth-dev, depth-test. Lengths are drawn exactly, not by rejection, and every label
-    is evaluated.
+    lra-test, depth-train, depth-dev, depth-test. Lengths are sampled exactly, without rejection, and every
+    label is computed from its expression.
     """
     from beamtree.data.folders import data_folder
     from beamtree.data.listops import TASK, generate_listops
@@ -69,7 +69,7 @@ def logic(
     out: Out = None,
     seed: Seed = 0,
     pairs: Annotated[
-        int, typer.Option(min=1, help="Pairs to draw, before duplicates are dropped.")
+        int, typer.Option(min=1, help="Pairs to draw, before duplicates are removed.")
     ] = 500_000,
     overwrite: Overwrite = False,
 ) -> None:
@@ -82,15 +82,8 @@ def logic(
     from beamtree.data.logic import generate_logic
 
     folder = out or data_folder("logic")
-    with show_progress() as bar:
-        task = bar.add_task("drawing pairs", total=pairs)
-        files = generate_logic(
-            folder,
-            seed=seed,
-            pairs=pairs,
-            progress=lambda done, total: bar.update(task, completed=done),
-            overwrite=overwrite,
-        )
+    with counting("drawing", "pairs") as show:
+        files = generate_logic(folder, seed=seed, pairs=pairs, progress=show, overwrite=overwrite)
     say(f"{len(files)} files of logical inference in {folder}", err=False)
 
 
@@ -98,21 +91,16 @@ def logic(
 def filters(out: Out = None, seed: Seed = 0, overwrite: Overwrite = False) -> None:
     """Filters: nested boolean conditions with their values filled in, true or false.
 
-    7 < 5 and not ( blue = red or 2 > 3 ): not binds tighter than and, and tighter than or. Splits: train and
-    dev nest brackets up to 4 deep; depth1 to depth10 are for testing. Half of each depth is true.
+    For example 7 < 5 and not ( blue = red or 2 > 3 ); `not` binds tighter than `and`, which binds tighter
+    than `or`. Splits: train and dev nest brackets up to 4 deep; depth1 to depth10 are for testing. At every
+    depth half of the conditions are true.
     """
     from beamtree.data.filters_draws import generate_filters
     from beamtree.data.folders import data_folder
 
     folder = out or data_folder("filters")
-    with show_progress() as bar:
-        row = bar.add_task("drawing conditions", total=None)
-        files = generate_filters(
-            folder,
-            seed=seed,
-            progress=lambda done, total: bar.update(row, completed=done, total=total),
-            overwrite=overwrite,
-        )
+    with counting("drawing", "conditions") as show:
+        files = generate_filters(folder, seed=seed, progress=show, overwrite=overwrite)
     say(f"{len(files)} splits of filters in {folder}: {', '.join(files)}", err=False)
 
 
@@ -121,17 +109,17 @@ def check(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            help="Folder that holds a folder for each task.", show_default="$BEAMTREE_DATA or data"
+            help="Folder that contains a folder for each task.", show_default="$BEAMTREE_DATA or data"
         ),
     ] = None,
     bad_rows: Annotated[
         str,
-        typer.Option(help="What to do with unreadable rows: skip (and count them) or refuse (their file)."),
+        typer.Option(help="What to do with unreadable rows: skip (and count them) or refuse (the file)."),
     ] = "skip",
 ) -> None:
-    """List the splits of each task: which are there, how large they are, and where to get the others.
+    """List the splits of each task: which exist, how large they are, and where to get the others.
 
-    Every file is read to its end. Unreadable rows are counted, and the first of each file are shown.
+    Every file is read completely. Unreadable rows are counted, and the first ones of each file are shown.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
@@ -149,8 +137,8 @@ def check(
     Console().print(_survey_table(root, found))
     for sentence in (*dict.fromkeys(split.problem for split in found if split.problem), *rows.report()):
         say(f"beamtree: {sentence}")
-    if not root.is_dir():  # the table has told what belongs there
-        raise BeamtreeError(f"there is no folder {root}")
+    if not root.is_dir():  # the table has said what belongs there
+        raise BeamtreeError(f"there is no folder {root}: name the one that has a folder for each task")
 
 
 def _survey_table(root: Path, found: "list[Found]") -> "Table":
@@ -160,7 +148,7 @@ def _survey_table(root: Path, found: "list[Found]") -> "Table":
     for head in ("task", "split", "examples", "", "where to get it"):
         table.add_column(head, justify="right" if head == "examples" else "left", overflow="fold")
     before = None
-    # Splits that are missing and come from one corpus share a line.
+    # Missing splits of the same corpus share a line.
     for (task, _), group in groupby(
         enumerate(found), lambda one: (one[1].task, one[1].corpus if one[1].state == "missing" else one[0])
     ):

@@ -19,12 +19,12 @@ LOGIC = "logic-ebt-grc"
 EXPRESSIONS = ("[MAX 2 9 [MIN 4 7 ] 0 ]", "[SM 1 [MAX 3 8 ] [MED 5 0 9 ] ]")
 FORMULAS = ("( a ( and b ) )", "( a ( or ( not b ) ) )")
 LENGTHS = {"4-100": (4, 100), "200-300": (201, 299)}
-PAIRS = 30_000  # of formulas to draw, so that every split has some
+PAIRS = 30_000  # of formulas to draw: enough for every split to have some
 SEED = 20_000  # no recipe draws its data with this one
 
 
 def run_demo(*, examples: int = 300) -> None:
-    """Evaluate on short and on longer expressions and on formulas; draw trees."""
+    """Evaluate on short expressions, on longer ones and on formulas; draw trees."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name, (shortest, longest) in LENGTHS.items():
@@ -35,7 +35,7 @@ def run_demo(*, examples: int = 300) -> None:
         _call("eval", SHIPPED, *(str(folder / f"{name}.tsv") for name in LENGTHS))
         _call("parse", SHIPPED, *EXPRESSIONS)
         generate_logic(folder / "logic", seed=SEED, pairs=PAIRS)
-        _say("Formulas. Nearly all answers are right, but not by the written trees: low bracketing F1.")
+        _say("Formulas. Nearly all answers are right, with trees unlike the written ones: low bracketing F1.")
         _call("eval", LOGIC, "--data", str(folder / "logic"), "--split", "test7", "--split", "test10")
         _call("parse", LOGIC, *FORMULAS)
 

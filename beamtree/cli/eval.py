@@ -25,7 +25,7 @@ from beamtree.printable import write_json
 if TYPE_CHECKING:
     from beamtree.classifier.classifier import Classifier
     from beamtree.data.task import Example, Task
-    from beamtree.training.baseline import Company, Competitor
+    from beamtree.training.baseline import Comparison
     from beamtree.training.evaluate import SplitResult
     from beamtree.training.run_folder import RunFolder
 
@@ -52,7 +52,7 @@ def evaluate(
         bool,
         typer.Option(
             "--save",
-            help="Keep the JSON in the run folder for `report`: eval.json; eval-beamK.json with --beam, "
+            help="Save the JSON in the run folder for `report`: eval.json; eval-beamK.json with --beam, "
             "eval-merged.json with --merge-equal-trees. Results already saved for other splits are kept.",
         ),
     ] = False,
@@ -60,14 +60,14 @@ def evaluate(
         bool,
         typer.Option(
             "--baselines/--no-baselines",
-            help="For a run on your own data: measure simpler classifiers on the same rows too, trained on "
-            "the same training rows.",
+            help="For a run on your own data: also train simpler classifiers on the same training rows and "
+            "evaluate them on the same data.",
         ),
     ] = True,
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for plots: accuracy by length and by depth; for your own data the confusion matrix."
+            help="Folder for plots: accuracy by length and depth; for your own data also confusion matrices."
         ),
     ] = None,
     batch_tokens: BatchTokens = 16384,
@@ -85,13 +85,13 @@ def evaluate(
     ] = False,
     device: Device = "auto",
 ) -> None:
-    """Measure a model on labelled data.
+    """Evaluate a model on labelled data.
 
-    Accuracy comes with Wilson's 95 % interval. For your own data macro-F1, precision, recall and F1 of every
+    Accuracy comes with Wilson's 95 % interval. For your own data, macro-F1, precision, recall and F1 of every
     label and the confusion matrix come first. Bracketing F1 compares the best trees with the gold trees,
-    unlabelled, over the whole split; spans of two tokens or more count, except the whole sentence. Exact is
-    the share of sentences whose tree is the gold tree. Sentences of one or two tokens have only one tree and
-    count for neither. A dash means that the encoder builds no tree.
+    unlabelled, over the whole split; it counts spans of two or more tokens, except the whole sentence. Exact
+    is the share of sentences whose tree equals the gold tree. Both leave out sentences of one or two tokens,
+    which have only one tree. A dash means that the encoder builds no tree.
     """
     say_torch_loads()
 
@@ -99,10 +99,11 @@ def evaluate(
     from beamtree.classifier.model_folder import find_model, member_folders, weights_checksum
     from beamtree.data.folders import data_folder
     from beamtree.data.task import BadRows
-    from beamtree.paper.plots import require_matplotlib
-    from beamtree.training.baseline import Company, training_rows
+    from beamtree.paper.evaluations import Search, describe_evaluation, save_evaluation
+    from beamtree.training.baseline import Company, Competitor, training_rows
     from beamtree.training.evaluate import evaluate as run_evaluation
-    from beamtree.training.evaluate import find_sources
+    from beamtree.training.examples import find_sources
+    from beamtree.training.plots import require_matplotlib
     from beamtree.training.run_folder import RunFolder
 
     if plot is not None:
@@ -110,7 +111,7 @@ def evaluate(
     folder, run = find_model(model), RunFolder(Path(model))
     if save and not run.begun:
         raise BeamtreeError(
-            f"--save keeps figures in a run folder, but {model} has no recipe.toml: --json prints them"
+            f"--save writes to a run folder, but {model} has no recipe.toml: --json prints the results"
         )
     weights = weights_checksum(folder)
     classifier = open_model(model, device, beam)
@@ -120,92 +121,77 @@ def evaluate(
     paths = [*(data or ()), *(more or ())] or [data_folder(task.name)]
     for path in paths:
         if not path.exists():
-            raise BeamtreeError(f"there is no file or folder {path}; {_how_to_get(task, model)}")
+            raise BeamtreeError(
+                f"there is no file or folder {path}: check the name, or {_how_to_get(task, model)}"
+            )
     chosen = run.read_recipe().task.bad_rows if run.begun else "refuse"
     rows = BadRows.chosen(bad_rows or chosen)
     results: list[SplitResult] = []
     train = training_rows(run) if baselines and task.own is not None else []
     company = Company.of(run, classifier, train) if train else None
-    beside: dict[str, list[Competitor]] = {}
+    comparisons: dict[str, Comparison] = {}
     for source in find_sources(task, paths, split or (), rows):
         examples: Iterable[Example] = source.read()
         if company is not None:
             examples = list(examples)
-            beside[source.name] = company.on(examples)
         with counting(source.name, "examples") as show:
-            results.append(
-                run_evaluation(classifier, source.name, examples, batch_tokens=batch_tokens, advance=show)
+            result = run_evaluation(
+                classifier, source.name, examples, batch_tokens=batch_tokens, advance=show
             )
+        results.append(result)
+        if company is not None and result.confusion is not None:
+            this = Competitor(classifier.title, result.confusion, run.seconds)
+            comparisons[source.name] = company.beside(this, list(examples))
     for path in _learnt_from(run, paths):
-        say(f"beamtree: the model was trained on {path}: these figures do not test it")
+        say(f"beamtree: the model was trained on {path}, so these results do not test it")
     for sentence in rows.report():
         say(f"beamtree: {sentence}")
 
     def tell(which: str, weights: str, results: "Iterable[SplitResult]") -> dict[str, Any]:
-        return {
-            "model": which,
-            "encoder": classifier.settings.encoder,
-            "task": task.name,
-            "beam": beam,
-            "merge_equal_trees": merged,
-            "weights": weights,
-            "device": next(classifier.parameters()).device.type,
-            "command": spell(
-                "eval",
-                which,
-                data=paths,
-                split=split,
-                beam=beam,
-                merge_equal_trees=merged,
-                device=device if device != "auto" else None,
-            ),
-            "splits": [
-                result.to_dict() | {"description": task.splits.get(result.name)} for result in results
-            ],
-        }
+        options = {"beam": beam, "merge_equal_trees": merged, "device": device if device != "auto" else None}
+        command = spell("eval", which, data=paths, split=split, **options)
+        return describe_evaluation(classifier, which, Search(beam, merged), weights, command, results)
+
+    def keep(place: Path, content: dict[str, Any]) -> None:
+        file, splits = save_evaluation(place, content)
+        say(f"wrote {file}: {', '.join(splits)}")
 
     content = tell(model, weights, results)
     for entry in content["splits"]:
-        if entry["split"] in beside:
-            entry["baselines"] = [one.to_dict() for one in beside[entry["split"]]]
+        if entry["split"] in comparisons:
+            entry["baselines"] = [one.to_dict() for one in comparisons[entry["split"]].others]
     if save:
-        _save(run.path, content)
+        keep(run.path, content)
         for member, inside in member_folders(folder).items():
             if member:  # of an ensemble
                 own, figures = run.path / member, [result.members[member] for result in results]
-                _save(own, tell(str(own), weights_checksum(inside), figures))
+                keep(own, tell(str(own), weights_checksum(inside), figures))
     if as_json:
         typer.echo(write_json(content, indent=2))
     else:
-        _print(classifier, results, run.seconds if company is not None else 0.0, company, beside)
+        _print(classifier, results, comparisons)
     if plot is not None:
         _draw(classifier, results, plot)
 
 
 def _how_to_get(task: "Task", model: str) -> str:
     if task.own is not None:
-        return f"name a table of yours: beamtree eval {shlex.quote(model)} FILE"
+        return f"name a table of your own: beamtree eval {shlex.quote(model)} FILE"
     if task.words:
-        return "`beamtree data check` says what is there"
-    return f"make data with: beamtree data {task.name}"
+        return "see what is there: beamtree data check"
+    return f"generate data with: beamtree data {task.name}"
 
 
 def _print(
     model: "Classifier",
     results: "Sequence[SplitResult]",
-    seconds: float,
-    company: "Company | None",
-    beside: "Mapping[str, Sequence[Competitor]]",
+    comparisons: "Mapping[str, Comparison]",
 ) -> None:
     from rich.console import Console
 
     from beamtree.cli.figures import result_parts, split_tables
 
-    parts = [
-        part
-        for result in results
-        for part in result_parts(result, model.title, seconds, company, beside.get(result.name, ()))
-    ]
+    parts = [part for result in results for part in result_parts(result, comparisons.get(result.name))]
     console = Console()
     for part in (*parts, *split_tables(model.title, model.task, results)):
         console.print()
@@ -214,7 +200,7 @@ def _print(
 
 def _draw(model: "Classifier", results: "Sequence[SplitResult]", folder: Path) -> None:
     from beamtree.cli.figures import draw_splits
-    from beamtree.paper.plots import draw_confusion
+    from beamtree.training.plots import draw_confusion
 
     paths = draw_splits(results, folder, f"{model.title} on {model.task.name}")
     for result in results:
@@ -226,44 +212,11 @@ def _draw(model: "Classifier", results: "Sequence[SplitResult]", folder: Path) -
 
 
 def _learnt_from(run: "RunFolder", paths: Sequence[Path]) -> list[Path]:
-    """Which of these are files of the user's own that the run was trained on."""
+    """Those of these files on which the run was trained, if it was trained on the user's own data."""
     from beamtree.data.own import find_split
-    from beamtree.files.bounded import read_json
 
     learnt = set()
-    match read_json(run.data_file) if run.data_file.is_file() else None:
-        case {"path": str(own)}:
-            with suppress(BeamtreeError):  # the file is gone, so it is none of these
-                learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
+    with suppress(BeamtreeError):  # the training files are gone, so none of these is one
+        if own := (run.read_data_facts() or {}).get("path"):
+            learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
     return [path for path in paths if path.is_file() and path.resolve() in learnt]
-
-
-def _save(run: Path, content: dict[str, Any]) -> None:
-    from beamtree.files.atomic import replace_file
-
-    searched = "" if content["beam"] is None else f"-beam{content['beam']}"
-    file = run / f"eval{searched}{'-merged' if content['merge_equal_trees'] else ''}.json"
-    kept = _with_other_splits(file, content)
-    replace_file(file, write_json(kept, indent=2) + "\n")
-    say(f"wrote {file}: {', '.join(entry['split'] for entry in kept['splits'])}")
-
-
-def _with_other_splits(file: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """These figures, and those of other splits already in the file, if measured alike on the same weights."""
-    from beamtree.files.bounded import read_json
-
-    before: Any = None
-    with suppress(BeamtreeError):  # a damaged file is replaced
-        before = read_json(file) if file.is_file() else None
-    match before:
-        case {"splits": [*splits], "command": str(commands), **rest} if all(
-            rest.get(key) == content[key]
-            for key in ("encoder", "task", "beam", "merge_equal_trees", "weights", "device")
-        ):
-            new = {entry["split"] for entry in content["splits"]}
-            others = [entry for entry in splits if isinstance(entry, dict) and entry.get("split") not in new]
-            if others:
-                if content["command"] not in commands:
-                    commands = f"{commands}; {content['command']}"
-                return {**content, "command": commands, "splits": [*others, *content["splits"]]}
-    return content

@@ -19,7 +19,7 @@ from beamtree.errors import BeamtreeError
 
 def export(
     model: Model,
-    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file, checked in onnxruntime.")] = None,
+    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file and check it in onnxruntime.")] = None,
     exported_program: Annotated[
         Path | None, typer.Option(help="Write a file for torch.export.load (.pt2).")
     ] = None,
@@ -28,13 +28,13 @@ def export(
 ) -> None:
     """Write a trained model as a file that runs without beamtree: token ids in, probabilities out.
 
-    Batch size and length are free. The file reads ids (batch, length) as 64-bit integers, 0 where a sentence
-    is padded on the right, and gives probabilities (batch, classes). For a task on pairs the first half of
-    the rows are the first sentences. An ONNX file names its labels and tokens in its metadata; the first
-    token has id 3, and 1 stands for an unknown one.
+    Batch size and length are free. The input is ids (batch, length), 64-bit integers padded with 0 on the
+    right; the output is probabilities (batch, classes). For a task on pairs, the first half of the rows are
+    the first sentences. The metadata of an ONNX file lists its labels and tokens; the first token has id 3,
+    and id 1 means an unknown token.
 
-    Every sentence encoder can be exported except crvnn, om and mamba, and gold-grc, which follows given
-    trees; s4d and ssm-ebt-grc not to ONNX.
+    Every sentence encoder can be exported except crvnn, om, mamba and gold-grc (it follows given trees);
+    s4d and ssm-ebt-grc cannot be exported to ONNX.
     """
     wanted = [path for path in (onnx, exported_program) if path is not None]
     if not wanted:
@@ -57,5 +57,5 @@ def export(
     if onnx is not None:
         save_onnx(program, classifier, onnx)
         difference = compare_with_onnx(classifier, onnx)
-        agrees = f"in onnxruntime it differs from the model by {difference:.1e} at most"
+        agrees = f"in onnxruntime its outputs differ from the model's by {difference:.1e} at most"
         say(f"wrote {onnx}; {agrees}", err=False)

@@ -1,5 +1,5 @@
-"""Figures for the eye: split by split, by length and by depth, label by label, seed by seed, beside simpler
-classifiers; tables and pictures."""
+"""Tables and pictures of results: by split, length, depth, label and seed, and compared with simpler
+classifiers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,21 +12,21 @@ from rich.text import Text
 from beamtree.cli.conventions import name, new_table
 from beamtree.data.task import Task
 from beamtree.errors import MissingExtraError
-from beamtree.paper.plots import Point, draw_accuracy, draw_confusion, draw_learning_curve
 from beamtree.printable import printable
-from beamtree.training.baseline import Company, Competitor, verdict
+from beamtree.training.baseline import Comparison, verdict
 from beamtree.training.classes import IMBALANCED, Confusion
 from beamtree.training.evaluate import SplitResult, Tally, pool
+from beamtree.training.plots import Point, draw_accuracy, draw_confusion, draw_learning_curve
 from beamtree.training.run_folder import RunFolder
 
 Part = Table | Text
 
 _MOST_LABELS = 30  # in a table
-_WIDEST = 12  # labels in a matrix, which a terminal can show
+_WIDEST = 12  # labels in a confusion matrix, so that it fits a terminal
 
 
 def split_tables(title: str, task: Task, results: Sequence[SplitResult]) -> Iterator[Table]:
-    """Of all splits, then of all of them together by length and by depth."""
+    """A table by split, then tables by length and by depth over all splits together."""
     gold = task.gold_merges is not None
     yield _tallies(f"{title} on {task.name}", "split", [(r.name, r.total) for r in results], gold)
     whole = pool(results)
@@ -40,20 +40,32 @@ def split_tables(title: str, task: Task, results: Sequence[SplitResult]) -> Iter
         yield _tallies(f"by depth (open brackets){together}", "depth", by_depth, gold)
 
 
-def _tallies(title: str, first: str, rows: Sequence[tuple[str, Tally]], gold: bool) -> Table:
+def _tallies(title: str, first: str, tallies: Sequence[tuple[str, Tally]], gold: bool) -> Table:
     heads = {"examples": "", "accuracy %": "bold green", "95 %\ninterval": "bright_black", "loss": ""}
     heads |= {"bracketing\nF1 %": "cyan", "exact\n%": "cyan"} if gold else {}
-    table = new_table(title, first, *heads, words=int(first == "split"), styles=heads, no_wrap=True)
-    for row, tally in rows:
+    table = new_table(title, first, *heads, words=int(first == "split"), styles=heads)
+    rows = []
+    for row, tally in tallies:
         low, high = tally.interval
-        table.add_row(
-            name(row),
-            f"{tally.examples:,}",
-            _percent(tally.accuracy),
-            f"{_percent(low)}–{_percent(high)}",
-            f"{tally.loss:.4f}",
-            *((_percent(tally.trees.f1), _percent(tally.trees.exact_match)) if gold else ()),
+        rows.append(
+            (
+                row,
+                f"{tally.examples:,}",
+                _percent(tally.accuracy),
+                f"{_percent(low)}–{_percent(high)}",
+                f"{tally.loss:.4f}",
+                *((_percent(tally.trees.f1), _percent(tally.trees.exact_match)) if gold else ()),
+            )
         )
+    for row, *figures in rows:
+        table.add_row(name(row), *figures)
+    # In a narrow terminal names of splits are folded and heads cut, figures never.
+    for column, cells in zip(table.columns, zip(*rows, strict=True), strict=True):
+        column.min_width = max(map(len, cells))
+        column.no_wrap = all(len(line) <= column.min_width for line in str(column.header).splitlines())
+    if first == "split":
+        names = table.columns[0]
+        names.min_width, names.no_wrap, names.overflow = len(first), False, "fold"
     return table
 
 
@@ -62,7 +74,7 @@ def _percent(share: float | None) -> str:
 
 
 def draw_splits(results: Sequence[SplitResult], folder: Path, title: str) -> list[Path]:
-    """Pictures of accuracy by length and, where there are brackets, by depth."""
+    """Draw accuracy by length and, for tasks with brackets, by depth; return the paths."""
     lengths, depths = {}, {}
     for result in results:
         lengths[result.name] = [
@@ -83,25 +95,25 @@ def draw_splits(results: Sequence[SplitResult], folder: Path, title: str) -> lis
 
 
 def headline(confusion: Confusion, split: str) -> str:
-    """What to look at first, beside what naming one label would reach."""
+    """Macro-F1 and accuracy, with the accuracy of always naming the most frequent label."""
     label, share = confusion.majority
-    alone = f"its most frequent label, {printable(label)!r}: {share:.1%}"
+    alone = f"always its most frequent label, {printable(label)!r}: {share:.1%}"
     return f"{split}: macro-F1 {confusion.macro_f1:.1%}, accuracy {confusion.accuracy:.1%} ({alone})"
 
 
 def warning(confusion: Confusion) -> str | None:
-    """A sentence where accuracy alone would mislead."""
+    """A sentence for when accuracy alone would mislead, else None."""
     label, share = confusion.majority
     if share <= IMBALANCED:
         return None
     return (
         f"{printable(label)!r} has {share:.0%} of these rows, so accuracy says little: look at macro-F1 and "
-        "at the recall of the others"
+        "at the recall of the other labels"
     )
 
 
 def class_tables(confusion: Confusion, split: str) -> Iterator[Part]:
-    """The labels with precision, recall and F1; the matrix, or the most frequent mistakes of many labels."""
+    """Precision, recall and F1 by label; the confusion matrix or, for many labels, the commonest mistakes."""
     yield name(headline(confusion, split), "bold")
     if told := warning(confusion):
         yield name(told, "yellow")
@@ -150,18 +162,20 @@ def _mistakes(confusion: Confusion) -> Table:
     return table
 
 
-def company_parts(this: Competitor, others: Sequence[Competitor], split: str) -> Iterator[Part]:
-    """The model beside simpler ways to label the same rows, and one line that says which is best."""
-    table = new_table(f"beside it, on the same rows of {split}", "", "accuracy %", "macro-F1 %", "seconds")
-    for one in (this, *others):
+def comparison_parts(comparison: Comparison, split: str) -> Iterator[Part]:
+    """The model and simpler classifiers on the same rows, and a line that says which is best."""
+    table = new_table(f"compared on the same rows of {split}", "", "accuracy %", "macro-F1 %", "seconds")
+    for one in (comparison.model, *comparison.others):
         shares = map(_percent, (one.confusion.accuracy, one.confusion.macro_f1))
         table.add_row(name(one.name), *shares, f"{one.seconds:.1f}" if one.seconds else "")
     yield table
-    yield name(verdict(this, others, split), "bold")
+    yield name(verdict(comparison.model, comparison.others, split), "bold")
+    if comparison.missing:
+        yield name(comparison.missing)
 
 
 def members_table(result: SplitResult) -> Table:
-    """An ensemble beside each of its members, their median and the worst of them."""
+    """Each member of an ensemble, their median, the worst of them, and the ensemble."""
     measures = {"accuracy %": lambda one: one.total.accuracy}
     if result.confusion is not None:
         measures["macro-F1 %"] = lambda one: one.confusion.macro_f1
@@ -179,16 +193,12 @@ def members_table(result: SplitResult) -> Table:
     return table
 
 
-def result_parts(
-    result: SplitResult, title: str, seconds: float, company: Company | None, others: Sequence[Competitor]
-) -> Iterator[Part]:
-    """A split of a user's own data label by label and beside other classifiers; an ensemble seed by seed."""
+def result_parts(result: SplitResult, comparison: Comparison | None) -> Iterator[Part]:
+    """A user's own data by label and compared with other classifiers; an ensemble by seed."""
     if result.confusion is not None:
         yield from class_tables(result.confusion, result.name)
-        if company is not None:
-            yield from company_parts(Competitor(title, result.confusion, seconds), others, result.name)
-            if company.missing:  # what to install for a fuller comparison
-                yield name(company.missing)
+        if comparison is not None:
+            yield from comparison_parts(comparison, result.name)
     if result.members:
         yield members_table(result)
 
@@ -196,7 +206,7 @@ def result_parts(
 def draw_run(
     run: RunFolder, histories: Mapping[str, Sequence[Mapping[str, Any]]], confusion: Confusion
 ) -> list[Path]:
-    """The learning curve of each seed in its folder and the confusion matrix; none without matplotlib."""
+    """Draw each seed's learning curve and the confusion matrix; return no paths without matplotlib."""
     try:
         curves = [
             draw_learning_curve(history, RunFolder(run.path / member).pictures[0])

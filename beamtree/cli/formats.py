@@ -1,4 +1,4 @@
-"""How a record is written: a line of brackets or JSON, a drawing for the terminal, SVG, a row of a table."""
+"""Output formats of a record: a line of brackets or JSON, a drawing in a terminal, SVG, a row of a table."""
 
 import csv
 import io
@@ -25,9 +25,9 @@ _ENDS = re.compile(r"[\t\r\n]+")
 
 
 def as_brackets(record: Record, *, beams: bool = False) -> str:
-    """`label⇥probability⇥tree`, a tree for each sentence; an unread line is `error⇥⇥line N: why`.
+    """`label⇥probability⇥tree`, a tree for each sentence; an unreadable line is `error⇥⇥line N: why`.
 
-    With `beams` every tree is preceded by its weight, and an empty column parts the two sentences of a pair.
+    With `beams` its weight precedes every tree, and an empty column separates the two sentences of a pair.
     """
     if isinstance(record, Unparsed):
         return f"error\t\t{printable(str(record))}"
@@ -43,7 +43,7 @@ def as_brackets(record: Record, *, beams: bool = False) -> str:
 
 
 def as_json(record: Record, *, beams: bool = False) -> str:
-    """One object in one line: prediction and, for each sentence, its best tree or all of them."""
+    """A JSON object in one line: the prediction and, for each sentence, its best tree or all its trees."""
     if isinstance(record, Unparsed):
         failed = {"line": record.line, "text": record.text, "error": record.reason}
         return write_json(failed, ensure_ascii=False)
@@ -77,14 +77,14 @@ def as_line(record: Record, format: str, *, beams: bool = False) -> str:
 
 
 def as_text(console: Console, record: Record, *, beams: bool = False) -> str:
-    """What this console would show."""
+    """The text that `print_text` prints on this console."""
     with console.capture() as drawn:
         print_text(console, record, beams=beams)
     return drawn.get().rstrip("\n") + "\n"
 
 
 def print_text(console: Console, record: Record, *, beams: bool = False) -> None:
-    """The prediction and the drawn tree; with `beams` all trees, those that differ drawn once."""
+    """Print the prediction and draw the tree; with `beams` all trees, equal ones drawn once."""
 
     def say(*parts: tuple[str, str]) -> None:
         console.print(Text.assemble(*((printable(text), style) for text, style in parts)), soft_wrap=True)
@@ -110,6 +110,8 @@ def print_text(console: Console, record: Record, *, beams: bool = False) -> None
                 heading.append(f"beam {beam + 1}  {scores}")
             if heading:
                 say(("  ".join(heading), "cyan"))
+            if sentence.left_out and not drawn:
+                say((f"{sentence.left_out} tokens in the middle are not in the tree", "yellow"))
             spans = frozenset(alone.span_sets(0, beam))
             if spans in drawn:
                 say((f"the tree of beam {drawn[spans]}, merged in another order", "italic"))
@@ -124,7 +126,7 @@ def print_text(console: Console, record: Record, *, beams: bool = False) -> None
 
 
 def as_svg(record: Record, *, beams: bool = False) -> str:
-    """One picture; the sentences of a pair, and with `beams` all trees, below each other."""
+    """One picture, with the sentences of a pair, and with `beams` all trees, below each other."""
     if isinstance(record, Unparsed):
         raise BeamtreeError(f"nothing to draw: {record}")
     pictures = [
@@ -145,7 +147,7 @@ def as_animation(record: Viewed | Unparsed) -> str:
 
 
 def stack(pictures: list[str]) -> str:
-    """SVG pictures below each other, as one."""
+    """Combine SVG pictures into one, below each other."""
     if len(pictures) == 1:
         return pictures[0]
     placed, widest, bottom = [], 0, 0
@@ -178,7 +180,7 @@ class PredictionTable:
 
     @property
     def header(self) -> str | None:
-        """The first line, if there is one."""
+        """The first line; None for jsonl."""
         if self.kind == "jsonl":
             return None
         return self._line([*self.names, "label", *(f"p_{label}" for label in self.labels), *self.trees])
@@ -204,7 +206,7 @@ class PredictionTable:
         return write_json(told, ensure_ascii=False)
 
     def _line(self, cells: Sequence[str]) -> str:
-        if self.kind == "tsv":  # quotation marks are ordinary there
+        if self.kind == "tsv":  # quotation marks are ordinary characters in it
             return "\t".join(map(harmless, cells))
         line = io.StringIO()
         csv.writer(line, lineterminator="").writerow(map(harmless, cells))
@@ -212,9 +214,9 @@ class PredictionTable:
 
 
 def harmless(cell: str) -> str:
-    """A cell in one line that a spreadsheet takes for text: what would begin a formula gets an apostrophe.
+    """Put a cell on one line, with an apostrophe in front if a spreadsheet would take it for a formula.
 
-    Numbers, such as the label -1, stay numbers.
+    Numbers, such as the label -1, stay as they are.
     """
     cell = _ENDS.sub(" ", cell).strip()
     return f"'{cell}" if cell[:1] in tuple("=+-@＝＋－＠") and not _NUMBER.fullmatch(cell) else cell

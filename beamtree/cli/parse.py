@@ -52,7 +52,7 @@ def parse(
     model: Model,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT", help="What to parse; - reads lines from standard input."),
+        typer.Argument(metavar="TEXT", help="Text to parse; - reads lines from standard input."),
     ] = None,
     file: Annotated[
         Path | None,
@@ -77,10 +77,10 @@ def parse(
 ) -> None:
     """Predict the label of a text and draw its tree.
 
-    For a task on pairs, give two texts, or in a file two sentences separated by a tab. An unreadable line of
-    a file or of standard input becomes an error record with its number, and the rest is read. With --file,
-    --out and the format brackets or json, an interrupted run can be resumed, and torchrun or accelerate
-    launch divides the lines among processes and machines that see the same folder.
+    For a task on pairs, give two texts, or in a file two sentences per line, separated by a tab. An
+    unreadable line of a file or of standard input becomes an error record with its line number, and reading
+    continues. With --file, --out and the format brackets or json, an interrupted run can be resumed, and
+    torchrun or accelerate launch divides the lines among processes and machines that share the folder.
     """
     if file is not None:
         say_torch_loads()
@@ -88,16 +88,18 @@ def parse(
     from beamtree.classifier.model_folder import find_model, model_checksum
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines
     from beamtree.cli.formats import as_line
-    from beamtree.cli.streaming import LineJob, Watch, refuse_to_share, run_and_tell, standard_input
+    from beamtree.cli.line_job import LineJob
+    from beamtree.cli.streaming import Watch, refuse_to_share, run_and_tell, standard_input
     from beamtree.data.unlabelled import find_rows
     from beamtree.files.lines import write_lines
-    from beamtree.processes.launched import Processes
+    from beamtree.training.processes import Processes
 
     given, file = _choose_source(texts, file)
     format = format or _format_of(out)
     if out is not None and out.suffix.lower() in _TABLES and format is not Format.brackets:
         raise BeamtreeError(
-            f"parse writes no table such as {out}: use `beamtree predict`, or name a .json, .html or .txt"
+            f"parse cannot write a table such as {out}: use `beamtree predict`, or name a .json, .html or "
+            ".txt file"
         )
     processes = Processes.from_environment()
     by_line = file is not None and format in (Format.brackets, Format.json)
@@ -137,7 +139,7 @@ def parse(
             write_lines(out, pieces)
             say(f"wrote {out}")
         else:
-            # A drawing is for the eye: `?` where a terminal lacks a character; data keep their UTF-8.
+            # In a drawing, `?` may replace a character that the terminal lacks; data must stay UTF-8.
             put = print if format is Format.text else typer.echo
             for piece in pieces:
                 put(piece)
@@ -153,17 +155,17 @@ def _format_of(out: Path | None) -> Format:
 
 
 def _choose_source(texts: list[str] | None, file: Path | None) -> tuple[list[str], Path | None]:
-    """Texts or a file; neither for standard input."""
+    """The texts or the file to read; neither for standard input."""
     if (texts and file is not None) or (not texts and file is None and sys.stdin.isatty()):
         raise BeamtreeError("give one of: a TEXT to parse, --file FILE, or - for standard input")
     if texts == ["-"] or file == Path("-"):
         return [], None
-    # Python gives bytes that are not UTF-8 as lone surrogates, which no file could hold.
+    # Python passes on bytes that are not UTF-8 as lone surrogates, which cannot be written to a file.
     return [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in texts or ()], file
 
 
 def _as_rows(texts: list[str], task: "Task") -> "Iterator[TextRow]":
-    """For a task on pairs every two texts are one row, unless a tab parts the two in each."""
+    """For a task on pairs, every two texts make one row, unless texts hold pairs separated by a tab."""
     from beamtree.data.unlabelled import TextRow
 
     size = task.sentences if not any("\t" in text for text in texts) else 1
@@ -183,7 +185,7 @@ def _pieces(
     out: Path | None,
     settings: dict[str, Any],
 ) -> Iterator[str]:
-    """What is written, piece by piece."""
+    """Yield the output piece by piece."""
     from rich.console import Console
 
     from beamtree.classifier.parsing import parse_stream
@@ -210,5 +212,5 @@ def _pieces(
 def _only(records: Iterator[AnyRecord], what: str) -> AnyRecord:
     record = next(records)
     if next(records, None) is not None:
-        raise BeamtreeError(f"{what} shows one text: use --format html for several")
+        raise BeamtreeError(f"{what} shows only one text: use --format html for several")
     return record

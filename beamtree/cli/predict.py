@@ -1,4 +1,4 @@
-"""`beamtree predict MODEL FILE`: for each row of a file a label and the probability of every label."""
+"""`beamtree predict MODEL FILE`: labels every row of a file, with the probabilities of all labels."""
 
 import itertools
 from enum import StrEnum
@@ -39,7 +39,7 @@ def predict(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A table like the one the model was trained on (.tsv, .csv or .jsonl; its label is not "
+            help="A table like the one the model was trained on (.tsv, .csv or .jsonl; its labels are not "
             "read), or one text per line; plain, .gz or .xz; - reads lines from standard input."
         ),
     ],
@@ -51,16 +51,14 @@ def predict(
         str,
         typer.Option(
             help="Column with the text, or both columns of a pair, separated by a comma.",
-            show_default="as in training, or text, sentence, review; text1,text2 …",
+            show_default="as in training, else text, sentence or review; for pairs text1,text2 …",
         ),
     ] = "",
     id: Annotated[
         str,
-        typer.Option(
-            help="Column to write beside each prediction.", show_default="id if there is one, else the text"
-        ),
+        typer.Option(help="Column to copy to the output.", show_default="id if there is one, else the text"),
     ] = "",
-    trees: Annotated[bool, typer.Option("--trees", help="Write the best tree of each text too.")] = False,
+    trees: Annotated[bool, typer.Option("--trees", help="Also write the best tree of each text.")] = False,
     format: Annotated[
         Kind | None, typer.Option(help="Output format.", show_default="from the name of --out, or csv")
     ] = None,
@@ -72,21 +70,22 @@ def predict(
     beam: Beam = None,
     device: Device = "auto",
 ) -> None:
-    """Label the rows of a file and write a table, one row for each, in order.
+    """Label the rows of a file and write a table with one row for each, in the same order.
 
-    A row has its id (or its text), the label, a column p_LABEL for every label and, with --trees, the tree. A
-    row that cannot be read keeps its place with empty cells. Cells of a .csv or .tsv that a spreadsheet would
-    take for a formula begin with an apostrophe. Files of any size are read row by row; an interrupted run
-    continues with --resume, and torchrun or accelerate launch divides the rows among processes.
+    A row has its id (or its text), the label, a column p_LABEL for every label and, with --trees, the tree.
+    An unreadable row keeps its place, with empty cells. In .csv and .tsv files, cells that a spreadsheet
+    would take for a formula get an apostrophe in front. Files of any size are read row by row; an interrupted
+    run continues with --resume, and torchrun or accelerate launch divides the rows among processes.
     """
     say_torch_loads()
 
     from beamtree.classifier.model_folder import find_model, model_checksum
     from beamtree.classifier.parsing import CHUNK_LINES, parse_lines, parse_stream
     from beamtree.cli.formats import PredictionTable
-    from beamtree.cli.streaming import LineJob, Watch, refuse_to_share, run_and_tell, standard_input
+    from beamtree.cli.line_job import LineJob
+    from beamtree.cli.streaming import Watch, refuse_to_share, run_and_tell, standard_input
     from beamtree.data.unlabelled import Unlabelled, find_rows
-    from beamtree.processes.launched import Processes
+    from beamtree.training.processes import Processes
 
     kind = format or _kind_of(out)
     processes = Processes.from_environment()
@@ -94,11 +93,11 @@ def predict(
     if streamed:
         refuse_to_share(resume, processes, "a FILE and --out FILE")
     if streamed and out != _STANDARD:
-        raise BeamtreeError("rows of standard input go to standard output: leave out --out")
+        raise BeamtreeError("results for standard input go to standard output: leave out --out")
     classifier = open_model(model, device, beam, processes.local_rank)
     if trees and not classifier.builds_trees:
         raise BeamtreeError(
-            f"--trees does not apply: the encoder {classifier.settings.title!r} builds no tree"
+            f"--trees does not apply: the encoder {classifier.settings.title!r} builds no tree; leave it out"
         )
     if file == _STANDARD:
         source, watch = Unlabelled(file), Watch("standard input", strict)
@@ -108,10 +107,10 @@ def predict(
     settings: dict[str, Any] = {"batch_tokens": batch_tokens, "max_length": max_length}
     if streamed:
         read = standard_input() if file == _STANDARD else source.read()
-        rows, again = itertools.tee(read)  # a chunk of them is in memory at most
+        rows, again = itertools.tee(read)  # at most one chunk of them is in memory
         records = watch(parse_stream(classifier, rows, need_trees=trees, **settings))
         for number, (row, record) in enumerate(zip(again, records, strict=False)):
-            if not number and table.header:  # not before: a file that cannot be read leaves nothing
+            if not number and table.header:  # not earlier: nothing is printed if the file cannot be read
                 typer.echo(table.header)
             typer.echo(table.write(row, record))
     else:
@@ -141,5 +140,5 @@ def _kind_of(out: Path) -> Kind:
     except ValueError:
         known = ", ".join(f".{kind}" for kind in Kind)
         raise BeamtreeError(
-            f"cannot tell the format of {out.name!r}: name --out one of {known}, or choose with --format"
+            f"cannot tell the format of {out.name!r}: end --out in one of {known}, or use --format"
         ) from None

@@ -12,7 +12,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Run folders, or folders of run folders, with what `eval RUN --save` wrote. A folder of run "
+            help="Run folders, or folders of run folders, evaluated with `eval RUN --save`. A folder of run "
             "folders may have a remarks.toml, with notes to print below the tables."
         ),
     ],
@@ -27,9 +27,9 @@ def report(
         list[str] | None,
         typer.Option(
             help="summary (all rows at a glance), listops, logic, sst5, imdb, snli, qqp, mnli, shipped "
-            "(models in the package), others (splits that the paper's tables do not have), trees (against "
-            "gold), splits (run by run) or runs; may be repeated.",
-            show_default="all that the runs have figures for",
+            "(models in the package), others (splits that the paper's tables do not have), trees (compared "
+            "with gold trees), splits (run by run) or runs; may be repeated.",
+            show_default="all for which the runs have results",
         ),
     ] = None,
     skip: Annotated[
@@ -37,12 +37,12 @@ def report(
         typer.Option("--skip", help="Leave out runs that cannot be read or counted, with a note."),
     ] = False,
 ) -> None:
-    """Build the paper's tables from run folders, the published figures beside ours.
+    """Build the paper's tables from run folders, with the published figures next to ours.
 
     ListOps figures are the median of the seeds, all others the mean; ± is the population standard deviation.
-    Runs whose settings differ from a shipped recipe by more than the seed get a row of their own that says
-    so, and so do evaluations with another beam. Cells without a run show a dash. All runs are listed with
-    their commands.
+    Runs whose settings differ from a shipped recipe in more than the seed get their own row, which names the
+    differences, as do evaluations with another beam size. Cells without a run show a dash. All runs are
+    listed with their commands.
     """
     say_torch_loads()
 

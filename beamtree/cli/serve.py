@@ -29,27 +29,27 @@ def serve(
     ] = _DEFAULT_PORT,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A host name that browsers may use; may be repeated."),
+        typer.Option(help="Another host name that browsers may use; may be repeated."),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens in a sentence.")] = 1000,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens in a sentence.")] = 1000,
     max_beam_size: Annotated[int, typer.Option(min=1, help="Largest beam size that may be requested.")] = 20,
-    max_request_bytes: Annotated[int, typer.Option(min=1, help="Most bytes in a request.")] = 65536,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Time limit of a computation.")] = 20.0,
+    max_request_bytes: Annotated[int, typer.Option(min=1, help="Largest request, in bytes.")] = 65536,
+    seconds: Annotated[
+        float, typer.Option(min=0.001, help="Time limit of a computation, in seconds.")
+    ] = 20.0,
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Computations at once.", show_default="as many as there are cores, at most 4"
-        ),
+        typer.Option(min=1, help="Computations at the same time.", show_default="one per core, at most 4"),
     ] = None,
     waiting: Annotated[
-        int, typer.Option(min=0, help="Requests that may wait for their turn; more get 429.")
+        int, typer.Option(min=0, help="Requests that may wait for their turn; further ones get status 429.")
     ] = 16,
     device: Device = "cpu",
 ) -> None:
     """Show trees in a browser.
 
     Type a text and see the prediction, the trees and the search, step by step. The address is printed; Ctrl-C
-    stops it. Only this machine can reach it unless --host says otherwise.
+    stops the server. Only this machine can reach it unless --host says otherwise.
     """
     listener = _listen(host, port)
     with listener:
@@ -74,8 +74,8 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Done before anything is loaded, so that a port in use is reported at once."""
-    if not host:  # the system would take it for every address there is
+    """Open the port; called before anything is loaded, so that a port in use is reported at once."""
+    if not host:  # the system would listen on every address
         raise BeamtreeError("--host is empty: name an address, such as 127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

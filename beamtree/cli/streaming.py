@@ -1,223 +1,25 @@
-"""A long file through a slow function, row by row: constant memory, resumable, divided among processes.
+"""Shared by `predict` and `parse`: reading standard input, counting unreadable lines, running a `LineJob`."""
 
-A row is a line of text or a row of a table; each gives one line of output.
-
-Row i belongs to chunk ⌊i / chunk_lines⌋ and chunk c to process c mod P. Each process appends its chunks to a
-part file of its own; the first process joins the parts in order, and only a whole output gets its name.
-"""
-
-import glob
-import hashlib
-import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import typer
 
 from beamtree.classifier.parsing import Unparsed
 from beamtree.cli.conventions import counting, say
-from beamtree.data.unlabelled import TextRow, Unlabelled
+from beamtree.cli.line_job import LineJob, Transform
+from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
-from beamtree.files.atomic import flush_folder, replace_file, replacing
-from beamtree.files.bounded import read_json, shown
-from beamtree.files.lines import in_blocks, split_lines
-from beamtree.printable import write_json
-from beamtree.processes.launched import Processes
+from beamtree.files.bounded import shown
+from beamtree.files.lines import split_lines
+from beamtree.training.processes import Processes
 
 AnyRecord = TypeVar("AnyRecord")
-_TOLD = 5  # lines that could not be read
-
-Transform = Callable[[list[TextRow]], list[str]]  # one line for each row
-
-
-class LineJob:
-    """One output file in the making, beside it a sidecar `NAME.job.json` that says what it is made of."""
-
-    def __init__(
-        self,
-        source: Unlabelled,
-        out: Path,
-        made_of: dict[str, Any],
-        processes: Processes,
-        chunk_lines: int = 512,
-        header: str | None = None,  # the first line of the output
-    ) -> None:
-        """Reads the source once, for its number of lines and a checksum of its text."""
-        checksum, self.lines = hashlib.sha256(), 0
-        for row in source.read():
-            checksum.update(str(row).encode() + b"\n")
-            self.lines += 1
-        if processes.count > 1:  # a short file still gives every process something to do
-            chunk_lines = min(chunk_lines, -(-self.lines // (4 * processes.count)))
-        self.source, self.out, self.processes, self.chunk_lines = source, out, processes, chunk_lines
-        self.headers = [] if header is None else [header]
-        self.sidecar = out.with_name(f"{out.name}.job.json")
-        self.made_of = {
-            **made_of,
-            "input": checksum.hexdigest(),
-            "lines": self.lines,
-            "number_of_processes": processes.count,
-            "number_of_lines_in_a_chunk": chunk_lines,
-            **({} if header is None else {"header": header}),
-        }
-
-    @property
-    def own_lines(self) -> int:
-        """How many of the lines are this process's."""
-        starts = range(0, self.lines, self.chunk_lines)[self.processes.rank :: self.processes.count]
-        return sum(min(self.chunk_lines, self.lines - start) for start in starts)
-
-    def part(self, rank: int) -> Path:
-        return self.out.with_name(f"{self.out.name}.part{rank}of{self.processes.count}")
-
-    def _parts_there(self) -> list[Path]:
-        """Of this number of processes or of another."""
-        return list(self.out.parent.glob(f"{glob.escape(self.out.name)}.part*of*"))
-
-    def run(
-        self,
-        transform: Transform,
-        *,
-        resume: bool = False,
-        overwrite: bool = False,
-        advance: Callable[[int], None] = lambda lines: None,
-    ) -> bool:
-        """Write the output; `advance` hears of lines done. False if there was nothing left to do."""
-        finished = self._check(resume, overwrite)
-        if finished:
-            return False
-        self.processes.wait()  # no process may write before all have looked
-        try:
-            if self.processes.first:
-                self._prepare(resume)
-            self.processes.wait()
-            self._write_part(transform, advance)
-            self.processes.wait()
-            if self.processes.first:
-                self._join()
-        except OSError as error:
-            where = error.filename or self.part(self.processes.rank)
-            raise BeamtreeError(
-                f"cannot write {where}: {error.strerror or error}; what was done is kept for --resume"
-            ) from error
-        self.processes.wait()
-        return True
-
-    def _check(self, resume: bool, overwrite: bool) -> bool:
-        """Refuse what would lose work; True if the output is already whole."""
-        if not self.out.parent.is_dir():
-            raise BeamtreeError(f"there is no folder {self.out.parent} to write {self.out.name} in")
-        if not os.access(self.out.parent, os.W_OK):
-            raise BeamtreeError(f"the folder {self.out.parent} is read-only: choose another place with --out")
-        if self.out.is_dir():
-            raise BeamtreeError(f"{self.out} is a folder; --out must name a file")
-        if self.out.exists() and self.out.samefile(self.source.path):
-            raise BeamtreeError(f"--out names the input file {self.out}: choose another name")
-        parts = self._parts_there()
-        if overwrite:
-            return False
-        if not resume:
-            if parts:
-                raise BeamtreeError(
-                    f"{self.out} is half done: --resume continues it, --overwrite starts afresh"
-                )
-            if self.out.exists():
-                raise BeamtreeError(f"{self.out} exists: --overwrite replaces it, --resume completes it")
-            return False
-        if not self.out.exists() and not any(part.stat().st_size for part in parts):
-            return False  # a process killed before its first line leaves an empty part
-        recorded = self._recorded()
-        for key, wanted in self.made_of.items():
-            if recorded.get(key) != wanted:
-                raise BeamtreeError(
-                    f"cannot resume {self.out}: it was made with another {key.replace('_', ' ')} "
-                    f"({_short(recorded.get(key))}, now {_short(wanted)}); --overwrite starts afresh"
-                )
-        return not parts
-
-    def _recorded(self) -> dict[str, Any]:
-        try:
-            recorded = read_json(self.sidecar)
-        except BeamtreeError as error:
-            raise BeamtreeError(
-                f"cannot resume {self.out}: {self.sidecar.name}, which says what it was made of, is missing "
-                "or damaged; --overwrite starts afresh"
-            ) from error
-        return recorded if isinstance(recorded, dict) else {}
-
-    def _prepare(self, resume: bool) -> None:
-        for path in self._parts_there():
-            if not resume or not path.stat().st_size:
-                path.unlink()
-        # The part comes first: without one, the sidecar speaks of the whole output that is there.
-        self.part(0).touch()
-        replace_file(self.sidecar, write_json(self.made_of, indent=2) + "\n")
-
-    def _write_part(self, transform: Transform, advance: Callable[[int], None]) -> None:
-        path = self.part(self.processes.rank)
-        done = _keep_whole_lines(path)
-        headers = self.headers if self.processes.first else []
-        with path.open("a", encoding="utf-8", newline="\n") as file:
-            if not done:
-                file.writelines(header + "\n" for header in headers)
-            done = max(0, done - len(headers))
-            advance(done)
-            for rows in self._own_blocks():
-                if done >= len(rows):
-                    done -= len(rows)
-                    continue
-                results = transform(rows)
-                if len(results) != len(rows) or any("\n" in result for result in results):
-                    raise ValueError(f"transform must give one line for each of {len(rows)} lines")
-                # A block that was cut off is computed whole again: same batches, same bytes.
-                file.writelines(result + "\n" for result in results[done:])
-                file.flush()
-                os.fsync(file.fileno())
-                advance(len(rows) - done)
-                done = 0
-
-    def _own_blocks(self) -> Iterator[list[TextRow]]:
-        """This process's chunks, those of long lines in several blocks."""
-        rows = self.source.read()
-        for chunk in itertools.cycle(range(self.processes.count)):
-            found = False
-            for block in in_blocks(itertools.islice(rows, self.chunk_lines), self.chunk_lines):
-                found = True
-                if chunk == self.processes.rank:
-                    yield block
-            if not found:
-                return
-
-    def _join(self) -> None:
-        parts = [self.part(rank) for rank in range(self.processes.count)]
-        lines = -len(self.headers)
-        for part in parts:
-            with part.open("rb") as file:
-                lines += sum(1 for _ in file)
-        if lines != self.lines:
-            raise BeamtreeError(
-                f"{lines} lines came out of {self.lines}: did {self.source.path} change meanwhile?"
-            )
-        if len(parts) == 1:
-            os.replace(parts[0], self.out)
-            flush_folder(self.out.parent)
-            return
-        with ExitStack() as stack:
-            target = stack.enter_context(replacing(self.out))
-            sources = [stack.enter_context(part.open("rb")) for part in parts]
-            target.writelines(itertools.islice(sources[0], len(self.headers)))
-            for chunk in range(0, lines, self.chunk_lines):
-                source = sources[chunk // self.chunk_lines % len(sources)]
-                target.writelines(itertools.islice(source, self.chunk_lines))
-        for part in parts:
-            part.unlink()
+_TOLD = 5  # unreadable lines that a report names
 
 
 def refuse_to_share(resume: bool, processes: Processes, needs: str) -> None:
-    """Raise where rows pass by without a job, so that there is nothing to continue or to divide."""
+    """Raise if the user wants to resume or divide work that is not a `LineJob`."""
     if resume or processes.count > 1:
         what = "--resume" if resume else "dividing a file among processes"
         raise BeamtreeError(f"{what} needs {needs}")
@@ -226,7 +28,7 @@ def refuse_to_share(resume: bool, processes: Processes, needs: str) -> None:
 def run_and_tell(
     job: LineJob, transform: Transform, doing: str, *, unit: str = "lines", resume: bool, overwrite: bool
 ) -> None:
-    """Run a job of a command: how far it is, that it was stopped and how to go on, what was written."""
+    """Run a job; show its progress, and say what was written or how to continue after an interruption."""
     first, total, done = job.processes.first, job.own_lines, 0
     try:
         with counting(doing, unit, wanted=first) as show:
@@ -247,28 +49,10 @@ def run_and_tell(
         say(f"{said}: {job.lines:,} {unit}")
 
 
-def _keep_whole_lines(path: Path) -> int:
-    """Drop a torn last line; the number of lines that stay."""
-    if not path.exists():
-        return 0
-    lines = end = 0
-    with path.open("r+b") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                lines, end = lines + 1, end + len(line)
-        file.truncate(end)
-    return lines
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 16 else text[:12] + "…"
-
-
 class Watch:
-    """Lets records through and counts those that are errors.
+    """Passes records on and counts errors among them.
 
-    It stops at the first of them if strict, and for texts on the command line, which have no source.
+    It raises at the first error if `strict`, or if `source` is None: texts on the command line.
     """
 
     def __init__(self, source: str | None, strict: bool) -> None:

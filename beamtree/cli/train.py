@@ -1,4 +1,4 @@
-"""`beamtree train RECIPE`: a run folder from a recipe, or an interrupted run continued."""
+"""`beamtree train RECIPE`: trains a model in a new run folder, or continues an interrupted run."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from beamtree.files.bounded import is_file, is_folder
 if TYPE_CHECKING:
     from beamtree.training.display import Display
     from beamtree.training.examples import LearningData
-    from beamtree.training.recipe import TrainingSettings
+    from beamtree.training.recipe import Recipe, TrainingSettings
     from beamtree.training.run_folder import RunFolder
 
 
@@ -78,16 +78,16 @@ def train(
         bool,
         typer.Option(
             "--baselines/--no-baselines",
-            help="On your own data: train the same model without its tree too, and compare both with simpler "
-            "classifiers.",
+            help="On your own data: also train the same model without its tree, and compare both with "
+            "simpler classifiers.",
         ),
     ] = True,
     show: Annotated[
         bool,
         typer.Option(
             "--show",
-            help="Print the RECIPE in full, every setting with its meaning, and do not train; "
-            "without a RECIPE, list the shipped ones.",
+            help="Print all settings of the RECIPE with their meaning, and do not train; "
+            "without a RECIPE, list the shipped recipes.",
         ),
     ] = False,
     max_minutes: Annotated[
@@ -100,9 +100,9 @@ def train(
 ) -> None:
     """Train a model from a recipe.
 
-    The run folder gets recipe.toml, metrics.jsonl (one record an epoch), TensorBoard events, the models best/
-    and last/, and checkpoint/. Ctrl-C stops after the current step and leaves a checkpoint. The same command
-    runs on several GPUs: accelerate launch -m beamtree train RECIPE.
+    The run folder gets recipe.toml, metrics.jsonl (one record per epoch), TensorBoard events, the models
+    best/ and last/, and checkpoint/. Ctrl-C stops after the current step and leaves a checkpoint. For several
+    GPUs, use accelerate launch -m beamtree train RECIPE.
     """
     changes = [*(() if tokens_from is None else _reading_with(tokens_from)), *(changes or ())]
     changes += [f"training.seed={seed}"] if seed is not None else []
@@ -121,30 +121,22 @@ def train(
     from rich.console import Console
 
     from beamtree.classifier.model import builds_trees, check_model
-    from beamtree.processes.launched import failing_together
     from beamtree.training.display import Display
     from beamtree.training.examples import load_learning_data
     from beamtree.training.fit import create_accelerator
-    from beamtree.training.recipe import load_recipe, without_tree
-    from beamtree.training.run_folder import RunFolder
+    from beamtree.training.processes import failing_together
+    from beamtree.training.recipe import without_tree
     from beamtree.training.schedule import Stopping
     from beamtree.training.seeds import begin_within, fit_seeds
 
     stopping = Stopping(minutes=max_minutes, steps=max_steps)
     accelerator = create_accelerator()
     display = Display(Console(quiet=not accelerator.is_main_process))
-    continued = resume is not None and (recipe is None or RunFolder(resume).begun)
     # All processes look at the folder before the first one changes it.
     with failing_together():
+        folder, settings, continued = _choose_run(recipe, changes, resume, out, overwrite)
         if resume is not None and continued:
-            folder = RunFolder(resume)
-            settings = folder.continue_with(recipe, changes)
             data = data or _begun_with(folder, display.say)
-        elif recipe is not None:
-            settings = load_recipe(recipe, changes)
-            folder = RunFolder(resume or out or Path("runs") / _folder_name(recipe, settings.training))
-            unfinished = settings.training.seeds > 1 and not folder.has_all_seeds
-            continued = unfinished and not overwrite and folder.began_with(settings)
         if accelerator.is_main_process and not continued:
             folder.refuse_if_taken(overwrite)
         found = load_learning_data(settings, data, display.say)
@@ -172,21 +164,41 @@ def train(
         outcomes = fit_seeds(settings, folder, found, **shared)
         last = list(outcomes.values())[-1]
         if twin is not None and last.finished:
-            display.say(f"the same without its tree, for comparison, in {folder.without_tree.path}")
+            display.say(f"the same model without its tree, for comparison, in {folder.without_tree.path}")
             last = list(fit_seeds(twin, folder.without_tree, found, **shared).values())[-1]
     if not last.finished:
         display.say(f"{last.reason}; continue with: {spell('train', resume=folder.path)}")
     elif accelerator.is_main_process and (found.task.own is not None or len(outcomes) > 1):
         histories = {name: outcome.history for name, outcome in outcomes.items()}
         _show_figures(folder, found, histories, display, compare)
-    accelerator.free_memory()  # the wrapped model, which holds on to the process group
+    accelerator.free_memory()  # lets go of the wrapped model, which keeps the process group alive
     accelerator.end_training()
     if stopping.signal_number is not None:
         raise typer.Exit(128 + signal.Signals(stopping.signal_number))
 
 
+def _choose_run(
+    recipe: str | None, changes: Sequence[str], resume: Path | None, out: Path | None, overwrite: bool
+) -> "tuple[RunFolder, Recipe, bool]":
+    """The run folder, its recipe, and whether it continues an existing run.
+
+    It does if --resume names a run, or if the same command began several seeds that are not all trained.
+    """
+    from beamtree.training.recipe import load_recipe
+    from beamtree.training.run_folder import RunFolder
+
+    if resume is not None and (recipe is None or RunFolder(resume).begun):
+        folder = RunFolder(resume)
+        return folder, folder.continue_with(recipe, changes), True
+    assert recipe is not None  # one of the two is named
+    settings = load_recipe(recipe, changes)
+    folder = RunFolder(resume or out or Path("runs") / _folder_name(recipe, settings.training))
+    unfinished = settings.training.seeds > 1 and not folder.has_all_seeds
+    return folder, settings, unfinished and not overwrite and folder.began_with(settings)
+
+
 def _reading_with(place: str) -> list[str]:
-    """The settings that --tokens-from stands for; the encoder may know capitals, so words keep them."""
+    """The settings behind --tokens-from; words keep their capitals, as the encoder may distinguish them."""
     folder = Path(place).expanduser()
     named = str(folder.absolute()) if is_folder(folder) else place
     return [f"words.tokens_from={json.dumps(named)}", "task.own.tokenizer=cased"]
@@ -195,7 +207,7 @@ def _reading_with(place: str) -> list[str]:
 def _say_if_imbalanced(
     settings: "TrainingSettings", found: "LearningData", say: Callable[[str], None]
 ) -> None:
-    """What the most frequent label means for the run, and what can be done."""
+    """Say if one label dominates, what to do about it, and if macro-F1 therefore chooses the best epoch."""
     from beamtree.training.classes import IMBALANCED, largest_share
     from beamtree.training.run import choose_selection
 
@@ -218,18 +230,20 @@ def _show_figures(
     display: "Display",
     compare: bool,
 ) -> None:
-    """How the kept model does on dev: seed by seed; on own data label by label, and beside simpler ones."""
+    """Show the kept model's results on dev by seed; for own data also by label and next to simpler models."""
     from beamtree.classifier.inference import choose_device
     from beamtree.classifier.model_folder import load_model
     from beamtree.cli.figures import draw_run, result_parts
-    from beamtree.training.baseline import Company
+    from beamtree.training.baseline import Company, Competitor
     from beamtree.training.evaluate import evaluate
 
     model = load_model(folder.path, device=choose_device("auto"))
     result = evaluate(model, "dev", found.dev)
-    company = Company.of(folder, model, found.train) if compare else None
-    others = company.on(found.dev) if company is not None else ()
-    for part in result_parts(result, model.title, folder.seconds, company, others):
+    comparison = None
+    if compare and result.confusion is not None:
+        this = Competitor(model.title, result.confusion, folder.seconds)
+        comparison = Company.of(folder, model, found.train).beside(this, found.dev)
+    for part in result_parts(result, comparison):
         display.console.print()
         display.console.print(part)
     if result.confusion is not None:
@@ -237,7 +251,7 @@ def _show_figures(
             display.say(f"wrote {path}")
     if result.members:
         display.say(
-            f"the ensemble of {len(result.members)} is in {folder.path}, which every command takes as a model"
+            f"the ensemble of {len(result.members)} is in {folder.path}; every command takes it as a model"
         )
 
 
@@ -247,7 +261,7 @@ def _folder_name(recipe: str, settings: "TrainingSettings") -> str:
 
 
 def _begun_with(folder: "RunFolder", say: Callable[[str], None]) -> Path | None:
-    """Where a continued run had its data; None if that is not recorded, or if they are gone."""
+    """Where a continued run found its data; None if that is not recorded or the data are gone."""
     place = folder.read_data_place()
     if place is None:
         return None
@@ -261,10 +275,10 @@ def _begun_with(folder: "RunFolder", say: Callable[[str], None]) -> Path | None:
 
 
 def _in_full(recipe: str | None, changes: Sequence[str]) -> str:
-    from beamtree.training.recipe import SHIPPED, load_recipe, shipped_recipes
+    from beamtree.training.recipe import load_recipe
+    from beamtree.training.recipes import shipped_recipes
 
     if recipe is not None:
         return load_recipe(recipe, changes).to_toml()
-    first = {name: (SHIPPED / f"{name}.toml").read_text(encoding="utf-8") for name in shipped_recipes()}
-    width = max(map(len, first))
-    return "".join(f"{name:{width}}  {text.splitlines()[0][2:]}\n" for name, text in first.items())
+    width = max(map(len, shipped_recipes()))
+    return "".join(f"{name:{width}}  {found.about}\n" for name, found in shipped_recipes().items())

@@ -1,5 +1,5 @@
-"""Models of equal size on one task, inside and far outside training: what `beamtree compare` does.
+"""`beamtree compare`: models of equal size on one task, inside and far outside training.
 
-`contest.py` says what is compared and by which rules, `work.py` trains it, `outcome.py` keeps what came of a
-run, `page.py` makes the table and the picture of kept runs.
+`contest.py` defines what is compared and by which rules, `work.py` trains, `outcome.py` stores the outcome of
+a run, `page.py` makes the table and the picture from stored outcomes.
 """

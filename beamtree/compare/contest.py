@@ -1,8 +1,8 @@
-"""What is compared, and the rules of fair play: models, splits, learning rates, seeds, steps.
+"""The rules of a fair comparison: models, splits, learning rates, seeds, steps.
 
-Every model sees the same data for the same number of steps at most, with the same early stopping. Its
-learning rate is chosen among the same three on dev, by one seed and a fifth of the steps, before it is
-trained with every seed. Test splits are looked at once, after training.
+Every model sees the same data for at most the same number of steps, with the same early stopping. Its
+learning rate is the best of the same three on dev, each tried with one seed and a fifth of the steps; then
+it is trained with every seed. Test splits are used once, after training.
 """
 
 import math
@@ -12,12 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from beamtree.compare.outcome import Outcome
 from beamtree.data.task import Task
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.training.recipe import Recipe, load_recipe
 from beamtree.zoo.by_name import compared_encoder_names, count_parameters, encoder_names, equal_sized_options
 
-TREE_MODEL = "ebt-grc"  # whose size the others have
+TREE_MODEL = "ebt-grc"  # the others have its size
 MODELS = (
     "bilstm",
     "rotary-transformer",
@@ -31,38 +32,38 @@ MODELS = (
 QUICK_MODELS = ("bilstm", TREE_MODEL, "gold-grc")
 QUICK_STEPS = 2400
 QUICK_EPOCHS = 100
-TRIAL_SHARE = 5  # a trial of a learning rate has the fifth part of the steps
+TRIAL_SHARE = 5  # a trial of a learning rate gets a fifth of the steps
 TRAINING = "train"  # the name under which training examples are measured
 
 
 @dataclass(frozen=True)
 class Contest:
-    """One task: where models are measured, and how long they learn.
+    """The comparison on one task: where models are measured, and how long they train.
 
-    `points` are places on the axis of the picture, each with its split; the first `inside` of them are like
-    training. Examples beyond the limits are left out.
+    `points` maps places on the picture's axis to splits; the first `inside` of them are like training. Of a
+    larger split only `most_…` examples are used.
     """
 
     task: str
     points: Mapping[str, str]
     inside: int
     axis: str
-    by_depth: bool = False  # a second picture, over the nesting of all examples
+    by_depth: bool = False  # also draw accuracy by nesting depth, over all test examples
     d_model: int = 128
     batch_size: int = 128
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     steps: int = 12_500
-    most_epochs: int | None = None  # of a small table, which so many steps would pass over for hours
+    most_epochs: int | None = None  # for a small table, on which `steps` would take hours
     dropout: float | None = None  # None: as in the task's recipe
     optimizer: str | None = None
     most_train: int | None = None
     most_dev: int | None = None
     most_test: int | None = None
     measured_of_train: int = 2000
-    changes: tuple[str, ...] = ()  # to how the task's recipe reads data: section.key=value
+    changes: tuple[str, ...] = ()  # section.key=value, to how the task's recipe reads data
 
     def epochs(self, examples: int) -> int:
-        """So many passes over the training examples take about as many steps as there may be."""
+        """The number of passes over the training examples that take about `steps` steps."""
         epochs = max(1, round(self.steps / math.ceil(examples / self.batch_size)))
         return min(epochs, self.most_epochs or epochs)
 
@@ -96,12 +97,12 @@ _CONTESTS = {
 def find_contest(
     task: Task, tests: Sequence[str] = (), *, quick: bool = False, changes: Sequence[str] = ()
 ) -> Contest:
-    """The contest on a task; `tests` are files of the user's that take the place of its test splits, and
-    `changes` may be made to how its data are read."""
+    """The contest on a task; `tests` are the user's files to test on instead of the task's splits, `changes`
+    are made to how its data are read."""
     for change in changes:
         if not change.startswith(("task.", "words.")):
             raise BeamtreeError(
-                f"--set {change}: of a comparison task.… and words.… can be set; model and training are "
+                f"--set {change}: a comparison can only change task.… and words.…; model and training are "
                 "the same for all, as docs/why.md says"
             )
     contest = _CONTESTS.get(task.name)
@@ -130,18 +131,18 @@ def find_contest(
 
 
 def _short(files: Sequence[str]) -> list[str]:
-    """Their names without folder and ending, where these tell them apart."""
+    """The file names without folder and suffix, if these are distinct."""
     stems = [Path(name).stem for name in files]
     return stems if len(set(stems)) == len(stems) else list(files)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One run: a trial of a learning rate, or a seed at the rate that was chosen."""
+    """One run: a trial of a learning rate, or a seed at the chosen rate."""
 
     model: str
     seed: int = 0
-    trial: float | None = None  # the rate
+    trial: float | None = None  # the rate to try
 
     @property
     def name(self) -> str:
@@ -149,18 +150,24 @@ class Entry:
 
 
 def plan(contest: Contest, models: Sequence[str], seeds: int) -> list[Entry]:
-    """All runs, those first that others wait for. One rate needs no trial."""
+    """All runs, trials first, as the others wait for them. A single rate needs no trial."""
     rates = contest.rates if len(contest.rates) > 1 else ()
     trials = [Entry(model, trial=rate) for model in models for rate in rates]
     return trials + [Entry(model, seed) for seed in range(seeds) for model in models]
 
 
 def trials_of(contest: Contest, model: str) -> list[Entry]:
-    return [entry for entry in plan(contest, [model], 0) if entry.trial is not None]
+    return plan(contest, [model], seeds=0)
+
+
+def choose_rate(trials: Sequence[Outcome]) -> float:
+    """The learning rate of the trial with the best dev accuracy; of equally good ones the lowest."""
+    best = min(trials, key=lambda trial: (-trial.dev_accuracy, trial.learning_rate))
+    return best.learning_rate
 
 
 def choose_models(task: Task, names: Sequence[str], *, quick: bool) -> tuple[str, ...]:
-    """The models named, or all of a contest that the task has the trees for."""
+    """The models named, or all of a contest, without gold-grc if the task has no gold trees."""
     known = (*encoder_names(), *compared_encoder_names())
     for name in names:
         if name not in known:
@@ -176,7 +183,7 @@ def choose_models(task: Task, names: Sequence[str], *, quick: bool) -> tuple[str
 
 
 def recipe_for(contest: Contest, entry: Entry, rate: float, examples: int) -> Recipe:
-    """Everything that decides a run: the task's recipe, with what is the same for all models put on top."""
+    """The recipe of a run: the task's, with the settings that are the same for all models on top."""
     base = load_recipe(contest.task, contest.changes)  # of the tree model
     epochs = contest.epochs(examples)
     if entry.trial is not None:
@@ -213,7 +220,7 @@ def recipe_for(contest: Contest, entry: Entry, rate: float, examples: int) -> Re
 
 @cache
 def _model_options(task: str, model: str, d_model: int) -> dict[str, Any]:
-    """The tree model's of the task's recipe, and for others those that give them its size."""
+    """For the tree model, the options of the task's recipe; for others, those that give them its size."""
     search = load_recipe(task).model.options
     if model == TREE_MODEL:
         return search

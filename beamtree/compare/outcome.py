@@ -1,4 +1,4 @@
-"""What came of one run, in a file small enough to keep: how it learnt, what it cost, what it gets right."""
+"""The outcome of one run, in a small file: how it learnt, what it cost, how accurate it is."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,13 +15,13 @@ FILE = "outcome.json"
 
 @dataclass(frozen=True)
 class Measured:
-    """A split: how many of its examples are right, also by depth; bracketing F1 of a model's own trees."""
+    """Results on a split: accuracy, also by depth, and bracketing F1 of the model's own trees."""
 
     examples: int = 0
     accuracy: float = 0.0
     bracketing_f1: float | None = None
     by_depth: list[list[float]] = field(default_factory=list)  # depth, examples, accuracy
-    digest: str = ""  # of the examples; earlier runs have none
+    digest: str = ""  # of the examples; empty in runs of earlier versions
 
     @classmethod
     def of(cls, result: SplitResult, digest: str = "") -> "Measured":
@@ -48,19 +48,19 @@ class Outcome:
     steps: int
     best_epoch: int
     end: str
-    train_accuracy: float  # in the best epoch, while it learnt
+    train_accuracy: float  # in the best epoch, measured during training
     dev_accuracy: float
     minutes: float
     peak_bytes: int
     device: str
-    splits: dict[str, Measured] = field(default_factory=dict)  # of a trial none
+    splits: dict[str, Measured] = field(default_factory=dict)  # empty for a trial, or if the loss diverged
 
     def write(self, folder: Path) -> None:
         replace_file(folder / FILE, write_json(asdict(self), indent=1) + "\n")
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """What a run folder has of an ended run, or None."""
+    """The outcome stored in a run folder, or None if the run is unfinished."""
     path = folder / FILE
     if not is_file(path):
         return None
@@ -70,17 +70,11 @@ def read_outcome(folder: Path) -> Outcome | None:
         return Outcome(**{**content, "splits": splits})
     except (TypeError, KeyError, AttributeError) as error:
         raise BeamtreeError(
-            f"{path} does not tell what came of a run: delete it, and the run is done again"
+            f"{path} is not the outcome of a run: delete it, and the run is repeated"
         ) from error
 
 
 def read_outcomes(folder: Path) -> list[Outcome]:
-    """Of all ended runs in a folder."""
+    """The outcomes of all finished runs in a folder."""
     found = [read_outcome(path.parent) for path in sorted(folder.glob(f"*/{FILE}"))]
     return [outcome for outcome in found if outcome is not None]
-
-
-def choose_rate(trials: list[Outcome]) -> float:
-    """The learning rate of the trial with the best dev accuracy, of equals the lowest."""
-    best = min(trials, key=lambda trial: (-trial.dev_accuracy, trial.learning_rate))
-    return best.learning_rate

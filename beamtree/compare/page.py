@@ -1,4 +1,4 @@
-"""The table and the picture of a contest, from what its runs left behind."""
+"""The table and the picture of a contest, made from the outcomes of its runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from beamtree.compare.contest import TRAINING, TREE_MODEL, Contest
 from beamtree.compare.outcome import Outcome
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file
-from beamtree.paper.plots import choose_colours, open_grid, picture, tick_whole_numbers
+from beamtree.training.plots import choose_colours, open_grid, picture, tick_whole_numbers
 from beamtree.zoo.by_name import LARGEST_DIFFERENCE
 
 STEM = "comparison"
 DEV = "dev"
-LEARNT = 0.95  # inside training; below it a model's figures outside tell of no generalising
-_LEAST = 50  # examples of a depth that is drawn
+LEARNT = 0.95  # accuracy inside training; below it, results outside say nothing about generalisation
+_LEAST = 50  # examples that a depth needs to be drawn
 
 LABELS = {
     "bilstm": "BiLSTM",
@@ -32,7 +32,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Seeds:
-    """All ended runs of one model, trials of learning rates not among them."""
+    """All finished runs of one model, without trials of learning rates."""
 
     model: str
     runs: Sequence[Outcome]
@@ -42,12 +42,12 @@ class Seeds:
         return LABELS.get(self.model, self.model)
 
     def label_on(self, contest: Contest) -> str:
-        """With a star if it did not learn the task: what is like training says so, or else dev."""
+        """The label, with a star if the model did not learn the task, inside training or else on dev."""
         inside = self.accuracies(_inside(contest)) or [run.dev_accuracy for run in self.runs]
         return self.label + (" *" if mean(inside) < LEARNT else "")
 
     def accuracies(self, splits: Sequence[str]) -> list[float]:
-        """Of each seed, over all examples of these splits; dev is known from training."""
+        """The accuracy of each seed over all examples of these splits; that on dev is known from training."""
         if list(splits) == [DEV]:
             return [run.dev_accuracy for run in self.runs]
         found = []
@@ -75,7 +75,7 @@ class Seeds:
 
 
 def gather(outcomes: Sequence[Outcome], models: Sequence[str]) -> list[Seeds]:
-    """The models that have ended runs: first those named, in their order, then others that are there."""
+    """The models with finished runs: first those named, in their order, then any others."""
     ended = [outcome for outcome in outcomes if not outcome.trial and outcome.splits]
     order = dict.fromkeys((*models, *(outcome.model for outcome in ended)))
     groups = [Seeds(model, [outcome for outcome in ended if outcome.model == model]) for model in order]
@@ -83,9 +83,9 @@ def gather(outcomes: Sequence[Outcome], models: Sequence[str]) -> list[Seeds]:
 
 
 def write_page(contest: Contest, groups: Sequence[Seeds], out: Path, title: str) -> list[Path]:
-    """comparison.md, .svg and .png in the folder; the paths written."""
+    """Write comparison.md, .svg and .png into the folder; return their paths."""
     if not groups:
-        raise BeamtreeError(f"{out} has no ended run to show: leave out --draw to train")
+        raise BeamtreeError(f"{out} has no finished run to show: leave out --draw to train")
     pictures = [out / f"{STEM}{suffix}" for suffix in (".svg", ".png")]
     make_folder(out)
     _draw(list(_panels(contest, groups)), title, pictures, _judged(contest))
@@ -95,12 +95,12 @@ def write_page(contest: Contest, groups: Sequence[Seeds], out: Path, title: str)
 
 
 class Panel(NamedTuple):
-    """Accuracy against depth or length: of each model places on the axis with the share of each seed."""
+    """Accuracy by depth or length; `lines` maps each model to places on the axis and its seeds' shares."""
 
     x_label: str
     lines: Mapping[str, Mapping[int, Sequence[float]]]
-    names: Sequence[str] = ()  # of places that are no numbers
-    trained: float | None = None  # how far training reached
+    names: Sequence[str] = ()  # of the places, if the axis does not show numbers
+    trained: float | None = None  # the place up to which models were trained
 
 
 def _panels(contest: Contest, groups: Sequence[Seeds]) -> Iterator[Panel]:
@@ -116,7 +116,7 @@ def _panels(contest: Contest, groups: Sequence[Seeds]) -> Iterator[Panel]:
 
 
 def _draw(panels: Sequence[Panel], title: str, paths: Sequence[Path], inside: str) -> None:
-    """Panels side by side, in each a line a model, from its lowest to its highest seed as a band."""
+    """Draw panels side by side, with a line for each model and a band from its lowest to its highest seed."""
     colours = choose_colours(len(panels[0].lines))
     with picture(2.5 + 5.5 * len(panels), 4.5, *paths) as figure:
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -143,7 +143,7 @@ def _label(axes: Any, panel: Panel) -> None:
     if panel.trained is not None:
         axes.axvline(panel.trained, color="grey", linestyle=":")
         axes.annotate(
-            "trained so far",
+            "seen in training",
             (panel.trained, 1),
             xycoords=("data", "axes fraction"),
             xytext=(-3, 2),
@@ -157,7 +157,7 @@ def _label(axes: Any, panel: Panel) -> None:
 
 
 def _judged(contest: Contest) -> str:
-    """Where it is seen whether a model learnt the task."""
+    """Where a model is judged to have learnt the task."""
     return "inside training" if contest.inside else "on dev"
 
 
@@ -167,7 +167,7 @@ def _inside(contest: Contest) -> list[str]:
 
 
 def columns(contest: Contest) -> dict[str, list[str]]:
-    """Heading -> splits: training, all that is like it, then what lies beyond, place by place."""
+    """Heading -> splits: training, the splits like it, then one column for each split beyond."""
     points = list(contest.points.items())
     found = {TRAINING: [TRAINING]}
     if not contest.inside:
@@ -180,7 +180,7 @@ def columns(contest: Contest) -> dict[str, list[str]]:
 
 
 def of_other_size(groups: Sequence[Seeds]) -> list[str]:
-    """Those that are not of the tree model's size, or of the largest where it is not among them."""
+    """The models that differ in size from the tree model, or from the largest if that is not among them."""
     sizes = {group.label: group.runs[0].parameters for group in groups}
     of_tree = [group.runs[0].parameters for group in groups if group.model == TREE_MODEL]
     wanted = max(of_tree or sizes.values(), default=0)
@@ -188,7 +188,7 @@ def of_other_size(groups: Sequence[Seeds]) -> list[str]:
 
 
 def means(contest: Contest, groups: Sequence[Seeds]) -> list[list[str]]:
-    """A short table, its head first: the mean of each model's seeds."""
+    """A short table, header first: the mean over each model's seeds."""
     heads = columns(contest)
     found = [[group.accuracies(splits) for splits in heads.values()] for group in groups]
     rows = [[f"{100 * mean(shares):.1f}" if shares else "–" for shares in row] for row in found]
@@ -219,16 +219,23 @@ def page(contest: Contest, groups: Sequence[Seeds], title: str) -> str:
     )
     told = (
         f"Accuracy in percent by {contest.axis}, {seeds}. Parameters include embedding and classifier. "
-        f"Minutes are the mean of a seed's training, on {', '.join(devices)}, beside whatever else ran there."
+        f"Minutes are the mean training time of a seed on {', '.join(devices)}, shared with other work."
     )
     if others := of_other_size(groups):
-        told += f"\n\nNot of equal size: {', '.join(others)}. An encoder of yours is taken as you made it."
-    if any(row[0].endswith("*") for row in rows):
-        told += (
-            f"\n\n\\* below {LEARNT:.0%} {_judged(contest)}: it did not learn the task, so what lies beyond "
-            "tells nothing of generalising."
-        )
+        told += f"\n\nNot of equal size: {', '.join(others)}. Your own encoders are used as you made them."
+    if note := star_note(contest, groups):
+        told += f"\n\n\\{note}"
     return "\n\n".join([f"# {title}", f"![{title}]({STEM}.svg)", _table(rows), told]) + "\n"
+
+
+def star_note(contest: Contest, groups: Sequence[Seeds]) -> str:
+    """What the star after a model's name means; empty if no model has one."""
+    if not any(group.label_on(contest).endswith("*") for group in groups):
+        return ""
+    return (
+        f"* below {LEARNT:.0%} {_judged(contest)}: it did not learn the task, so what lies beyond says "
+        "nothing about generalisation."
+    )
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -1,8 +1,8 @@
-"""Carries out a contest, in one process or in as many as one starts with the same command.
+"""Carries out a contest, in one process or in several that were started with the same command.
 
-Each takes the next run that has not ended and that no other process trains. A run that was interrupted goes
-on from its checkpoint; of one that has ended recipe, metrics, outcome and the best model stay, which is
-tested again where test files were added or changed.
+Each process takes the next run that is unfinished and not being trained by another. An interrupted run
+continues from its checkpoint. A finished run keeps recipe, metrics, outcome and, except in trials, the best
+model, which is tested again if test files are added or changed.
 """
 
 import hashlib
@@ -13,48 +13,31 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from rich.console import Console
 
 from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.model import check_model, parameters_of
 from beamtree.classifier.model_folder import load_model
-from beamtree.compare.contest import TRAINING, Contest, Entry, plan, recipe_for, trials_of
-from beamtree.compare.outcome import Measured, Outcome, choose_rate, read_outcome
+from beamtree.compare.contest import TRAINING, Contest, Entry, choose_rate, recipe_for, trials_of
+from beamtree.compare.outcome import Measured, Outcome, read_outcome
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.paper.speed.measure import PeakMemory, forget_peak
 from beamtree.training.display import Display
-from beamtree.training.evaluate import Source, evaluate
-from beamtree.training.examples import LearningData
-from beamtree.training.fit import fit
+from beamtree.training.evaluate import evaluate
+from beamtree.training.examples import LearningData, Source
+from beamtree.training.fit import TrainingEnd, fit
 from beamtree.training.recipe import Recipe, load_recipe
-from beamtree.training.run_folder import RunFolder, TakenError
+from beamtree.training.run_folder import RunFolder, TakenError, best_epoch
 from beamtree.training.schedule import Stopping
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-_LOOK_SECONDS = 2.0  # between looks at what other processes have ended
+_LOOK_SECONDS = 2.0  # between checks of what other processes have finished
 DIVERGED = "diverged"
-
-
-class _Bar(Display):
-    """As in training, with the run's name and without a line for every epoch."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(Console())
-        self.name = name
-
-    def begin_epoch(self, epoch: int, max_epochs: int, steps: int, done: int) -> None:
-        super().begin_epoch(epoch, max_epochs, steps, done)
-        if self._task is not None:
-            self._bar.update(self._task, description=f"{self.name}, epoch {epoch}/{max_epochs}")
-
-    def end_epoch(self, record: Mapping[str, Any], max_epochs: int) -> None:
-        pass
 
 
 class Work:
@@ -63,29 +46,28 @@ class Work:
     def __init__(
         self,
         contest: Contest,
-        models: Sequence[str],
-        seeds: int,
+        entries: Sequence[Entry],
         out: Path,
         data: LearningData,
         tests: Sequence[Source],
         accelerator: "Accelerator",
         say: Callable[[str], None],
     ) -> None:
-        self.contest, self.out, self.say, self.accelerator = contest, out, say, accelerator
-        self.entries = plan(contest, models, seeds)
+        self.contest, self.entries, self.out = contest, entries, out
+        self.say, self.accelerator = say, accelerator
         train, dev = draw_some(data.train, contest.most_train), draw_some(data.dev, contest.most_dev)
         self.data = replace(data, train=train, dev=dev)
         self.tests = tests
 
     def run(self, stopping: Stopping, only: Sequence[str] = ()) -> bool:
-        """Do all that is left, or the runs named; whether all of it has ended."""
+        """Do all unfinished runs, or those named in `only`; return True if all of them are finished."""
         names = [entry.name for entry in self.entries]
         for name in only:
             if name not in names:
                 raise BeamtreeError(f"the plan has no run {name!r}{nearest(name, names)}")
         entries = [entry for entry in self.entries if not only or entry.name in only]
         self._check(entries)
-        # Before anything is learnt: a row that cannot be read is said now.
+        # Before any training, so that an unreadable row is reported now.
         most = self.contest.most_test
         self._read = {source.name: list(islice(source.read(), most)) for source in self.tests}
         self._read[TRAINING] = draw_some(self.data.train, self.contest.measured_of_train)
@@ -95,13 +77,13 @@ class Work:
             place = f"run {len(entries) - len(left) + 1} of {len(entries)}"
             if not any(self._take(entry, stopping, place) for entry in left):
                 self._check_trials(left, entries)
-                time.sleep(_LOOK_SECONDS)  # others are at work on what is left, or on what that waits for
+                time.sleep(_LOOK_SECONDS)  # other processes do what is left, or the trials it waits for
         for entry in entries:
             self._test_again(entry)
         return True
 
     def _check(self, entries: Sequence[Entry]) -> None:
-        """Refuse encoders that cannot be trained, and a folder in which a run was begun by other rules."""
+        """Refuse encoders that cannot be trained, and a folder with a run begun under other rules."""
         sizes = {}
         for entry in {entry.model: entry for entry in entries}.values():
             settings = self._recipe(entry, self.contest.rates[0]).model
@@ -119,8 +101,8 @@ class Work:
                 ended = read_outcome(folder.path)
                 if ended is not None and ended.parameters not in (0, sizes[entry.model]):
                     raise BeamtreeError(
-                        f"{folder.path} is of a {entry.model} with {ended.parameters:,} parameters, and now "
-                        f"it has {sizes[entry.model]:,}: give it another name, or another folder with --out"
+                        f"{folder.path} is of a {entry.model} with {ended.parameters:,} parameters, but it "
+                        f"has {sizes[entry.model]:,} now: give it another name, or another folder with --out"
                     )
 
     def _check_trials(self, left: Sequence[Entry], entries: Sequence[Entry]) -> None:
@@ -129,11 +111,11 @@ class Work:
             for trial in () if entry.trial is not None else trials_of(self.contest, entry.model):
                 if trial not in entries and not RunFolder(self.out / trial.name).begun:
                     raise BeamtreeError(
-                        f"{entry.name} needs its learning rate: do the run {trial.name} before"
+                        f"{entry.name} still needs a learning rate: do the run {trial.name} first"
                     )
 
     def _take(self, entry: Entry, stopping: Stopping, place: str) -> bool:
-        """Do a run if it can be done now; whether it was."""
+        """Do a run if it can be done now; return whether it was done."""
         rate = self._rate(entry)
         if rate is None:
             return False
@@ -146,7 +128,7 @@ class Work:
         return False
 
     def _rate(self, entry: Entry) -> float | None:
-        """The learning rate of a run; None while trials that decide about it have not ended."""
+        """The learning rate of a run; None until the trials that decide it are finished."""
         if entry.trial is not None:
             return entry.trial
         trials = [read_outcome(self.out / trial.name) for trial in trials_of(self.contest, entry.model)]
@@ -165,26 +147,11 @@ class Work:
         device = self.accelerator.device
         forget_peak()
         peak = PeakMemory(device)
-        try:
-            outcome = fit(
-                recipe,
-                folder,
-                self.data,
-                accelerator=self.accelerator,
-                stopping=stopping,
-                display=_Bar(entry.name),
-            )
-            finished, end, history = outcome.finished, outcome.reason, outcome.history
-        except BeamtreeError:
-            if not folder.failure_file.is_file():  # of a loss that is not finite
-                raise
-            finished, end, history = True, DIVERGED, folder.read_metrics()
-        finally:
-            self.accelerator.free_memory()
-        if not finished:
+        ended = self._train(recipe, folder, entry.name, stopping)
+        if not ended.finished:
             return
         peak_bytes = peak.bytes()
-        best = next((record for record in reversed(history) if record["best"]), None)
+        history, best = ended.history, best_epoch(ended.history)
         parameters, splits = 0, {}
         if best is not None:
             model = load_model(folder.best, device=device)
@@ -201,7 +168,7 @@ class Work:
             epochs=len(history),
             steps=history[-1]["step"] if history else 0,
             best_epoch=best["epoch"] if best else 0,
-            end=end,
+            end=ended.reason,
             train_accuracy=best["train_accuracy"] if best else 0.0,
             dev_accuracy=best["dev_accuracy"] if best else 0.0,
             minutes=sum(record["seconds"] for record in history) / 60,
@@ -218,6 +185,20 @@ class Work:
             f"{found.minutes:.1f} minutes"
         )
 
+    def _train(self, recipe: Recipe, folder: RunFolder, name: str, stopping: Stopping) -> TrainingEnd:
+        """Train a run; a loss that is not finite also ends it."""
+        display = Display(run=name)
+        try:
+            return fit(
+                recipe, folder, self.data, accelerator=self.accelerator, stopping=stopping, display=display
+            )
+        except BeamtreeError:
+            if not folder.failure_file.is_file():
+                raise
+            return TrainingEnd(True, DIVERGED, folder.read_metrics())
+        finally:
+            self.accelerator.free_memory()
+
     def _measure(self, model: Classifier, wanted: Mapping[str, Sequence[Example]]) -> dict[str, Measured]:
         return {
             name: Measured.of(evaluate(model, name, examples), digest(examples))
@@ -225,7 +206,7 @@ class Work:
         }
 
     def _test_again(self, entry: Entry) -> None:
-        """Test an ended run on files that were named or changed since."""
+        """Test a finished run on files that were added or changed since."""
         folder = RunFolder(self.out / entry.name)
         ended = read_outcome(folder.path)
         if ended is None or not ended.splits:  # a trial, or it diverged
@@ -240,8 +221,8 @@ class Work:
             return
         if not folder.best.is_dir():
             raise BeamtreeError(
-                f"{entry.name} was not tested on {', '.join(wanted)} as it is now, and its weights are gone: "
-                f"delete {folder.path} to do it again, or name another folder with --out"
+                f"{entry.name} was not tested on the present {', '.join(wanted)}, and its weights are gone: "
+                f"delete {folder.path} to repeat it, or name another folder with --out"
             )
         with suppress(TakenError), folder.held():
             model = load_model(folder.best, device=self.accelerator.device)
@@ -249,7 +230,7 @@ class Work:
 
 
 def digest(examples: Sequence[Example]) -> str:
-    """Of their texts and labels, in their order."""
+    """A checksum of the examples' texts and labels, in their order."""
     made = hashlib.blake2b(digest_size=16)
     for example in examples:
         made.update(repr((example.sentences, example.label)).encode())
@@ -257,12 +238,12 @@ def digest(examples: Sequence[Example]) -> str:
 
 
 def draw_some(examples: Sequence[Example], most: int | None) -> list[Example]:
-    """So many of them as if by chance, the same everywhere: files may have short ones first."""
+    """At most `most` examples, chosen by hash and so the same everywhere; files may begin with short ones."""
     if most is None or len(examples) <= most:
         return list(examples)
 
-    def digest(example: Example) -> bytes:
+    def by_chance(example: Example) -> bytes:
         text = "\n".join(" ".join(sentence) for sentence in example.sentences)
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
-    return sorted(examples, key=digest)[:most]
+    return sorted(examples, key=by_chance)[:most]

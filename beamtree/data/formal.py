@@ -146,7 +146,8 @@ def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
     existing = [name for name in dict.fromkeys(possible) if (folder / name).exists()]
     if existing:
         raise BeamtreeError(
-            f"{folder} already has {', '.join(existing)}: choose another folder, or overwrite"
+            f"{folder} already has {', '.join(existing)}: choose another folder (--out), or "
+            "replace the files (--overwrite)"
         )
 
 

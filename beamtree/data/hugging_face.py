@@ -42,7 +42,10 @@ class HuggingFaceEncoder:
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_SAFE)
             self.width, rows = int(self._config.hidden_size), int(self._config.vocab_size)
         if not tokenizer.is_fast:
-            raise BeamtreeError(f"the tokenizer of {folder} is none of the fast ones, which tell words apart")
+            raise BeamtreeError(
+                f"the tokenizer of {folder} is not a fast one, so it cannot tell which subwords belong to "
+                "a word: choose an encoder with a tokenizer.json"
+            )
         self._tokenizer = tokenizer.backend_tokenizer
         if max(self._tokenizer.get_vocab().values(), default=0) >= rows:
             raise BeamtreeError(

@@ -190,7 +190,7 @@ def _refuse_columns(path: Path, wanted: str, present: tuple[str, ...], setting: 
     if any("\x00" in name for name in present):
         remedy = "save it as UTF-8 text"
     elif len(present) == 1:
-        remedy = "columns stand between tabs, in a .csv between commas"
+        remedy = "columns stand between tabs, in a .csv between commas or semicolons"
     else:
         remedy = f"--set task.own.{setting}=NAME chooses another"
     raise BeamtreeError(

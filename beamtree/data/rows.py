@@ -7,8 +7,9 @@ control character, no words or too many) is told to `BadRows` with its file and 
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from beamtree.data.task import BadRows, Example, Tokens
@@ -97,7 +98,7 @@ def refuse_strange_characters(text: str) -> None:
     strange = [ord(found) for found in STRANGE.findall(text)]
     for number in strange:  # a file in the wrong encoding is told first: the rest may follow from it
         if 0xDC80 <= number <= 0xDCFF:
-            raise BeamtreeError(f"the byte 0x{number - 0xDC00:02x} is not UTF-8 text")
+            raise BeamtreeError(f"the byte 0x{number - 0xDC00:02x} is not UTF-8 text: save the file as UTF-8")
     for number in sorted(strange, key=lambda number: number >= 0xD800):
         kind = "a control character" if number < 0xD800 else "half of a character"
         raise BeamtreeError(f"there is {kind}, U+{number:04X}, in the text")
@@ -125,11 +126,23 @@ def _is_json(path: Path) -> bool:
 
 def _open_table(path: Path, quoted: bool = False) -> tuple[list[str], Iterator[tuple[int, list[str] | str]]]:
     """The columns of the first line, and the numbered rows after it, whose columns may be `quoted`."""
-    delimiter, quoted = (",", True) if ".csv" in path.suffixes else ("\t", quoted)
-    lines = _table_lines(path, delimiter)
+    is_csv = ".csv" in path.suffixes
+    lines = read_rows(path, wrong_bytes="surrogateescape")
     _, first = next(lines)
-    if quoted:
-        return next(csv.reader([first], delimiter=delimiter), []), _quoted(path, lines, delimiter)
+    delimiter = "\t"
+    if is_csv:  # with semicolons where a decimal comma is usual
+        delimiter = ";" if ";" in first and "," not in first else ","
+    lines = _bounded(path, chain([(1, first)], lines), delimiter)
+    next(lines)  # the names, which are bounded too
+    if is_csv or quoted:
+        try:
+            header = next(csv.reader([first], delimiter=delimiter), [])
+        except csv.Error as error:
+            raise BeamtreeError(
+                f"{path}, line 1: the names of the columns cannot be read ({error}): save it as UTF-8 text "
+                "with a line feed at the end of every line"
+            ) from None
+        return header, _quoted(path, lines, delimiter)
     return first.split(delimiter), ((number, text.split(delimiter)) for number, text in lines)
 
 
@@ -137,8 +150,8 @@ def _names(header: list[str]) -> list[str]:
     return [name.strip().strip('"').lower() for name in header]
 
 
-def _table_lines(path: Path, delimiter: str) -> Iterator[tuple[int, str]]:
-    for number, text in read_rows(path, wrong_bytes="surrogateescape"):
+def _bounded(path: Path, lines: Iterable[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, str]]:
+    for number, text in lines:
         if text.count(delimiter) > _MOST_COLUMNS:
             raise BeamtreeError(f"{path}, line {number} has more than {_MOST_COLUMNS:,} columns")
         yield number, text

@@ -34,7 +34,7 @@ class BadRows:
     @classmethod
     def chosen(cls, choice: str) -> "BadRows":
         if choice not in BAD_ROWS:
-            raise BeamtreeError(f"bad rows are dealt with by one of {', '.join(BAD_ROWS)}, got {choice!r}")
+            raise BeamtreeError(f"choose what to do with bad rows: {' or '.join(BAD_ROWS)}, got {choice!r}")
         return cls(skip=choice == "skip")
 
     def meet(self, path: Path, line: int, reason: str) -> None:
@@ -44,7 +44,10 @@ class BadRows:
             raise BeamtreeError(f"{path}, line {line}: {reason} ({remedy})")
         lines = self.found.setdefault(path, {})  # a file may be read for more than one split
         if line not in lines and len(lines) == _MOST:
-            raise BeamtreeError(f"{path}: more than {_MOST:,} rows cannot be used; of the last {reason}")
+            raise BeamtreeError(
+                f"{path}: more than {_MOST:,} rows cannot be used, so check its format; "
+                f"the last one: {reason}"
+            )
         lines.setdefault(line, reason if len(lines) < _SHOWN else "")
 
     def sort_out(

@@ -90,7 +90,10 @@ def find_rows(
         missing = next((name for name in names if not find_columns(present, (name,))), names[0])
         remedy = "--text NAME chooses it" if task.sentences == 1 else "--text NAME,NAME chooses both"
         if len(present) == 1:
-            remedy = "columns stand between tabs, in a .csv between commas; plain lines belong in a .txt"
+            remedy = (
+                "columns stand between tabs, in a .csv between commas or semicolons; "
+                "plain lines belong in a .txt"
+            )
         raise BeamtreeError(
             f"{path}, line 1: no column of text, {missing!r}{_like(missing, present)}; {remedy}"
         )

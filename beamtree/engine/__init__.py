@@ -1,4 +1,4 @@
-"""The idea: search without a graph, then differentiate the survivors.
+"""The core idea: search without building a graph, then differentiate only what survived.
 
-naive.py is the published algorithm, the truth for the rest.
+naive.py is the published algorithm, the reference that everything else is tested against.
 """

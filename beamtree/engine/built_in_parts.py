@@ -1,13 +1,13 @@
-"""The built-in cell and the two scores of a pair as functions of their weights, with derivatives written out.
+"""The built-in cell and the two pair scores as functions of their weights, with hand-written derivatives.
 
-The gated cell, differentiated level by level: activations of all nodes at once, gradients of some at a time,
-parameters at the end.
+The gated cell is differentiated level by level: the activations of all nodes are recomputed at once,
+gradients are pulled one level at a time, and parameter gradients are computed at the end.
 
     h = W₁ [l; r] + b₁      u = keep · GELU(h)      [a; b; g; c] = W₂ u + b₂
     p = σ(a)·l + σ(b)·r + σ(g)·c                    parent = LayerNorm(p)
 
-The sliced score (EBT-GRC), of slices l′ and r′ of the children, and the entangled one (BT-GRC), of the parent
-that they would make:
+The sliced score (EBT-GRC) reads slices l′ and r′ of the children; the entangled score (BT-GRC) reads the
+parent that they would make:
 
     e = w₂·GELU(W₁ [l′; r′] + b₁) + b₂              e = w·cell(l, r) + b
 """
@@ -16,17 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
+from beamtree.parts.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
+from beamtree.pytorch.direct_reading import EPS
 from beamtree.pytorch.precision import in_blocks
-
-EPS = 1e-5  # the norm's
 
 
 class GatedCell:
-    """`GatedRecursiveCell` as a function of its six parameters; products in `product_dtype` (autocast).
+    """`GatedRecursiveCell` as a function of its six parameters; products are computed in `product_dtype`.
 
-    `recall` computes the activations again and keeps local derivatives in `to_hidden` and `to_gates`; `pull`
-    multiplies ∂L into their rows in place, and `parameter_gradients` reads the products.
+    `recall` recomputes the activations and stores local derivatives in `to_hidden` and `to_gates`. `pull`
+    multiplies ∂L into their rows in place. `parameter_gradients` then reads the results.
     """
 
     def __init__(self, weights: CellWeights, product_dtype: torch.dtype, eps: float = EPS) -> None:
@@ -43,7 +42,7 @@ class GatedCell:
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor:  # (rows, 2, d) -> (rows, d)
         d, rows = self.d, children.shape[0]
         pair = children.view(-1, 2 * d)
-        if keep is None:  # with masks, equal pairs differ anyway
+        if keep is None:  # equal pairs get equal parents, to the last bit; with masks they differ anyway
             pair = in_blocks(pair)
         hidden = F.gelu(self._linear(pair, self.w1, self.b1))
         if keep is not None:
@@ -55,9 +54,9 @@ class GatedCell:
         return self._norm(mixed)[:rows]
 
     def recall(self, children: Tensor, keep: Tensor | None, keep_read: Tensor | None = None) -> None:
-        """Recompute what the derivative needs, for all rows at once.
+        """Recompute what the derivatives need, for all rows at once.
 
-        `keep_read` (rows, 2·d) masks what W₁ reads of the children, as Ordered Memory does.
+        `keep_read` (rows, 2·d) is a mask on the children where W₁ reads them, as Ordered Memory has it.
         """
         d = self.d
         pair = children.view(-1, 2 * d)
@@ -84,11 +83,11 @@ class GatedCell:
         self.scale = ((self.mixed - self.mean).square().mean(-1, keepdim=True) + self.eps).rsqrt()
 
     def recalled(self) -> Tensor:
-        """The parents that `recall` has computed again."""
+        """The parents, as recomputed by `recall`."""
         return self._norm(self.mixed)
 
     def pull(self, rows: slice, grad: Tensor) -> Tensor:
-        """Gradients of some rows' parents → gradients of their children, (rows, 2, d)."""
+        """From the gradients of the parents of some rows to those of their children, (rows, 2, d)."""
         through_norm = torch.ops.aten.native_layer_norm_backward(
             grad,
             self.mixed[rows],
@@ -107,7 +106,7 @@ class GatedCell:
         return to_pair.view(-1, 2, self.d).addcmul(through_norm, self.opened[rows, :2])
 
     def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
-        """Once every row has been pulled: gradients of the six parameters; `grad` is that of all parents."""
+        """Gradients of the six parameters, once every row has been pulled; `grad` is that of all parents."""
         to_gates = self.to_gates.flatten(1)
         normed = (self.mixed - self.mean) * self.scale
         gradients = [
@@ -131,7 +130,9 @@ class GatedCell:
 
 
 class SlicedScore:
-    """`SlicedScorer` as a function of its four parameters, with its derivative; always at least float32."""
+    """`SlicedScorer` as a function of its four parameters, with derivatives; computed at least in float32.
+
+    It has no dropout, so it never reads `keep`."""
 
     def __init__(self, weights: SlicedScorerWeights) -> None:
         self.dtype = weights.w1.dtype
@@ -141,22 +142,22 @@ class SlicedScore:
         self.last = self.w2[0]
         self.gradients = [torch.zeros_like(p) for p in (self.w1, self.b1, self.w2, self.b2)]
 
-    def __call__(self, pairs: Tensor) -> Tensor:  # (rows, 2, d) -> (rows,)
-        hidden = self._hidden(in_blocks(self._slices(pairs)))
+    def __call__(self, pairs: Tensor, keep: Tensor | None = None) -> Tensor:  # (rows, 2, d) -> (rows,)
+        hidden = self._hidden(in_blocks(self._slices(pairs)))  # adds rows, cut off again below
         return torch.addmv(self.b2, F.gelu(hidden), self.last)[: pairs.shape[0]]
 
-    def pull(self, pairs: Tensor, grad: Tensor) -> Tensor:
-        """Gradients of scores → gradients of the pairs, (rows, 2, d); the parameters' are summed up."""
+    def pull(self, pairs: Tensor, grad: Tensor, keep: Tensor | None = None) -> Tensor:
+        """From gradients of scores to those of the pairs, (rows, 2, d); accumulates those of parameters."""
         slices = self._slices(pairs)
         hidden = self._hidden(slices)
-        to_hidden = torch.ops.aten.gelu_backward(grad.unsqueeze(1) * self.w2, hidden)
+        grad_hidden = torch.ops.aten.gelu_backward(grad.unsqueeze(1) * self.w2, hidden)
         w1, b1, w2, b2 = self.gradients
-        w1.addmm_(to_hidden.t(), slices)
-        b1 += to_hidden.sum(0)
+        w1.addmm_(grad_hidden.t(), slices)
+        b1 += grad_hidden.sum(0)
         w2[0].addmv_(F.gelu(hidden).t(), grad)
         b2 += grad.sum()
         to_pairs = pairs.new_zeros(pairs.shape, dtype=self.w1.dtype)
-        to_pairs[..., : self.slice_size] = (to_hidden @ self.w1).view(-1, 2, self.slice_size)
+        to_pairs[..., : self.slice_size] = (grad_hidden @ self.w1).view(-1, 2, self.slice_size)
         return to_pairs
 
     def parameter_gradients(self) -> list[Tensor]:
@@ -169,8 +170,8 @@ class SlicedScore:
         return F.linear(slices, self.w1, self.b1)
 
 
-class ParentScore:
-    """`EntangledScorer` on pairs (rows, 2, d), as a function of the cell's six and its own two parameters."""
+class EntangledScore:
+    """`EntangledScorer` on pairs (rows, 2, d), as a function of the cell's six parameters and its own two."""
 
     def __init__(self, weights: Weights[EntangledScorerWeights], product_dtype: torch.dtype) -> None:
         self.dtype = weights.scorer.w2.dtype
@@ -187,7 +188,7 @@ class ParentScore:
         return torch.addmv(self.bias, rows, self.weight[0])[: parents.shape[0]]
 
     def pull(self, pairs: Tensor, grad: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Gradients of scores → gradients of the pairs, (rows, 2, d); the parameters' are summed up."""
+        """From gradients of scores to those of the pairs, (rows, 2, d); accumulates those of parameters."""
         to_parents = grad.unsqueeze(1) * self.weight
         self.cell.recall(pairs, keep)
         to_pairs = self.cell.pull(slice(None), to_parents)
@@ -201,13 +202,12 @@ class ParentScore:
         return to_pairs
 
     def parameter_gradients(self) -> list[Tensor]:
-        """Of the cell's six, then of the scorer's two."""
+        """Gradients of the cell's six parameters, then of the scorer's two."""
         return [gradient.to(self.dtype) for gradient in self.gradients]
 
 
 def weight_gradients(cell: list[Tensor], score: list[Tensor], entangled: bool) -> list[Tensor]:
-    """Gradients of all weights: the cell's that came through nodes, and the score's, which if entangled has
-    some for the cell too."""
+    """Gradients of all weights. An entangled score also contributes gradients to the weights of the cell."""
     if not entangled:
         return [*cell, *score]
     through_scores = Weights.of(score)

@@ -1,5 +1,5 @@
-"""How a step of the search chooses among its candidates, equal ones by their order; and which pairs are none,
-because they would cross a span that every tree must contain.
+"""How a step of the search chooses among its candidates, with ties broken by order; and which pairs it must
+not merge because they would cross a pinned span.
 """
 
 from typing import TYPE_CHECKING
@@ -12,24 +12,24 @@ from beamtree.pytorch.tracing import is_compiling
 if TYPE_CHECKING:
     from beamtree.engine.equal_trees import EqualTrees
 
-# Adding such a number rounds to its last place, 2⁻¹⁹ and 2⁻²⁸, and keeps the order.
+# Adding this number rounds values to multiples of 2⁻¹⁹ (between −8 and 8) and 2⁻²⁸ (of any usual size).
 _ROUNDING = {torch.float32: 24.0, torch.float64: 1.5 * 2.0**24}
 
 
 def up_to_rounding(values: Tensor) -> Tensor:
-    """The values, moved and rounded so that those that differ by rounding only are equal; order is kept.
+    """Shift and round the values so that those that differ only by rounding errors become equal.
 
-    Repeated tokens make exact ties, but sums in another order, on another device or in a user's cell are
-    rounded otherwise, so that without this most such ties would be broken by chance.
+    No order is reversed. Repeated tokens cause exact ties, but sums in a different order, on another device
+    or in a user's cell round differently, and without this most of these ties would be broken at random.
     """
     return values + _ROUNDING.get(values.dtype, 0.0)
 
 
 def stable_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest along the last axis, best first; equal ones in the order of their index.
+    """The k largest values along the last axis, best first, with ties in order of their index.
 
-    Values count as equal if they are so up to rounding; `torch.topk` promises nothing about ties. Where −inf
-    is among the k largest its index has no meaning.
+    Values that are equal up to rounding count as ties; `torch.topk` guarantees no order for ties. The index
+    of a −inf among the k largest has no meaning.
     """
     rounded = up_to_rounding(values)
     if k < values.shape[-1] and values.device.type == "cpu" and not is_compiling():
@@ -44,23 +44,24 @@ def stable_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def choose(
     pair_scores: Tensor,  # (A, K, width)
     base: Tensor,  # (A, K)
-    k: int,  # how many pairs of a beam may be kept
+    k: int,  # number of pairs kept per beam
     noise: tuple[Tensor, Tensor] | None,
     may_die: bool,
-    ids: Tensor,
+    ids: Tensor,  # (A·K, width), which only `equal_trees` reads
     equal_trees: "EqualTrees | None" = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep K of the candidates: accumulated scores, source slots and columns of the pairs, (A, K) each.
+    """Choose K of the candidates; return their accumulated scores, source slots and columns, (A, K) each.
 
-    `base` is a beam's accumulated score less its log Z. Ties go to the lower (beam, position). A dead slot
-    takes the best candidate's place with score −inf, so that every list stays a list of real nodes.
+    `base` is the accumulated score of a beam minus its log Z. Ties go to the lower (beam, position). A dead
+    slot copies the best candidate with score −inf, so that every list remains a list of real nodes.
     """
     A, K, width = pair_scores.shape
+    pairs = width - 3  # of the longest list, in columns 1 to `pairs`: n nodes, n − 1 pairs, n + 2 columns
     if noise is None:
         top, column = stable_topk(pair_scores, k)  # (A, K, k)
-    else:  # equal perturbed scores mean nothing: any of them is as likely as the other
-        k = min(width - 3, k)
-        column = (pair_scores[..., 1:-2] + noise[0]).topk(k)[1] + 1
+    else:  # ties between noisy scores need no rule: either choice is equally likely
+        k = min(pairs, k)
+        column = (pair_scores[..., 1 : pairs + 1] + noise[0]).topk(k)[1] + 1
         top = pair_scores.gather(-1, column)
     candidates = (top + base.unsqueeze(-1)).view(A, K * k)
     column = column.reshape(A, K * k)
@@ -73,14 +74,14 @@ def choose(
         scores = candidates.gather(1, chosen)
     if may_die:
         chosen = torch.where(scores > -torch.inf, chosen, chosen[:, :1])
-    column = column.clamp(1, width - 3)  # it may be anywhere where a sequence is finished or a score is NaN
+    column = column.clamp(1, pairs)  # arbitrary where a sequence is finished or a score is NaN
     if equal_trees is not None:
         equal_trees.keep(chosen, scores, ids, pair_scores)
     return scores, chosen // k, column.gather(1, chosen)
 
 
 class NodeSpans:
-    """The tokens that each node covers, half-open."""
+    """The span of tokens that each node covers, half-open."""
 
     def __init__(self, sequences: int, n: int, nodes: int, device: torch.device) -> None:
         self.spans = torch.zeros(nodes, 2, dtype=torch.int64, device=device)
@@ -88,12 +89,12 @@ class NodeSpans:
         self.spans[1 : 1 + sequences * n] = torch.stack((start, start + 1), 1)
 
     def enclose(self, made: Tensor, left: Tensor, right: Tensor) -> None:
-        """A new node spans what its children span."""
+        """Give new nodes the union of their children's spans."""
         self.spans[made] = torch.stack((self.spans[left, 0], self.spans[right, 1]), 1)
 
 
 class Fence(NodeSpans):
-    """Knows which pairs would cross a pinned span of their sequence: such a merge is not permitted."""
+    """Finds pairs whose merge would cross a pinned span of their sequence and is therefore forbidden."""
 
     def __init__(self, pins: Tensor, order: Tensor, n: int, nodes: int) -> None:
         super().__init__(pins.shape[0], n, nodes, pins.device)

@@ -1,9 +1,9 @@
-/* The search of search.py with the sliced scorer, in C: the same steps, choices and record, without a PyTorch
- * operation for each. One call advances a group of sequences on one thread; compiled.py calls it.
+/* The search of search.py with the sliced scorer, in C: the same steps, choices and record, without the cost of
+ * PyTorch operations. One call advances a group of sequences on one thread; compiled.py calls it.
  *
- * Built twice, with REAL as float and as double. A row of a product is summed in one order, whatever stands
- * beside it, so that a sequence alone gives what it gives in a batch, to the last bit. Nothing is allocated
- * here: whoever calls brings the memory. Integers are int64_t, as in PyTorch.
+ * Compiled twice, with REAL as float and as double. Each row of a product is summed in a fixed order that does
+ * not depend on the other rows, so a sequence gives the same result alone and in a batch, to the last bit. The
+ * caller provides all memory; nothing is allocated here. Integers are int64_t, as in PyTorch.
  */
 #include <math.h>
 #include <stdint.h>
@@ -30,32 +30,31 @@ typedef real vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(rea
 
 enum { NONE = 0 };
 enum { BEFORE, LEFT_NEIGHBOUR, LEFT, RIGHT, RIGHT_NEIGHBOUR, POSITION, LINKS };  /* columns of Tape.links */
-enum { DROPOUT = 1, FIRST_LEVEL = 2, SECOND_LEVEL = 3 };  /* streams of kernels/runtime/random_bits.py */
+enum { DROPOUT = 1, FIRST_LEVEL = 2, SECOND_LEVEL = 3 };  /* streams of randomness.py */
 
-typedef struct {  /* _Problem of compiled.py has the same fields in the same order */
+typedef struct {  /* same fields in the same order as _Problem in compiled.py */
     whole B, n, K, d, hidden, slice, scorer_hidden;
     const whole *order, *lengths;  /* sequences longest first, and their lengths in that order */
-    const whole *begins;           /* the first merge of each step */
     real *w1, *w2, *scorer_w1;     /* packed */
     const real *b1, *b2, *gamma, *beta, *scorer_b1, *scorer_w2, *scorer_b2;
     double eps;
-    whole noisy, dropped;  /* of 65536 entries of a mask */
+    whole noisy, dropped;  /* dropped: out of 65536 entries of a mask */
     uint64_t seed;
-    real *nodes, *ended, *scores;  /* the tape; roots, scores and offset longest first */
+    real *nodes, *ended, *scores;  /* the tape; scores, roots and offset in the order of Problem.order */
     whole *links, *roots;
     double *offset;
 } Problem;
 
-typedef struct {  /* of sequences from `start` on, in Problem's order; K rows each, width n + 2 */
+typedef struct {  /* the sequences from `start` on, in Problem's order; K rows each, width n + 2 */
     whole start, rows, width;
-    whole *ids, *next_ids;     /* as in search.py's Lists: NONE around the nodes still there */
+    whole *ids, *next_ids;     /* as Lists in search.py: the remaining nodes, padded with NONE */
     real *pairs, *next_pairs;  /* scores of (ids[c], ids[c + 1]) */
-    real *log_z, *values, *best_values, *candidates;  /* of one sequence: (K), (K), (K), (K, K) */
+    real *log_z, *values, *best_values, *candidates;  /* for one sequence: (K), (K), (K), (K, K) */
     whole *column, *best;       /* (K, K) of `candidates`, (K) */
     whole *near;                /* (rows, 4) ids: left neighbour, left, right, right neighbour */
     whole *new_pairs;           /* (2 rows or n, 2) ids to be scored */
-    real **places;              /* where those scores belong */
-    real *read, *inner, *gates; /* what the products read and make */
+    real **places;              /* where their scores go */
+    real *read, *inner, *gates; /* operands and results of the products */
 } Group;
 
 static whole padded(whole size, whole unit) { return (size + unit - 1) / unit * unit; }
@@ -64,10 +63,10 @@ static whole padded(whole size, whole unit) { return (size + unit - 1) / unit * 
 
 whole packed_size(whole width, whole depth) { return padded(width, PANEL) * depth; }
 
-/* A weight (width, depth) in panels of PANEL rows of it, each transposed, zeros below the last. */
+/* Pack a weight (width, depth) into panels of PANEL rows, each transposed; the last is padded with zeros. */
 void pack(const real *weight, whole width, whole depth, real *packed) {
     for (whole panel = 0; panel < width; panel += PANEL, packed += PANEL * depth)
-        for (whole from = 0; from < depth; from += LANES) {  /* a piece of each row that a cache holds */
+        for (whole from = 0; from < depth; from += LANES) {  /* part of each row, to stay in the cache */
             whole until = from + LANES < depth ? from + LANES : depth;
             for (whole j = 0; j < PANEL; j++)
                 for (whole k = from; k < until; k++)
@@ -75,7 +74,7 @@ void pack(const real *weight, whole width, whole depth, real *packed) {
         }
 }
 
-/* out (rows, padded width) = x (rows, depth) · weightᵀ; rows up to a multiple of TILE are read and written. */
+/* out (rows, padded width) = x (rows, depth) · weightᵀ; reads and writes up to a multiple of TILE rows. */
 static void multiply(const real *x, whole stride, whole rows, whole depth, const real *packed, whole width,
                      real *out) {
     whole wide = padded(width, PANEL);
@@ -96,12 +95,12 @@ static void multiply(const real *x, whole stride, whole rows, whole depth, const
         }
 }
 
-/* ---- Functions, written so that loops over them become vector instructions in single precision -------- */
+/* ---- Functions; in single precision, loops over them compile to vector instructions ------------------- */
 
 static inline float exp_single(float x) {
     x = x < -87.0f ? -87.0f : x;
     x = x > 88.0f ? 88.0f : x;
-    float shifted = x * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;  /* rounds to a whole number */
+    float shifted = x * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;  /* rounds to an integer */
     float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
@@ -167,7 +166,7 @@ static real sum(const real *x, whole count) {
     return total;
 }
 
-/* ---- Draws, bit for bit those of random_bits.py ------------------------------------------------------ */
+/* ---- Random numbers, bit for bit those of randomness.py ---------------------------------------------- */
 
 static const uint64_t GOLDEN = 0x9E3779B97F4A7C15u;
 
@@ -207,7 +206,7 @@ static void drop(const Problem *p, uint64_t key, real *row) {
 
 /* ---- The learned parts ------------------------------------------------------------------------------- */
 
-/* Nodes from `made` on, of sequences' rows at step t: the gated cell of their children near[1] and near[2]. */
+/* Apply the gated cell to the children near[1] and near[2] of every row at step t; write the nodes to `made`. */
 static void compose(const Problem *p, const Group *g, whole rows, whole t, real *made) {
     whole d = p->d, wide = padded(p->hidden, PANEL), gates_wide = padded(4 * d, PANEL);
     for (whole r = 0; r < rows; r++)
@@ -234,7 +233,7 @@ static void compose(const Problem *p, const Group *g, whole rows, whole t, real 
     }
 }
 
-/* The scores of pairs of ids, each written to its place. */
+/* Score pairs of ids; write each score to its place. */
 static void score(const Problem *p, const Group *g, whole count) {
     whole s = p->slice, wide = padded(p->scorer_hidden, PANEL);
     for (whole from = 0; from < count; from += g->rows) {
@@ -260,8 +259,8 @@ static double log_sum_exp(const real *x, whole count) {  /* in double precision,
     return best + log(total);
 }
 
-/* Put what has this value among the best so far, of which there are `found` of at most k; return how many
- * there are then. Equal values stay in the order in which they came. */
+/* Insert `what` with this value into the `found` best so far, at most k; return the new number. Equal values
+ * stay in order of arrival. */
 static whole rank(real value, whole what, whole k, whole found, real *values, whole *whats) {
     if (found == k && !(value > values[k - 1])) return found;
     whole i = found < k ? found++ : k - 1;
@@ -270,12 +269,12 @@ static whole rank(real value, whole what, whole k, whole found, real *values, wh
     return found;
 }
 
-/* Values that differ by rounding only become equal: choosing.py says why. */
+/* Make values equal that differ only by rounding errors; choosing.py says why. */
 static real up_to_rounding(real x) {
     return x + (sizeof(real) == 4 ? (real)24 : (real)(1.5 * 0x1p24));
 }
 
-/* Choose K merges of one sequence, write their record, and make its next lists; scores of new pairs follow. */
+/* Choose K merges of one sequence, record them, and build its next lists; new pairs are scored later. */
 static whole choose(const Problem *p, Group *g, whole t, whole a, whole waiting) {
     whole K = p->K, sequence = g->start + a, live = p->lengths[sequence] - t, width = g->width;
     whole k = live - 1 < K ? live - 1 : K, found = 0;
@@ -303,10 +302,10 @@ static whole choose(const Problem *p, Group *g, whole t, whole a, whole waiting)
                          g->best_values, best);
         }
     }
-    whole first_row = p->begins[t] + sequence * K, first_id = 1 + p->B * p->n;
+    whole first_row = (t * p->B + sequence) * K, first_id = 1 + p->B * p->n;
     for (whole slot = 0; slot < K; slot++) {
         scores[slot] = candidates[best[slot]];
-        /* A dead slot takes the best one's place, so that every list stays a list of real nodes. */
+        /* A dead slot copies the best one, so that every list remains a list of real nodes. */
         whole what = scores[slot] > -INFINITY ? best[slot] : best[0];
         whole from = what / k, here = g->column[what], made = first_id + first_row + slot;
         const whole *old = ids + from * width;
@@ -314,7 +313,7 @@ static whole choose(const Problem *p, Group *g, whole t, whole a, whole waiting)
         whole *near = g->near + 4 * (a * K + slot), *link = p->links + (first_row + slot) * LINKS;
         real *ended = p->ended + (first_row + slot) * 4;
         memcpy(near, old + here - 1, 4 * sizeof(whole));
-        link[BEFORE] = t ? first_id + p->begins[t - 1] + sequence * K + from : NONE;
+        link[BEFORE] = t ? first_id + first_row - p->B * K + from : NONE;
         memcpy(link + LEFT_NEIGHBOUR, near, 4 * sizeof(whole));
         link[POSITION] = here - 1;
         memcpy(ended, old_pairs + here - 1, 3 * sizeof(real));
@@ -324,7 +323,7 @@ static whole choose(const Problem *p, Group *g, whole t, whole a, whole waiting)
         real *next_pairs = g->next_pairs + (a * K + slot) * width;
         memcpy(next, old, here * sizeof(whole));
         next[here] = made;
-        memcpy(next + here + 1, old + here + 2, (live - here) * sizeof(whole));  /* with NONE at the end */
+        memcpy(next + here + 1, old + here + 2, (live - here) * sizeof(whole));  /* including the NONE at the end */
         memcpy(next_pairs, old_pairs, here * sizeof(real));
         memcpy(next_pairs + here + 1, old_pairs + here + 2, (live - here - 1) * sizeof(real));
         next_pairs[here - 1] = next_pairs[here] = -INFINITY;
@@ -343,7 +342,7 @@ static whole choose(const Problem *p, Group *g, whole t, whole a, whole waiting)
 
 /* ---- Groups ------------------------------------------------------------------------------------------ */
 
-/* Lay a group of so many sequences out in memory, or only measure it where that is NULL. */
+/* Lay out a group of `count` sequences in memory; with NULL, only return the size. */
 static whole lay_out(const Problem *p, whole count, char *memory, Group *g) {
     whole used = 0, K = p->K, n = p->n, rows = padded(count * K, TILE);
     whole lists = count * K * (n + 2), most = 2 * rows > n ? 2 * rows : n;
@@ -366,7 +365,7 @@ whole memory_size(const Problem *p, whole count) {
     return lay_out(p, count, NULL, &g);
 }
 
-/* The lists of leaves, alike for all beams of a sequence, of which the first is alive. */
+/* Make the lists of leaves, the same for all beams of a sequence; only the first beam is alive. */
 static void start(const Problem *p, const Group *g, whole count) {
     for (whole a = 0; a < count; a++) {
         whole sequence = g->start + a, length = p->lengths[sequence], waiting = 0;
@@ -387,14 +386,14 @@ static void start(const Problem *p, const Group *g, whole count) {
     }
 }
 
-static void exchange(Group *g) {  /* the lists after a step are those before the next */
+static void exchange(Group *g) {  /* the lists after one step are the input of the next */
     whole *ids = g->ids;
     real *pairs = g->pairs;
     g->ids = g->next_ids, g->next_ids = ids;
     g->pairs = g->next_pairs, g->next_pairs = pairs;
 }
 
-/* Steps from t until `until` of so many sequences; memory is kept from call to call. */
+/* Run steps t to `until` (excluded) of `count` sequences; `memory` keeps their state between calls. */
 void advance(const Problem *p, whole first, whole count, whole t, whole until, char *memory) {
     Group g;
     lay_out(p, count, memory, &g);
@@ -402,7 +401,7 @@ void advance(const Problem *p, whole first, whole count, whole t, whole until, c
     if (t == 0) start(p, &g, count);
     if (t % 2) exchange(&g);
     for (; t < until; t++, exchange(&g)) {
-        whole running = 0, waiting = 0, made = p->begins[t] + first * p->K;
+        whole running = 0, waiting = 0, made = (t * p->B + first) * p->K;
         while (running < count && p->lengths[first + running] > t + 1) running++;
         if (!running) return;
         for (whole a = 0; a < running; a++) {

@@ -1,7 +1,7 @@
-"""The search in C (compiled.c), for the built-in cell and the sliced scorer on a CPU, if it can be compiled.
+"""The search in C (compiled.c) for the built-in cell and the sliced scorer on a CPU with a C compiler.
 
-Sequences do not know of each other, so they are searched in groups, each on one thread from its first step to
-its last: nothing waits for another thread before the end. A single sequence runs on the caller's thread.
+Sequences are independent, so they are searched in groups. Each group runs on one thread from its first step
+to its last, without waiting for other threads. A single sequence runs on the caller's thread.
 """
 
 import ctypes
@@ -14,26 +14,26 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from beamtree.engine.built_in_parts import EPS
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import NONE, Tape, Timeline
 from beamtree.engine.search import rank_beams
-from beamtree.kernels.weights import SlicedScorerWeights, Weights
+from beamtree.parts.weights import SlicedScorerWeights, Weights
 from beamtree.pytorch import c_library
+from beamtree.pytorch.direct_reading import EPS
 from beamtree.pytorch.threads import share
 
 SOURCE = Path(__file__).with_name("compiled.c")
 _REAL = {torch.float32: "float", torch.float64: "double"}
-_ROWS_TOGETHER = 96  # beams in a group: what the products of a step read and make stays in a core's cache
-_STEPS_TOGETHER = 64  # of a call into C, which cannot be interrupted
+_ROWS_TOGETHER = 96  # beams in a group: the operands of a step's products stay in a core's cache
+_STEPS_TOGETHER = 64  # per call into C, which cannot be interrupted
 
 
 class _Problem(ctypes.Structure):
-    """As in compiled.c."""
+    """Mirrors `Problem` in compiled.c."""
 
     _fields_ = (
         *((name, c_int64) for name in ("B", "n", "K", "d", "hidden", "slice", "scorer_hidden")),
-        *((name, c_void_p) for name in ("order", "lengths", "begins", "w1", "w2", "scorer_w1")),
+        *((name, c_void_p) for name in ("order", "lengths", "w1", "w2", "scorer_w1")),
         *((name, c_void_p) for name in ("b1", "b2", "gamma", "beta", "scorer_b1", "scorer_w2", "scorer_b2")),
         ("eps", c_double),
         *(("noisy", c_int64), ("dropped", c_int64), ("seed", c_uint64)),
@@ -42,14 +42,14 @@ class _Problem(ctypes.Structure):
 
 
 def why_not_compiled() -> str | None:
-    """Why searches run in PyTorch, in a few words; None where they run in C."""
+    """A short reason why searches run in PyTorch, or None if they run in C."""
     return c_library.why_not(SOURCE, REAL="float")
 
 
 def runs_in_c(leaves: Tensor, lengths: Tensor, weights: Weights[Any], product_dtype: torch.dtype) -> bool:
-    """Whether the search of these leaves, neither given nor pinned, runs in C.
+    """Whether a search of these leaves without given or pinned trees runs in C.
 
-    Nothing checks sizes there: what does not fit is left to PyTorch, which says so.
+    The C code checks no sizes, so anything that does not fit is left to PyTorch, which raises the error.
     """
     dtype, tensors = leaves.dtype, (leaves, *weights.flat())
     return (
@@ -67,7 +67,7 @@ def runs_in_c(leaves: Tensor, lengths: Tensor, weights: Weights[Any], product_dt
 
 
 def _shapes(d: int, weights: Weights[SlicedScorerWeights]) -> list[tuple[int, ...]]:
-    """Of weights that fit nodes with d features."""
+    """The shapes of weights that fit nodes with d features."""
     hidden, (scorer_hidden, both_slices) = weights.cell.w1.shape[0], weights.scorer.w1.shape
     of_cell = [(hidden, 2 * d), (hidden,), (4 * d, hidden), (4 * d,), (d,), (d,)]
     reads = 2 * min(both_slices // 2, d)
@@ -83,7 +83,7 @@ def compiled_search(
     beam_size: int,
     randomness: Randomness | None,
 ) -> Tape:
-    """What `search` returns, for leaves that `runs_in_c` accepts."""
+    """Same result as `search`, for leaves that `runs_in_c` accepts."""
     (B, n, d), K = leaves.shape, beam_size
     library = _library(leaves.dtype)
     timeline = Timeline(lengths, n, K)
@@ -93,7 +93,7 @@ def compiled_search(
     nodes[1:first] = leaves.reshape(B * n, d)
     links, ended = lengths.new_zeros(capacity, 6), leaves.new_zeros(capacity, 4)
     roots = lengths.new_full((B, K), NONE)
-    roots[:, 0] = order * n + 1  # where there is no merge the root is the leaf
+    roots[:, 0] = order * n + 1  # a single token is its own root
     scores = leaves.new_full((B, K), -torch.inf)
     scores[:, 0] = 0
     offset = torch.zeros(B, 1, dtype=torch.float64)
@@ -104,8 +104,8 @@ def compiled_search(
     noisy, dropout, seed = False, 0.0, 0
     if randomness is not None:
         noisy, dropout, seed = randomness.noisy, randomness.dropout, int(randomness.seed)
-    kept = [  # until the end, as C knows where they are and no more
-        *(order, lengths[order], timeline.begins),
+    kept = [  # kept alive here, as C has only their addresses
+        *(order, lengths[order]),
         *(_packed(library, weight) for weight in (cell.w1, cell.w2, scorer.w1)),
         *(bias.contiguous() for bias in biases),
         *(nodes, ended, scores, links, roots, offset),
@@ -126,7 +126,7 @@ def compiled_search(
                 until = min(t + _STEPS_TOGETHER, steps)
                 library.advance(byref(problem), group.start, len(group), t, until, memory.data_ptr())
 
-    multiplications = timeline.made * (cell.w1.numel() + cell.w2.numel())
+    multiplications = K * sum(timeline.running) * (cell.w1.numel() + cell.w2.numel())
     share(B, max(1, _ROWS_TOGETHER // K), multiplications, advance)
     return Tape(nodes, links, ended, *rank_beams(roots, scores, offset, order))
 

@@ -1,11 +1,11 @@
-"""Beams that reach the same tree by different orders of merging, united into one; K beams are K trees.
+"""Unites beams that reach the same tree by different orders of merging, so that K beams are K trees.
 
-A state of the search is a forest, known by the set of spans it has made. Candidates for the same forest are
-united: the best of them goes on as itself, with the scores of all,
+A state of the search is a forest, identified by the set of spans made so far. Candidates for the same forest
+are united: the best one continues, with the combined score of all,
 
-    S(forest) = log Σ exp S(candidate),    ∂S(forest)/∂S(candidate) = exp(S(candidate) − S(forest)),
+    S(forest) = log Σ exp S(candidate),    ∂S(forest)/∂S(candidate) = exp(S(candidate) − S(forest)).
 
-so a beam's history is no longer a chain of merges but a network, and its gradient a flow through it.
+The history of a beam is then a network of merges instead of a chain, and the gradient flows back through it.
 """
 
 from typing import NamedTuple
@@ -14,25 +14,25 @@ import torch
 from torch import Tensor
 
 from beamtree.engine.choosing import NodeSpans, stable_topk
+from beamtree.engine.randomness import mix
 from beamtree.engine.record import LEFT_NEIGHBOUR, RIGHT_NEIGHBOUR, Timeline
-from beamtree.kernels.runtime.random_bits import mix
 
 
 class _Step(NamedTuple):
-    """What the gradient needs of a step at which A sequences choose among C candidates."""
+    """What the gradient needs from a step at which A sequences choose among C candidates."""
 
-    ids: Tensor  # (A, K, width) the nodes that lived
+    ids: Tensor  # (A, K, width) the remaining nodes
     pair_scores: Tensor  # (A, K, width − 1) of neighbours, −inf where there is no pair
-    column: Tensor  # (A, C) the pair that a candidate merges
-    heir: Tensor  # (A, C) the slot that its forest got, K for none
-    share: Tensor  # (A, C) its part of the forest's weight
+    column: Tensor  # (A, C) the pair that each candidate merges
+    heir: Tensor  # (A, C) the slot in which its forest continues, K for none
+    share: Tensor  # (A, C) its share of the forest's weight
 
 
 class EqualTrees(NodeSpans):
-    """Unites candidates for the same forest, and with `record` remembers how.
+    """Unites candidates for the same forest; with `record`, keeps what the gradient needs.
 
-    Forests are told apart by a sum of 64-bit numbers, one for each span: order plays no part, and two
-    different ones are taken for equal with a probability of 2⁻⁶⁴.
+    A forest is identified by the sum of 64-bit hashes of its spans, which does not depend on their order. Two
+    different forests collide with probability 2⁻⁶⁴.
     """
 
     def __init__(self, sequences: int, n: int, K: int, device: torch.device, record: bool) -> None:
@@ -42,13 +42,14 @@ class EqualTrees(NodeSpans):
         self.steps: list[_Step] = []
 
     def unite(self, candidates: Tensor, column: Tensor, ids: Tensor) -> Tensor:
-        """The candidates' scores (A, C): of each forest at its best candidate, −inf at the others.
+        """Scores (A, C): the best candidate of each forest gets the forest's score, the others −inf.
 
-        `column` (A, C) are the pairs they merge, C/K for each beam, `ids` (A·K, width) the nodes that live.
+        `column` (A, C) holds the pairs that candidates merge, C/K per beam; `ids` (A·K, width) the remaining
+        nodes.
         """
         A, C = candidates.shape
         K = self.forests.shape[1]
-        column = column.clamp(max=ids.shape[1] - 2)  # a candidate that does not exist may be anywhere
+        column = column.clamp(max=ids.shape[1] - 2)  # missing candidates have arbitrary columns
         left = column.view(A * K, -1)
         start, end = self.spans[ids.gather(1, left), 0], self.spans[ids.gather(1, left + 1), 1]
         number = mix(mix(start) + end).view(A, K, -1)
@@ -56,7 +57,7 @@ class EqualTrees(NodeSpans):
 
         best_first = stable_topk(candidates, C)[1]
         by_name = self.names.gather(1, best_first).argsort(dim=1, stable=True)
-        order = best_first.gather(1, by_name)  # kin side by side, the best before the others
+        order = best_first.gather(1, by_name)  # equal forests side by side, the best candidate first
         name = self.names.gather(1, order)
         opens = torch.cat((torch.ones_like(name[:, :1], dtype=torch.bool), name[:, 1:] != name[:, :-1]), 1)
         family = opens.cumsum(1) - 1  # (A, C)
@@ -72,13 +73,13 @@ class EqualTrees(NodeSpans):
         return self.together.masked_fill(~is_heir, -torch.inf)
 
     def keep(self, chosen: Tensor, scores: Tensor, ids: Tensor, pair_scores: Tensor) -> None:
-        """Go on with the candidates chosen (A, K), dead where the score is −inf."""
+        """Continue with the chosen candidates (A, K); those with score −inf are dead."""
         self.forests = self.names.gather(1, chosen)
         if not self.record:
             return
         A, K = chosen.shape
         C = self.family.shape[1]
-        family = torch.where(scores > -torch.inf, self.family.gather(1, chosen), C)  # C stands for the dead
+        family = torch.where(scores > -torch.inf, self.family.gather(1, chosen), C)  # C means dead
         slots = torch.arange(K, device=chosen.device).expand(A, K)
         slot = chosen.new_full((A, C + 1), K).scatter_(1, family, slots)
         heir = slot.gather(1, self.family)
@@ -89,13 +90,13 @@ class EqualTrees(NodeSpans):
     def differentiate(
         self, roots: Tensor, grad_scores: Tensor, links: Tensor, timeline: Timeline
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The merges that matter, the pairs (P, 2) that they scored, and ∂L/∂e of each, (P,).
+        """The merges with a gradient, the scored pairs (P, 2), and ∂L/∂e of each pair, (P,).
 
-        Back from the roots: a state passes the gradient of its score on to the candidates it was made of,
-        which are their own states' scores plus e − log Z; every pair that lived took part in that Z.
+        Goes back from the roots: a state passes the gradient of its score on to the candidates that were
+        united in it. The score of a candidate is that of its own state plus e − log Z, and all pairs present
+        at that step are part of Z.
         """
-        first, made, K = timeline.first, timeline.made, timeline.K
-        begins = timeline.begins.tolist()
+        first, made, K = timeline.first, timeline.numbers, timeline.K
         flow = grad_scores.new_zeros(made)
         matters = torch.zeros(made, dtype=torch.bool, device=roots.device)
         merged = roots >= first
@@ -105,7 +106,8 @@ class EqualTrees(NodeSpans):
         for t in range(len(self.steps) - 1, -1, -1):
             step = self.steps[t]
             A = step.ids.shape[0]
-            rows = slice(begins[t], begins[t] + A * K)
+            begin = t * timeline.per_step
+            rows = slice(begin, begin + A * K)
             passed = _of_heirs(flow[rows].view(A, K), step.heir) * step.share
             counts = _of_heirs(matters[rows].view(A, K), step.heir) & (step.share > 0)
             passed = passed.view(A, K, -1)
@@ -115,7 +117,7 @@ class EqualTrees(NodeSpans):
             index = _number_pairs(step.ids[..., :-1], step.ids[..., 1:], first)
             grad_pairs.index_add_(0, index.reshape(-1), grad.view(-1))
             if t > 0:
-                earlier = slice(begins[t - 1], begins[t - 1] + A * K)
+                earlier = slice(begin - timeline.per_step, begin - timeline.per_step + A * K)
                 flow[earlier] += state.view(-1)
                 matters[earlier] |= counts.view(A * K, -1).any(1)
         used = grad_pairs.nonzero().squeeze(1)
@@ -123,18 +125,18 @@ class EqualTrees(NodeSpans):
 
 
 def _of_heirs(values: Tensor, heir: Tensor) -> Tensor:
-    """Each candidate's value of the slot that inherited it (A, C), nothing where none did."""
+    """For each candidate the value of the slot in which its forest continues, (A, C); zero if in none."""
     return torch.cat((values, torch.zeros_like(values[:, :1])), 1).gather(1, heir)
 
 
 def _number_pairs(left: Tensor, right: Tensor, first: int) -> Tensor:
-    """A number for each pair: a left leaf's id; else by the younger node and the side it is on."""
+    """A number for each pair: of two leaves the left id, else given by the younger node and its side."""
     younger = torch.maximum(left, right)
     return torch.where(younger < first, left, 2 * younger - first + (left == younger))
 
 
 def _find_pairs(numbers: Tensor, links: Tensor, first: int) -> Tensor:
-    """The pairs (P, 2) that have these numbers."""
+    """The pairs (P, 2) with these numbers."""
     merge = (numbers - first).clamp(min=0) // 2
     node = merge + first
     with_left = torch.stack((links[merge, LEFT_NEIGHBOUR], node), 1)

@@ -1,7 +1,7 @@
-"""The recursion for `torch.export`: inference only, one `while_loop` over plain tensor operations.
+"""The recursion for `torch.export`: inference only, as one `while_loop` over plain tensor operations.
 
-A step is that of search.py. A loop's state has one size from the first step to the last, and is made anew by
-each: the table of nodes is copied, which eager code, an operator that only this package can run, does not.
+It runs the step of search.py. The state of such a loop keeps its size and is replaced by every step, so each
+step copies the table of nodes. In return the exported program runs without this package.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from beamtree.trees.forest import Forest
 
 
 class TreeReader(Protocol):
-    """An encoder that in evaluation merges the best pairs by score."""
+    """An encoder that merges the best-scored pairs in evaluation."""
 
     training: bool
 
@@ -34,14 +34,14 @@ class TreeReader(Protocol):
 def exported_root(
     encoder: TreeReader, x: Tensor, key_padding_mask: Tensor | None, *refused: object, beam_size: int
 ) -> Tensor:
-    """What the encoder returns while it is exported, (B, d); options that were given are refused."""
+    """The encoder's result under export, (B, d); raises an error if any of `refused` is given."""
     return _grow(encoder, x, key_padding_mask, *refused, beam_size=beam_size)[1].root()
 
 
 def exported_forest(
     encoder: TreeReader, x: Tensor, key_padding_mask: Tensor | None, *refused: object, beam_size: int
 ) -> Forest:
-    """What the encoder's `forest` returns while it is exported."""
+    """The result of the encoder's `forest` under export."""
     found = _grow(encoder, x, key_padding_mask, *refused, beam_size=beam_size, need_nodes=True)
     leaves, beams = found
     return Forest(leaves, beams.nodes, beams.vectors, beams.trees())
@@ -80,13 +80,13 @@ def search_in_a_loop(
     beam_size: int,
     need_nodes: bool = False,
 ) -> Beams:
-    """The beams that the search finds in evaluation; their merges and nodes only if asked for."""
+    """The beams found in evaluation; their merges and nodes only if `need_nodes`."""
     B, n, d = leaves.shape
     K, rows, first = beam_size, B * beam_size, 1 + B * n
     wide = torch.promote_types(leaves.dtype, torch.float32)
-    at = Places(B, K, n + 2 + K, leaves.device, roomy=True)  # K columns more, if there are fewer pairs
+    at = Places(B, K, n + 2 + K, leaves.device, roomy=True)  # K spare columns, for few pairs
     column, last = at.column, n + 1 + K
-    moving = column.clamp(max=last - 1)  # the last column is empty: it moves up behind the others
+    moving = column.clamp(max=last - 1)  # the last column is empty and fills the gap
     row = torch.arange(rows, device=leaves.device).unsqueeze(1)
     length, sequence = lengths.unsqueeze(1), at.row // K  # (B, 1)
 
@@ -94,17 +94,17 @@ def search_in_a_loop(
         parents: Tensor = cell(*children.unbind(1))
         return parents
 
-    def score(pairs: Tensor) -> Tensor:
+    def score(pairs: Tensor, keep: Tensor | None) -> Tensor:
         return scorer(*pairs.unbind(1))
 
-    # Room for n steps, one more than there are: a size of n − 1 would be specialised to n > 2.
+    # Room for n steps, one more than needed: a size of n − 1 would specialise the export to n > 2.
     nodes = F.pad(leaves.reshape(B * n, d), (0, 0, 1, rows * n))
     ids = torch.where((column >= 1) & (column <= length), sequence * n + column, NONE)  # (B, width)
     right = ids[:, (column + 1).clamp(max=last)]
     pair_scores = scorer(torch.embedding(nodes, ids), torch.embedding(nodes, right)).to(wide)
     lists = start(ids, pair_scores.masked_fill((ids == NONE) | (right == NONE), -torch.inf), K)
     state: State = (nodes, *lists)
-    if need_nodes:  # of every step: the position merged, and the node made
+    if need_nodes:  # for every step: the position merged and the node made
         positions, made_ids = lengths.new_full((rows, n), -1), lengths.new_full((rows, n), NONE)
         state += (leaves.new_zeros(B, 1, dtype=torch.float64), positions, made_ids)
 

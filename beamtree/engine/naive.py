@@ -1,5 +1,5 @@
-"""The published algorithm, written plainly: every state copied for every candidate, every pair scored at
-every step, autograd through everything. It is the oracle of the tests and the "original cost" of benchmarks.
+"""The published algorithm, written plainly: every state is copied for every candidate, every pair is scored
+at every step, and autograd records everything. Tests use it as reference, benchmarks as the original cost.
 
 Efficient Beam Tree Recursion, section 4, with exact log-softmax and −inf in place of masked probabilities.
 """
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.engine.choosing import stable_topk
-from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, SECOND_LEVEL, draw_keep, gumbel
+from beamtree.engine.randomness import FIRST_LEVEL, SECOND_LEVEL, draw_keep, gumbel
 from beamtree.parts.contract import mask_width
 
 
@@ -24,9 +24,10 @@ def naive_beam_tree_recursion(
     noisy: bool = False,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Roots (B, K, d), accumulated log-scores (B, K) and merges (B, K, n−1) of the beams alive at the end.
+    """Roots (B, K, d), accumulated log-scores (B, K) and merges (B, K, n−1) of the final beams.
 
-    `seed` gives the noise of both selections (`noisy`) and the dropout masks (`dropout`); see random_bits.py.
+    `seed` determines the noise of both selections (`noisy`) and the dropout masks (`dropout`); see
+    randomness.py.
     """
     B, n, d = leaves.shape
     states = leaves.unsqueeze(1)  # (B, beams, width, d)
@@ -57,7 +58,7 @@ def naive_beam_tree_recursion(
         history = merges.unsqueeze(2).expand(B, beams, k, t).reshape(B, beams * k, t)
         candidates = (scores.unsqueeze(-1) + log_probs.gather(-1, position)).reshape(B, beams * k)
         position = position.reshape(B, beams * k)
-        # A finished sequence keeps its beams: only the first copy of each counts.
+        # A finished sequence keeps its beams: of each beam only the first copy counts.
         first_copy = torch.arange(beams * k, device=leaves.device) % k == 0
         kept = torch.where(first_copy, scores.repeat_interleave(k, 1), -torch.inf)
         candidates = torch.where(running[:, None], candidates, kept)

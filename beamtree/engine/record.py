@@ -1,9 +1,20 @@
-"""What is asked of a recursion, what a search leaves behind, and what can be read off that.
+"""The options of a recursion, the record that a search leaves, and functions that read this record.
 
-Ids: 0 is no node; leaf i of sequence b is 1 + b·n + i; the nodes made follow, `first + m` for merge m. Merges
-are numbered by step t, in it by sequence (longest first), in it by slot, the index of the beam:
-m = begins[t] + rank·K + slot (`Timeline`). `links` hold ids. A beam's lineage is the chain of merges that led
-to it.
+Node ids: 0 means "no node"; leaf i of sequence b is 1 + b·n + i, both counted from 0; merge m makes node
+`first + m`, first = 1 + B·n. Merges are numbered by step, then by sequence, longest first, then by slot:
+
+    m = (step·B + rank)·K + slot
+
+The rank of a sequence is its place in `Timeline.order`, the slot of a beam its place among the K of a step.
+A sequence that is finished leaves its numbers unused. The lineage of a beam is the chain of merges that led
+to it, as numbers m.
+
+For example, two sequences of 3 and 4 tokens, K = 2: leaves 1 to 8 (4 is padding), first = 9. The second
+sequence is longer and has rank 0. Step 0 makes its nodes 9 and 10, say of (6, 7) in slot 0 and of (5, 6) in
+slot 1, and 11 and 12 of the first sequence. The beams of the second are now 5 9 8 and 10 7 8. If step 1
+continues slot 0 twice, with 13 of (9, 8) and 14 of (5, 9), node 10 belongs to no lineage any more, and the
+rows of `links` for 13 and 14 begin with 9. Nodes 15 and 16 end the first sequence; step 2 makes 17 and 18
+of the second, and no merge has the numbers 10 and 11, which would make 19 and 20.
 """
 
 from collections.abc import Callable
@@ -16,37 +27,39 @@ from beamtree.trees.beam_trees import BeamTrees
 
 NONE = 0  # the id of no node
 BEFORE, LEFT_NEIGHBOUR, LEFT, RIGHT, RIGHT_NEIGHBOUR, POSITION = range(6)  # columns of Tape.links
-LOG_Z = 3  # the column of Tape.ended behind those of the three pairs
+LOG_Z = 3  # the column of Tape.ended after the three pair scores
 
-ROWS_AT_ONCE = 8192  # bounds what a batched computation holds beside the tape
+ROWS_AT_ONCE = 8192  # pairs that are scored or differentiated at once
 
-# `keep` are masks of dropout: 0, or 1 / (1 − rate).
+# `keep` is a dropout mask: 0 or 1 / (1 − rate).
 Compose = Callable[[Tensor, Tensor | None], Tensor]  # child pairs (rows, 2, d), keep -> parents (rows, d)
-Score = Callable[..., Tensor]  # pairs (rows, 2, d), keep where a mask belongs to a pair -> scores (rows,)
+Score = Callable[[Tensor, Tensor | None], Tensor]  # pairs (rows, 2, d), keep if pairs have masks -> (rows,)
 
 
 class Tape(NamedTuple):
-    """The search's record; row m of `links` and `ended` is merge m, which made node `first + m`.
+    """The record of a search. Row m of `links` and `ended` describes merge m, which made node `first + m`.
 
-    Scores are kept less the first beam's, so that float32 does not run out in long sequences. The softmax
-    over beams does not see such a shift, so `offset` needs no gradient.
+    Scores are stored relative to that of the first beam, because float32 cannot resolve the totals of long
+    sequences. The softmax over beams is invariant to this shift, so `offset` needs no gradient.
     """
 
-    nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero; what no step made is not set
-    # (B·K·(n−1), 6) the node that its beam made before; left neighbour, left and right child, right
-    # neighbour; the position merged
+    nodes: Tensor  # (1 + B·n + B·K·(n−1), d) row NONE is zero; rows of unused numbers are uninitialised
+    # (B·K·(n−1), 6) ids: the node that the beam made before, left neighbour, left child, right child, right
+    # neighbour; then the position merged
     links: Tensor
-    ended: Tensor  # (B·K·(n−1), 4) scores of the pairs it ended: left, chosen, right; log Z
+    # (B·K·(n−1), 4) scores of the three pairs that the merge ends: left, chosen, right; log Z of the beam
+    # that it continues, before this step
+    ended: Tensor
     roots: Tensor  # (B, K) ids, best beam first, NONE for dead beams
-    relative: Tensor  # (B, K) accumulated scores less `offset`, −inf for dead beams
+    relative: Tensor  # (B, K) accumulated scores minus `offset`, −inf for dead beams
     offset: Tensor  # (B,) float64
 
 
 class Options(NamedTuple):
-    """What is asked of a recursion, in the order of the arguments of `beamtree::search`."""
+    """The options of a recursion, in the order of the arguments of `beamtree::search`."""
 
     beam_size: int
-    seed: Tensor | None  # of the noise and the masks, drawn for each call; None where nothing is random
+    seed: Tensor | None  # seed of noise and dropout masks, new for each call; None if nothing is random
     noisy: bool  # Gumbel noise on both selections of a step
     dropout: float
     merges: Tensor | None  # (B, n−1): follow this tree instead of searching
@@ -55,17 +68,17 @@ class Options(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """The beams alive at the end of a search, best first; `vectors`, `relative` and `nodes` carry gradient.
+    """The final beams of a search, best first; `vectors`, `relative` and `nodes` carry gradients.
 
-    That of `relative` is the gradient of the whole log-score: right wherever a shift of all beams alike
-    changes nothing, as in a softmax.
+    The gradient of `relative` is that of the full log-score. It is right for every function that does not
+    change when all beams are shifted by the same amount, such as a softmax.
 
     Fields:
         vectors: (B, K, d), the root of each beam's tree; zero for dead beams.
-        relative: (B, K), the log-score of each beam less `offset`; −inf for dead beams.
-        nodes: (B, K, n−1, d), the node made at each step, zero where none; (B, K, 0, d) if not asked for.
-        offset: (B,), float64: what was taken off; without noise the log-score of the best beam.
-        merges: (B, K, n−1), the position merged at each step, −1 where none.
+        relative: (B, K), the log-score of each beam minus `offset`; −inf for dead beams.
+        nodes: (B, K, n−1, d), the node made at each step, zero if none; (B, K, 0, d) if not requested.
+        offset: (B,), float64, the amount subtracted; without noise, the log-score of the best beam.
+        merges: (B, K, n−1), the position merged at each step, −1 if none.
         lengths: (B,), the number of tokens.
     """
 
@@ -78,7 +91,7 @@ class Beams(NamedTuple):
 
     def root(self) -> Tensor:
         """The roots averaged by the softmax of the beams' scores, (B, d)."""
-        weights = self.relative.softmax(1).unsqueeze(-1)  # at least float32, and so the sum
+        weights = self.relative.softmax(1).unsqueeze(-1)  # at least float32, as is the sum
         return (weights * self.vectors).sum(1).to(self.vectors.dtype)
 
     def trees(self) -> BeamTrees:
@@ -89,8 +102,8 @@ class Beams(NamedTuple):
 def empty_results(
     leaves: Tensor, lengths: Tensor, K: int, need_nodes: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Shapes and types of the first outputs of `beamtree::search`: vectors, relative, nodes and offset of
-    `Beams`, the lineages (shaped as its merges), and the links."""
+    """Empty tensors like the first outputs of `beamtree::search`: vectors, relative, nodes and offset as in
+    `Beams`, then lineages (with the shape of merges) and links."""
     B, n, d = leaves.shape
     return (
         leaves.new_empty(B, K, d),
@@ -103,76 +116,54 @@ def empty_results(
 
 
 class Timeline:
-    """When, where and in which sequence a node was made, read off its id or its row of the tape."""
+    """Computes step, slot and sequence of a merge from its number, and those of a node from its id."""
 
     def __init__(self, lengths: Tensor, n: int, K: int) -> None:
+        B = lengths.shape[0]
         self.n, self.K = n, K
-        self.first = 1 + lengths.shape[0] * n  # the id of the first node made
+        self.first = 1 + B * n  # the id of the first node made
         self.order = lengths.argsort(descending=True, stable=True)
-        self.running = _running_counts(lengths.tolist(), n)  # how many sequences merge at each step
-        counts = torch.tensor([0, *self.running], dtype=torch.int64, device=lengths.device)
-        self.begins = (counts * K).cumsum(0)  # the first merge of each step, and the end
-        self.made = K * sum(self.running)
+        merges_of_one = torch.arange(1, n, device=lengths.device).unsqueeze(1)  # after each step
+        self.running = (lengths > merges_of_one).sum(1).tolist()  # how many sequences merge at each step
+        self.per_step = B * K  # numbers, used or not
+        self.numbers = self.per_step * sum(map(bool, self.running))
 
-    def step(self, rows: Tensor) -> Tensor:
-        return torch.searchsorted(self.begins, rows, right=True) - 1
+    def step(self, merges: Tensor) -> Tensor:
+        return merges // self.per_step
 
-    def slot(self, rows: Tensor) -> Tensor:
-        return rows % self.K
+    def slot(self, merges: Tensor) -> Tensor:
+        return merges % self.K
 
-    def sequence(self, rows: Tensor) -> Tensor:
-        return self.order[(rows - self.begins[self.step(rows)]) // self.K]
+    def sequence(self, merges: Tensor) -> Tensor:
+        return self.order[merges % self.per_step // self.K]
 
     def born(self, ids: Tensor) -> Tensor:
-        """The first step at which a node's pairs may be chosen, and are in the softmax."""
+        """The first step at which pairs with this node can be chosen and count in the softmax."""
         return torch.where(ids < self.first, 0, self.step(ids - self.first) + 1)
 
-    def names(self, ids: Tensor) -> Tensor:
-        """A number for each node of a sequence, whatever the padding and the rest of the batch: leaves count
-        from 0, nodes made from 2³², so that no two share one."""
-        rows = ids - self.first
-        return torch.where(rows < 0, (ids - 1) % self.n, 2**32 + self.step(rows) * self.K + self.slot(rows))
+    def number_in_sequence(self, ids: Tensor) -> Tensor:
+        """A number for each node that is unique in its sequence, however long the padding: leaves count from
+        0, merged nodes from 2³²."""
+        merges = ids - self.first
+        number = self.step(merges) * self.K + self.slot(merges)
+        return torch.where(merges < 0, (ids - 1) % self.n, 2**32 + number)
 
     def owner(self, ids: Tensor) -> Tensor:
-        """The sequence that a node, leaf or made, belongs to."""
-        rows = ids - self.first
-        return torch.where(rows < 0, (ids - 1) // self.n, self.sequence(rows.clamp(min=0)))
-
-
-def nodes_before(source: Tensor, begins: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """The first row of each row's step, and the node that its beam made before, NONE for none.
-
-    `source` (m, 1) says which row of its step a beam went on from. Sequences run longest first, so that is
-    also its row in the step before. Rows behind the last step, where CUDA graphs have room, get NONE.
-    """
-    row = torch.arange(source.shape[0], device=source.device).unsqueeze(1)
-    step = torch.searchsorted(begins, row, right=True) - 1
-    before = first + begins[(step - 1).clamp(min=0)] + source
-    is_merge_before = (step > 0) & (step < begins.shape[0] - 1)
-    return begins[step], torch.where(is_merge_before, before, NONE)
-
-
-def _running_counts(lengths: list[int], n: int) -> list[int]:
-    ends = [0] * n
-    for length in lengths:
-        ends[length - 1] += 1
-    counts, running = [], len(lengths)
-    for t in range(n - 1):
-        running -= ends[t]
-        counts.append(running)
-    return counts
+        """The sequence to which a leaf or merged node belongs."""
+        merges = ids - self.first
+        return torch.where(merges < 0, (ids - 1) // self.n, self.sequence(merges.clamp(min=0)))
 
 
 def find_lineages(links: Tensor, roots: Tensor, lengths: Tensor, n: int) -> Tensor:
-    """The merge made at each step in the history of each beam, (B, K, n−1) rows of `links`; −1 where none.
+    """The merge made at each step in the history of each beam, (B, K, n−1) rows of `links`; −1 if none.
 
-    The chain of merges before a root is unrolled by doubling: once the first L links of a chain are known,
-    stepping L back from each of them gives the next L.
+    Unrolls the chain of merges before each root by doubling: given the newest L merges of a chain, going L
+    steps back from each of them yields the next L.
     """
     B, K = roots.shape
     first = 1 + B * n
     no_merge = links.shape[0]
-    back = torch.cat((links[:, BEFORE] - first, links.new_full((1,), -1)))  # the last entry: no merge
+    back = torch.cat((links[:, BEFORE] - first, links.new_full((1,), -1)))  # last entry: "no merge"
     back = torch.where(back < 0, no_merge, back)
     last = torch.where(roots < first, no_merge, roots - first)
     chain = last.unsqueeze(-1)  # (B, K, L), newest first
@@ -185,7 +176,7 @@ def find_lineages(links: Tensor, roots: Tensor, lengths: Tensor, n: int) -> Tens
 
 
 def inner_nodes(nodes: Tensor, lineages: Tensor, wanted: bool) -> Tensor:
-    """Vectors of the nodes each beam made, (B, K, n−1, d), zero where none; (B, K, 0, d) if not wanted."""
+    """The vectors of the nodes each beam made, (B, K, n−1, d), zero if none; (B, K, 0, d) if not wanted."""
     B, K, steps = lineages.shape
     if not wanted:
         return nodes.new_empty(B, K, 0, nodes.shape[1])
@@ -194,5 +185,5 @@ def inner_nodes(nodes: Tensor, lineages: Tensor, wanted: bool) -> Tensor:
 
 
 def merge_positions(links: Tensor, lineages: Tensor) -> Tensor:
-    """The position merged at each step of each beam, (B, K, n−1), −1 where none."""
+    """The position merged at each step of each beam, (B, K, n−1), −1 if none."""
     return torch.where(lineages < 0, -1, links[lineages, POSITION])

@@ -1,17 +1,20 @@
-"""The gradient: from the beams alive at the end back to the leaves and the parameters.
+"""The backward pass: from the final beams back to the leaves and the parameters.
 
-Only the history of surviving beams matters: the merges in it are called survivors here, S of them. Merge m
-made node `first + m`, and `Tape.links` chains the merges of a lineage, so a sum over a lineage is a sum over
-a linked list: done for all merges at once, in log₂ n rounds of doubling.
+Only merges in the lineage of a final beam have a gradient; they are called survivors, and S is their number.
+Merge m made node `first + m`. `Tape.links` chains the merges of a lineage, so a sum over part of a lineage is
+one over a linked list. It is computed for all survivors at once by log₂ n rounds of pointer doubling.
+
+A level is the set of survivors of one height, the length of the longest path to a leaf. Parents are higher
+than their children, so going from the highest level down, a node's gradient is complete when it is pulled.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from beamtree.engine.equal_trees import EqualTrees
 from beamtree.engine.randomness import Randomness, node_masks, pair_masks
 from beamtree.engine.record import (
     BEFORE,
@@ -25,32 +28,32 @@ from beamtree.engine.record import (
     Timeline,
 )
 
-if TYPE_CHECKING:
-    from beamtree.engine.equal_trees import EqualTrees
-
 
 class DifferentiableCell(Protocol):
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor: ...
 
     def recall(self, children: Tensor, keep: Tensor | None) -> None:
-        """Compute again what the derivatives need, for the children (S, 2, d) and masks of all survivors,
-        lowest first; before the first `pull`."""
+        """Recompute what the derivatives need from the children (S, 2, d) and masks of all survivors, ordered
+        by height. Called once, before the first `pull`."""
 
     def pull(self, rows: slice, grad: Tensor) -> Tensor:
-        """The vector–Jacobian product: ∂L of these rows' parents (m, d) → ∂L of their children (m, 2, d).
+        """Vector–Jacobian product: from ∂L of the parents of these rows of `recall` (m, d) to ∂L of their
+        children (m, 2, d).
 
-        Every row is pulled once; what it leaves behind makes the parameters' gradients."""
+        Every row is pulled exactly once and keeps what `parameter_gradients` needs."""
 
     def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
-        """∂L of all survivors (S, d) → ∂L of the parameters."""
+        """From ∂L of all survivors (S, d) to ∂L of the parameters."""
 
 
 class DifferentiableScore(Protocol):
-    @property  # as a property, because only some scores take masks and a method has one signature
-    def __call__(self) -> Callable[..., Tensor]: ...
-    @property
-    def pull(self) -> Callable[..., Tensor]: ...  # pairs, gradients, keep where a mask belongs to a pair
-    def parameter_gradients(self) -> list[Tensor]: ...
+    def __call__(self, pairs: Tensor, keep: Tensor | None = None) -> Tensor: ...
+
+    def pull(self, pairs: Tensor, grad: Tensor, keep: Tensor | None = None) -> Tensor:
+        """From ∂L/∂e of pairs (m, 2, d) to ∂L of the pairs, (m, 2, d); accumulates ∂L of the parameters."""
+
+    def parameter_gradients(self) -> list[Tensor]:
+        """What all pulls have accumulated."""
 
 
 class Gradients(NamedTuple):
@@ -63,67 +66,70 @@ class Gradients(NamedTuple):
 def replay(
     tape: Tape,
     lengths: Tensor,  # (B,)
-    grad_roots: Tensor,  # (B, K, d)
+    grad_roots: Tensor,  # (B, K, d), of the vectors of the roots
     grad_scores: Tensor,  # (B, K)
+    grad_inner: Tensor,  # (B, K, n−1, d), of the nodes of the lineages; (B, K, 0, d) if nobody asked for them
+    lineages: Tensor,  # (B, K, n−1), by `find_lineages`
     cell: DifferentiableCell,
     score: DifferentiableScore,
     *,
     n: int,
     randomness: Randomness | None = None,
-    inner: tuple[Tensor, Tensor] | None = None,  # lineages (B, K, n−1), ∂L of their nodes (B, K, n−1, d)
-    equal_trees: "EqualTrees | None" = None,  # how the search united beams (`merge_equal_trees`)
-    heights: Tensor | None = None,  # of all nodes, where the search has kept them (CUDA graphs)
+    equal_trees: EqualTrees | None = None,  # as used in the search (`merge_equal_trees`)
+    heights: Tensor | None = None,  # of all nodes, if the search recorded them (graphs/cell_graphs.py)
 ) -> Gradients:
+    """Gradients of leaves, cell and scorer, given those of the roots and of the beams' scores."""
     B, K = tape.roots.shape
     d = tape.nodes.shape[1]
     wide = tape.relative.dtype
     timeline = Timeline(lengths, n, K)
     first = timeline.first
 
+    is_merge = lineages >= 0
     if equal_trees is None:
-        grad_lineages, beams_with = _lineage_sums(tape, grad_scores, first, timeline.made)
-        survivors = beams_with.nonzero().squeeze(1)  # in the order they were made
+        survivors = lineages[is_merge].unique()  # in the order they were made
     else:
         survivors, pairs, grad_pairs = equal_trees.differentiate(
             tape.roots, grad_scores.to(wide), tape.links, timeline
         )
-    # A survivor has four numbers: its merge (`survivors`), its place among them in the order they were made,
-    # its place lowest first (`by_height`), and its row of `grad`, which has the leaves first.
+    # Indices of a survivor:
+    #   m            number of its merge; `survivors` in order of creation, `by_height` in order of height
+    #   place_of[m]  place among the survivors in order of creation; the rows of `survivor_links` and `height`
+    #   row_of[id]   row in `grad`: leaves as in `nodes`, then survivors in order of height
     S = survivors.shape[0]
-    links = tape.links[survivors]
-    place_of = torch.full((timeline.made + 1,), S, device=survivors.device)  # merge -> place among survivors
+    survivor_links = tape.links[survivors]
+    place_of = torch.full((timeline.numbers + 1,), S, device=survivors.device)
     place_of[survivors] = torch.arange(S, device=survivors.device)
 
     if heights is None:
-        height = _heights(links[:, LEFT : RIGHT + 1], place_of, first)
+        height = _heights(survivor_links[:, LEFT : RIGHT + 1], place_of, first)
     else:
         height = heights[first + survivors]
-    by_height = survivors[height.argsort(stable=True)]  # so that a level is a slice of `grad`
-    row_of = torch.arange(first + timeline.made, device=survivors.device)
-    # From ids to rows of `grad`. Only leaves and survivors are ever asked for: a survivor's neighbours were
-    # made by its own lineage, so they survive too.
+    by_height = survivors[height.argsort(stable=True)]  # makes each level a slice of `grad`
+    row_of = torch.arange(first + timeline.numbers, device=survivors.device)
+    # Maps ids to rows of `grad`. Only leaves and survivors are ever looked up: the neighbours of a survivor
+    # were made by its own lineage, so they are survivors too.
     row_of[first + by_height] = torch.arange(first, first + S, device=survivors.device)
 
     grad = tape.nodes.new_zeros(first + S, d, dtype=wide)
     alive = tape.roots.view(-1).nonzero().squeeze(1)
     grad.index_add_(0, row_of[tape.roots.view(-1)[alive]], grad_roots.reshape(-1, d)[alive].to(wide))
 
-    if inner is not None and inner[1].shape[2]:
-        lineages, grad_inner = inner
-        is_merge = lineages >= 0
+    if grad_inner.shape[2]:
         grad.index_add_(0, row_of[lineages[is_merge] + first], grad_inner[is_merge].to(wide))
 
-    # What scores give to nodes must be there before the first level is pulled.
+    # The gradients that nodes receive from scores must be complete before the first level is pulled.
     if equal_trees is None:
-        pairs, grad_pairs = _pair_gradients(
-            tape, survivors, links, place_of, grad_lineages[survivors], timeline
-        )
+        # ∂L/∂score, summed over the final beams that contain the merge
+        grad_merges = tape.relative.new_zeros(S)
+        of_beams = grad_scores.to(wide).unsqueeze(2).expand_as(lineages)
+        grad_merges.index_add_(0, place_of[lineages[is_merge]], of_beams[is_merge])
+        pairs, grad_pairs = _pair_gradients(tape, survivors, survivor_links, place_of, grad_merges, timeline)
     for some, grad_some in zip(pairs.split(ROWS_AT_ONCE), grad_pairs.split(ROWS_AT_ONCE), strict=True):
-        vectors = tape.nodes[some]
-        if randomness is not None and randomness.per_pair and randomness.dropout > 0.0:
-            pulled = score.pull(vectors, grad_some, pair_masks(randomness, timeline, some, vectors.dtype))
-        else:
-            pulled = score.pull(vectors, grad_some)
+        vectors, keep = tape.nodes[some], None
+        if randomness is not None and randomness.masks_pairs:
+            keep = pair_masks(randomness, timeline, some, vectors.dtype)
+        pulled = score.pull(vectors, grad_some, keep)
         grad.index_add_(0, row_of[some.view(-1)], pulled.reshape(-1, d).to(wide))
 
     children = tape.links[by_height, LEFT : RIGHT + 1]  # (S, 2) ids
@@ -132,51 +138,36 @@ def replay(
     child_rows = row_of[children]
     ends = height.bincount()[1:].cumsum(0).tolist() if S else []
     for start, end in reversed(list(pairwise([0, *ends]))):
-        rows = slice(start, end)
-        pulled = cell.pull(rows, grad[first + start : first + end])
-        grad.index_add_(0, child_rows[rows].view(-1), pulled.reshape(-1, d).to(wide))
+        level = slice(start, end)
+        pulled = cell.pull(level, grad[first + start : first + end])
+        grad.index_add_(0, child_rows[level].view(-1), pulled.reshape(-1, d).to(wide))
 
-    grad_leaves = grad[1:first].view(B, n, d).to(tape.nodes.dtype, copy=True)  # not the storage of all
+    grad_leaves = grad[1:first].view(B, n, d).to(tape.nodes.dtype, copy=True)  # frees `grad`
     return Gradients(grad_leaves, cell.parameter_gradients(grad[first:]), score.parameter_gradients())
 
 
 def _masks(
-    randomness: Randomness | None, timeline: Timeline, rows: Tensor, children: Tensor, dtype: torch.dtype
+    randomness: Randomness | None, timeline: Timeline, merges: Tensor, children: Tensor, dtype: torch.dtype
 ) -> Tensor | None:
-    """The dropout masks these nodes were made with, drawn again."""
+    """Draw the dropout masks of these merges again."""
     if randomness is None or randomness.dropout == 0.0:
         return None
-    if randomness.per_pair:
+    if randomness.masks_pairs:
         return pair_masks(randomness, timeline, children, dtype)
-    return node_masks(randomness, timeline, rows, dtype)
-
-
-def _lineage_sums(tape: Tape, grad_scores: Tensor, first: int, made: int) -> tuple[Tensor, Tensor]:
-    """For each merge the sum of ∂L/∂score over the surviving beams with it, and their number. (made,) each"""
-    sums = tape.relative.new_zeros(made + 1, 2)  # the last row stands for "no merge"
-    roots = tape.roots.view(-1)
-    merged = (roots >= first).nonzero().squeeze(1)
-    last = roots[merged] - first
-    sums[last, 0] = grad_scores.reshape(-1)[merged].to(sums.dtype)
-    sums[last, 1] = 1
-    earlier = _earlier_merges(tape.links[:made, BEFORE] - first)
-    while bool((earlier[:-1] < made).any()):
-        sums.index_add_(0, earlier[:-1], sums[:-1].clone())
-        earlier = earlier[earlier]
-    grad_lineages, beams_with = sums[:-1].unbind(1)
-    return grad_lineages, beams_with
+    return node_masks(randomness, timeline, merges, dtype)
 
 
 def _earlier_merges(before: Tensor) -> Tensor:
-    """The merge one step earlier in its beam, (m + 1,); m, the last entry, stands for "no merge"."""
+    """For each merge, the previous merge of its beam, (m + 1,); the value m means "no merge"."""
     m = before.shape[0]
     return torch.cat((torch.where(before < 0, m, before), before.new_full((1,), m)))
 
 
 def _heights(children: Tensor, place_of: Tensor, first: int) -> Tensor:
-    """Heights of the survivors, given in the order they were made. (S,)
+    """Heights of the survivors in order of creation, (S,).
 
-    In a loop: a height needs its children's first, and a deep tree is as many rounds as it has nodes.
+    A Python loop, because a height depends on those of the children: vectorised by levels, a deep tree would
+    take as many rounds as it has nodes.
     """
     S = children.shape[0]
     places = torch.where(children < first, S, place_of[(children - first).clamp(min=0)])
@@ -189,36 +180,40 @@ def _heights(children: Tensor, place_of: Tensor, first: int) -> Tensor:
 def _pair_gradients(
     tape: Tape,
     survivors: Tensor,
-    links: Tensor,
+    survivor_links: Tensor,  # (S, 6)
     place_of: Tensor,
-    grad_lineages: Tensor,  # (S,) ∂L/∂score, summed over the beams with this merge
+    grad_merges: Tensor,  # (S,)
     timeline: Timeline,
 ) -> tuple[Tensor, Tensor]:
-    """The pairs (P, 2) that survivors ended, and ∂L/∂e of each, (P,).
+    """The pairs (P, 2) ended by survivors, and ∂L/∂e of each, (P,).
 
-    A pair is in Z_t from the first step after its younger node was made, through the step that merges it or
-    one of its nodes, so ∂score/∂e = [chosen] − Σ_life exp(e − log Z_t). A lineage ends every pair
-    exactly once.
+    A pair is part of Z_t from the step after its younger node was made up to and including the step that
+    merges the pair or one of its nodes: its life. Hence ∂s/∂e = [chosen] − Σ_life exp(e − log Z_t) for the
+    score s of a beam with this merge, and ∂L/∂e is this times the sum of ∂L/∂s over all such final beams,
+    which have the same history up to this merge. A lineage ends each of its pairs exactly once; a pair that
+    several lineages end gets the sum of what each contributes.
     """
-    pairs = links[:, LEFT_NEIGHBOUR : RIGHT_NEIGHBOUR + 1].unfold(1, 2, 1)  # (S, 3, 2): left, chosen, right
-    scores, log_z = tape.ended[survivors].split((LOG_Z, 1), 1)  # (S, 3), (S, 1)
+    near = survivor_links[:, LEFT_NEIGHBOUR : RIGHT_NEIGHBOUR + 1]
+    pairs = near.unfold(1, 2, 1)  # (S, 3, 2): left, chosen, right
+    ended = tape.ended[survivors]
+    pair_scores, log_z = ended[:, :LOG_Z], ended[:, LOG_Z]  # (S, 3), (S,)
     birth = timeline.born(pairs).amax(-1)  # (S, 3)
     life = timeline.step(survivors).unsqueeze(1) + 1 - birth
-    before = links[:, BEFORE] - timeline.first
+    before = survivor_links[:, BEFORE] - timeline.first
     earlier = _earlier_merges(torch.where(before < 0, -1, place_of[before.clamp(min=0)]))
-    mass = _lineage_log_sum(-log_z.squeeze(1), earlier, life.clamp(min=0))  # (S, 3): log Σ_life 1/Z
-    grad = -(scores + mass).exp()
+    log_mass = _lineage_log_sum(-log_z, earlier, life)  # (S, 3): log Σ_life 1/Z
+    grad = -(pair_scores + log_mass).exp()
     grad[:, 1] += 1
-    grad *= grad_lineages.unsqueeze(1)
-    exists = (scores > -torch.inf).nonzero(as_tuple=True)
+    grad *= grad_merges.unsqueeze(1)
+    exists = (pair_scores > -torch.inf).nonzero(as_tuple=True)
     return pairs[exists], grad[exists]
 
 
 def _lineage_log_sum(values: Tensor, earlier: Tensor, life: Tensor) -> Tensor:
-    """log Σ exp(values) over the last `life` (S, m) merges of each lineage, this merge included. (S, m)
+    """log Σ exp(values) over the last `life` (S, m) merges of each lineage, this merge included; (S, m).
 
-    A life is cut into windows of 1, 2, 4, … merges by the binary digits of its length; windows of the next
-    size come from two of the last. Differences of prefix sums would cancel where log Z moves far.
+    The binary digits of `life` split it into windows of 1, 2, 4, … merges. Each window size is built from two
+    windows of the previous size. Differences of prefix sums would cancel where log Z changes a lot.
     """
     window = torch.cat((values, values.new_full((1,), -torch.inf)))
     total = values.new_full(life.shape, -torch.inf)

@@ -1,7 +1,7 @@
-"""A search as an animated SVG for slides and pages: the best beam's tree grows merge by merge, with the pairs
-it chose from, and below it all beams as they split and are dropped.
+"""Draws a search as an animated SVG for slides and pages: the tree of the best beam grows merge by merge,
+with the pairs it chose from; below it, all beams split and are dropped.
 
-Animations are CSS: a reader who prefers no motion, or a program without it, sees the whole tree.
+The animation is CSS: readers who prefer no motion, and programs that cannot animate, see the whole tree.
 """
 
 import math
@@ -16,11 +16,11 @@ from beamtree.trees.svg import FONT, MARGIN, Picture, write_svg
 from beamtree.trees.svg import STYLE as TREE_STYLE
 
 MOST_TOKENS = 100
-SECONDS = 1.4  # of a merge
-REST = 3  # so many merges long, the end shows the whole tree
-RANK = 12  # pixels from beam to beam
-SHOWN_PAIRS = 3  # the likeliest of each step
-CAPTION = 34  # letters of a part in a caption
+SECONDS = 1.4  # per merge
+REST = 3  # at the end the whole tree is shown for the time of this many merges
+RANK = 12  # pixels between beams
+SHOWN_PAIRS = 3  # the likeliest at each step
+CAPTION = 34  # characters of a part in a caption
 
 STYLE = """
 .beamtree .value { fill: #4f46e5; font-size: 12px; font-weight: bold }
@@ -46,15 +46,15 @@ STYLE = """
 
 
 class AnimatedStep(NamedTuple):
-    """What the best beam chose from at one merge: its parts in a row, the share of every pair, its choice."""
+    """One merge of the best beam: its parts in a row, the share of every pair, and the pair it chose."""
 
-    row: list[int]  # ids: leaf i is i, the node of step t is n + t
+    row: list[int]  # ids: i for leaf i, n + t for the node of step t
     shares: list[float]
     position: int
 
 
 def animate_search(view: dict[str, Any], sentence: dict[str, Any]) -> str:
-    """The search of one sentence of a view."""
+    """Return the SVG of the search of one sentence of a view."""
     tokens, search = sentence["tokens"], sentence["search"]
     if search is None:
         raise BeamtreeError(f"nothing to animate: {view['note']}")
@@ -66,7 +66,7 @@ def animate_search(view: dict[str, Any], sentence: dict[str, Any]) -> str:
     steps = list(_follow_best(sentence))
     captions = [*_captions(tokens, nodes, steps), _last_caption(view, sentence)]
     children = list(zip(nodes["left"], nodes["right"], strict=True))
-    # Room for a pair above the highest node, and for the beams below the words.
+    # Leave room for a pair above the highest node, and for the beams below the tokens.
     picture = Picture(tokens, children, nodes["height"], max(captions, key=len), room=1)
     width, bottom = picture.size
     clock = _Clock(f"a{zlib.crc32(sentence['text'].encode(errors='replace')):08x}", len(steps))
@@ -89,7 +89,7 @@ def animate_search(view: dict[str, Any], sentence: dict[str, Any]) -> str:
 
 
 class _Clock:
-    """When parts are seen: each step has a time, the end a longer one, and then it begins again."""
+    """Times when parts are visible: every step takes the same time, the end a longer one; then it repeats."""
 
     def __init__(self, key: str, steps: int) -> None:
         self.key, self.steps = key, steps
@@ -152,7 +152,7 @@ def _draw_pairs(picture: Picture, step: AnimatedStep) -> str:
 
 
 def _follow_best(sentence: dict[str, Any]) -> Iterator[AnimatedStep]:
-    """The steps of the best beam, from the slots it passed through (docs/explorer.md says how)."""
+    """Replay the steps of the best beam from the slots it passed through, as docs/explorer.md describes."""
     n, search = len(sentence["tokens"]), sentence["search"]
     row, pairs = list(range(n)), list(search["leaf_scores"])
     for t, slot in enumerate(_slots(search, search["final"][0])):
@@ -167,7 +167,7 @@ def _follow_best(sentence: dict[str, Any]) -> Iterator[AnimatedStep]:
 
 
 def _slots(search: dict[str, Any], slot: int) -> list[int]:
-    """Those that a beam passed through, from the one it ends in."""
+    """The slots that a beam passed through, found from its last one."""
     slots = []
     for t in reversed(range(search["steps"])):
         slots.append(slot)
@@ -182,7 +182,10 @@ def _captions(tokens: list[str], nodes: dict[str, Any], steps: list[AnimatedStep
 
     for t, step in enumerate(steps):
         left, right = step.row[step.position], step.row[step.position + 1]
-        yield f"merge {t + 1} of {len(steps)}: {words(left)} + {words(right)}"
+        # A likelier pair of the same beam scores higher, so it is kept if this one is.
+        elsewhere = step.shares[step.position] < max(step.shares)
+        aside = " (another beam takes the likeliest pair)" if elsewhere else ""
+        yield f"merge {t + 1} of {len(steps)}: {words(left)} + {words(right)}{aside}"
 
 
 def _span(nodes: dict[str, Any], step: int) -> tuple[int, int]:
@@ -199,9 +202,9 @@ def _last_caption(view: dict[str, Any], sentence: dict[str, Any]) -> str:
 def _draw_beams(
     search: dict[str, Any], clock: _Clock, left: float, top: float, width: float
 ) -> Iterator[str]:
-    """Steps from left to right, beams in their ranks, lines that fork and stop."""
+    """Draw steps from left to right and beams by rank, as lines that fork and end."""
     steps, unit = search["steps"], width / max(1, search["steps"])
-    ways = [set(enumerate(_slots(search, final))) for final in search["final"]]  # of each beam: (step, slot)
+    ways = [set(enumerate(_slots(search, final))) for final in search["final"]]  # per beam: (step, slot)
     kept = set().union(*ways)
     paths: dict[str, list[str]] = {"lost": [], "kept": [], "best": []}
     for t in range(steps):

@@ -1,8 +1,8 @@
-"""What a model makes of one input: probabilities and trees and, where its encoder can be watched, the whole
-search: every slot of every step, and every pair's score once, when it comes up.
+"""Runs a model on one input and returns probabilities, trees and, if its encoder is a plain beam search, the
+whole search: every slot of every step, and the score of every pair, once, when it first appears.
 
-A pair's score never changes, so n−1 scores of leaves and two for each merge determine all candidates of all
-steps: 2·K·(n−1) numbers for K·n²/2 candidates.
+The score of a pair never changes, so n−1 scores of neighbouring leaves and two for each merge determine all
+candidates of all steps: some 2·K·(n−1) numbers for K·n²/2 candidates.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,9 @@ import torch
 from torch import Tensor
 
 from beamtree.classifier.classifier import Classifier
-from beamtree.classifier.inference import evaluating, predict_in_batches, refuse_unless_finite
+from beamtree.classifier.inference import evaluating, predict_in_batches
 from beamtree.classifier.model import TreeClassifier
-from beamtree.classifier.node_readings import (
-    Input,
-    grow_forests,
-    has_node_vectors,
-    read_input,
-    read_vectors,
-)
+from beamtree.classifier.node_readings import NodeReader, has_node_vectors
 from beamtree.data.task import Example, Tokens
 from beamtree.engine.operators import search_parts
 from beamtree.engine.record import (
@@ -39,7 +33,8 @@ from beamtree.engine.record import (
 from beamtree.engine.search import search
 from beamtree.errors import BeamtreeError
 from beamtree.nn.encoder import BeamTreeEncoder
-from beamtree.nn.heads import class_probabilities
+from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.recursion import is_built_in
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest
 from beamtree.zoo.beam_tree_grc import BeamTreeGRC
@@ -48,59 +43,65 @@ _CHOSEN = 1  # a column of Tape.ended
 
 
 class SearchRecord(NamedTuple):
-    """Slots (n−1, K) are the beams after each step, best first; an empty one's other entries mean nothing."""
+    """The slots (n−1, K) are the beams after each step, best first. Entries of empty slots are meaningless,
+    except in `parent`.
+    """
 
     beams: Beams
     leaf_scores: Tensor  # (n−1,)
-    parent: Tensor  # (n−1, K) the slot of the step before, −1 for an empty slot
+    parent: Tensor  # (n−1, K) the slot of the previous step, −1 for an empty slot
     position: Tensor  # (n−1, K)
     log_score: Tensor  # (n−1, K) float64, accumulated
-    log_z: Tensor  # (n−1, K) of the parent's candidates
-    new_scores: Tensor  # (n−1, K, 2) of the pairs the merge makes with its neighbours, −inf without one
-    chosen_score: Tensor  # (K, n−1) of the pair merged at each step of each beam
+    log_z: Tensor  # (n−1, K) over the parent's candidates
+    new_scores: Tensor  # (n−1, K, 2) of the new node with its left and right neighbour; −inf: none
+    chosen_score: Tensor  # (K, n−1) of the pair that each beam merged at each step
     chosen_log_probability: Tensor  # (K, n−1)
-    final: Tensor  # (K,) the slot after the last step of each beam
+    final: Tensor  # (K,) the slot of each beam after the last step
     slots: Tensor  # (K, n−1) the slots that each beam passed through
     nodes: Tensor  # (n−1, K, d) the node made in each slot
-    spans: Tensor  # (n−1, K, 2) what it covers
+    spans: Tensor  # (n−1, K, 2) the span of this node
 
 
 class Readings(NamedTuple):
-    """The probability of every label for every node: what the classifier would say of its part."""
+    """The probability of every label for every node: what the classifier would predict for its part."""
 
-    beams: Tensor | None = None  # (K, n−1, labels) of the trees, if the encoder hands out their nodes
+    beams: Tensor | None = None  # (K, n−1, labels) of the trees, if the encoder returns their nodes
     slots: Tensor | None = None  # (n−1, K, labels) of the search
-    gold: Tensor | None = None  # (n−1, labels) of the gold tree, where the encoder can follow it
+    gold: Tensor | None = None  # (n−1, labels) of the gold tree, if the encoder can follow it
 
 
 class Answer(NamedTuple):
-    """Trees, records and readings are one for each sentence."""
+    """`trees`, `records` and `readings` have one entry for each sentence."""
 
     probabilities: list[float]  # of the task's labels
     trees: Sequence[BeamTrees | None]
     records: Sequence[SearchRecord | None]
     readings: Sequence[Readings]
-    with_gold: list[float] | None = None  # probabilities had the encoder followed the gold trees
+    with_gold: list[float] | None = None  # probabilities if the encoder follows the gold trees
 
 
 def is_watched(model: Classifier) -> bool:
-    """Whether the encoder is the engine's search and nothing else, so that its steps can be shown."""
+    """Return True if the encoder is the engine's search with built-in parts and nothing else, so that its
+    steps can be shown."""
     encoder = model.members[0].encoder
-    return isinstance(encoder, BeamTreeEncoder | BeamTreeGRC) and not getattr(
-        encoder, "merge_equal_trees", False
+    return (
+        isinstance(encoder, BeamTreeEncoder | BeamTreeGRC)
+        and type(encoder.cell) is GatedRecursiveCell
+        and is_built_in(encoder.scorer)
+        and not getattr(encoder, "merge_equal_trees", False)
     )
 
 
 def follows_gold(model: Classifier) -> bool:
-    """Whether there are gold trees and the encoder can be made to follow them."""
+    """Return True if there are gold trees and the encoder can be made to follow them."""
     return model.task.gold_merges is not None and isinstance(model.members[0].encoder, BeamTreeEncoder)
 
 
 @torch.no_grad()
 def run_model(model: Classifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Answer:
-    """One forward pass; `beam_size` is the encoder's own if it is None.
+    """Run one forward pass. `beam_size` None means the encoder's own.
 
-    Of an ensemble: the mean of the probabilities, and what there is to see of its first member.
+    For an ensemble, probabilities are averaged; everything else is that of its first member.
     """
     each = [_run_one(member, sentences, beam_size) for member in evaluating(model).members]
     with_gold = [outcome.with_gold for outcome in each if outcome.with_gold is not None]
@@ -118,17 +119,16 @@ def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: in
     if is_watched(model):
         return _watch(model, sentences, beam_size)
     if beam_size is not None:
-        raise BeamtreeError(f"beam_size does not apply to the encoder {model.settings.title!r}")
+        raise BeamtreeError(f"beam_size does not apply to the encoder {model.settings.title!r}: leave it out")
     nothing = [None] * len(sentences)
     if has_node_vectors(model):
-        given = read_input(model, sentences)
-        forests = grow_forests(model, given)
-        roots = torch.cat([forest.average(forest.roots) for forest in forests])
+        reader = NodeReader(model, sentences)
+        forests, roots = reader.grow_forests()
         readings = [
-            Readings(read_vectors(model, given, roots, s, forest.nodes[0], forest.trees.spans[0]))
+            Readings(reader.read(s, forest.nodes[0], forest.trees.spans[0], roots))
             for s, forest in enumerate(forests)
         ]
-        return Answer(_judge(model, given, roots), [forest.trees for forest in forests], nothing, readings)
+        return Answer(reader.judge(roots), [forest.trees for forest in forests], nothing, readings)
     ((_, shares, trees),) = predict_in_batches(model, [Example(sentences, "")], need_trees=True)
     return Answer(
         shares[0].tolist(),
@@ -138,59 +138,51 @@ def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: in
     )
 
 
-def _judge(model: TreeClassifier, given: Input, roots: Tensor) -> list[float]:
-    logits = refuse_unless_finite(model.classify(roots, given.ids, given.x, given.key_padding_mask))
-    probabilities: list[float] = class_probabilities(logits)[0].tolist()
-    return probabilities
-
-
 def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int | None) -> Answer:
     encoder: Any = model.encoder
-    given = read_input(model, sentences)
-    records = [record_search(encoder, part, beam_size or encoder.beam_size) for part in given.parts]
+    reader = NodeReader(model, sentences)
+    records = [record_search(encoder, part, beam_size or encoder.beam_size) for part in reader.parts]
     roots = torch.cat([record.beams.root() for record in records])
-    probabilities = _judge(model, given, roots)
-    gold = _follow_gold(model, sentences, given)
+    probabilities = reader.judge(roots)
+    gold = _follow_gold(model, sentences, reader.parts)
     gold_roots = roots if gold is None else torch.cat([forest.roots[:, 0] for forest in gold])
     readings = []
     for s, record in enumerate(records):
-        slots = read_vectors(model, given, roots, s, record.nodes, record.spans)
+        slots = reader.read(s, record.nodes, record.spans, roots)
         by_gold = None
         if gold is not None:
-            by_gold = read_vectors(
-                model, given, gold_roots, s, gold[s].nodes[0, 0], gold[s].trees.spans[0, 0]
-            )
+            by_gold = reader.read(s, gold[s].nodes[0, 0], gold[s].trees.spans[0, 0], gold_roots)
         steps = torch.arange(len(slots), device=slots.device)
         readings.append(Readings(slots[steps, record.slots], slots, by_gold))
     trees = [record.beams.trees() for record in records]
-    return Answer(
-        probabilities, trees, records, readings, None if gold is None else _judge(model, given, gold_roots)
-    )
+    with_gold = None if gold is None else reader.judge(gold_roots)
+    return Answer(probabilities, trees, records, readings, with_gold)
 
 
-def _follow_gold(model: TreeClassifier, sentences: tuple[Tokens, ...], given: Input) -> list[Forest] | None:
-    """The gold tree of each sentence with the nodes that this encoder makes along it."""
+def _follow_gold(
+    model: TreeClassifier, sentences: tuple[Tokens, ...], parts: Sequence[Tensor]
+) -> list[Forest] | None:
+    """The gold tree of each sentence, with the nodes that this encoder computes for it."""
     if not follows_gold(model):
         return None
     encoder: Any = model.encoder
     find: Any = model.task.gold_merges
     merges = [torch.tensor([find(model.in_trees(tokens))], dtype=torch.int64) for tokens in sentences]
     return [
-        encoder.forest(part, merges=gold.to(part.device))
-        for part, gold in zip(given.parts, merges, strict=True)
+        encoder.forest(part, merges=gold.to(part.device)) for part, gold in zip(parts, merges, strict=True)
     ]
 
 
 @torch.no_grad()
 def record_search(encoder: BeamTreeEncoder | BeamTreeGRC, x: Tensor, beam_size: int) -> SearchRecord:
-    """The search of one sequence (1, n, input_size), as the encoder does it in evaluation."""
+    """Record the search of one sequence (1, n, input_size), as the encoder runs it in evaluation."""
     leaves, lengths = encoder.read(x, None)
     n, K, first = x.shape[1], beam_size, 1 + x.shape[1]
     compose, score = search_parts(encoder.cell, encoder.scorer, leaves)  # type: ignore[arg-type]
     scored = [leaves.new_empty(0)]
 
-    def score_and_keep(pairs: Tensor) -> Tensor:
-        scores = score(pairs)
+    def score_and_keep(pairs: Tensor, keep: Tensor | None) -> Tensor:
+        scores = score(pairs, keep)
         scored.append(scores[: len(pairs)])  # for no pairs the scorer returns its bias
         return scores
 
@@ -202,7 +194,7 @@ def record_search(encoder: BeamTreeEncoder | BeamTreeGRC, x: Tensor, beam_size: 
     chosen = tape.ended[lineages[0]]  # (K, n−1, 4)
     parent = (links[..., BEFORE] - first).clamp(min=0) % K
     position = links[..., POSITION]
-    # Living slots differ in where they come from or what they merge; an empty one repeats the first.
+    # Living slots differ in their parent or in the pair they merged; an empty slot repeats the first one.
     empty = (parent == parent[:, :1]) & (position == position[:, :1])
     empty[:, :1] = False
     log_score = torch.zeros_like(gain)
@@ -235,7 +227,7 @@ def record_search(encoder: BeamTreeEncoder | BeamTreeGRC, x: Tensor, beam_size: 
 
 
 def _spans(links: Tensor, n: int) -> Tensor:
-    """The tokens under the node of every slot, from the links (n−1, K, 6) of one sequence: (n−1, K, 2)."""
+    """The spans (n−1, K, 2) of the nodes of all slots, from the links (n−1, K, 6) of one sequence."""
     steps, K, _ = links.shape
     spans = links.new_zeros(1 + n + steps * K, 2)  # by id
     place = torch.arange(n, device=links.device)

@@ -1,4 +1,4 @@
-"""What the API takes and says: the shape of every request and answer, and every error with its status."""
+"""The API's schemas: every request and answer, and every error with its status."""
 
 import json
 from collections.abc import Mapping
@@ -15,17 +15,15 @@ Share = Annotated[float, Field(ge=0, le=1.000001)]
 
 
 class ViewRequest(BaseModel):
-    """What to look at."""
+    """The texts to show, and the model to run on them."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, json_schema_extra={"examples": [{"texts": ["[MAX 2 9 [MIN 4 7 ] 0 ]"]}]}
     )
 
-    model: str | None = Field(None, max_length=200, description="Name of a model; the first one if left out.")
-    texts: list[str] = Field(
-        min_length=1, max_length=2, description="One text, or two sentences for a task on pairs."
-    )
-    beam_size: int | None = Field(None, ge=1, description="Beams to search with; as trained if left out.")
+    model: str | None = Field(None, max_length=200, description="Name of a model; default: the first.")
+    texts: list[str] = Field(min_length=1, max_length=2, description="One text; for a task on pairs, two.")
+    beam_size: int | None = Field(None, ge=1, description="Number of beams; default: as in training.")
 
 
 class ModelCard(BaseModel):
@@ -36,8 +34,9 @@ class ModelCard(BaseModel):
     labels: list[str]
     beam_size: int | None
     kind: Literal["search", "tree", "none"]
-    follows_gold: bool = Field(description="Whether it can be made to follow gold trees.")
-    untrained_twin_of: str | None = Field(description="The trained model, if this one is its untrained twin.")
+    follows_gold: bool = Field(description="True if it can be made to follow gold trees.")
+    untrained_twin_of: str | None = Field(description="The trained model, if this is its untrained version.")
+    members: int = Field(description="Number of models in an ensemble, which averages their answers; else 1.")
     parameters: int
     settings: dict[str, Any]
     figures: dict[str, Any]
@@ -77,11 +76,11 @@ class Prediction(BaseModel):
     probabilities: list[LabelProbability]
 
 
-_LABEL = "What the classifier says about the part: an index into the model's labels, from 0."
+_LABEL = "The classifier's prediction for the part: an index into the model's labels, from 0."
 
 
 class Structure(BaseModel):
-    """Columns with an entry for each of the n−1 merges; leaf i is i, the node of step t is n + t."""
+    """Columns with an entry for each of the n−1 merges. Leaf i has number i, the node of step t has n + t."""
 
     left: list[Count]
     right: list[Count]
@@ -93,9 +92,9 @@ class Structure(BaseModel):
 
 
 class Nodes(Structure):
-    score: list[float | None] | None = Field(description="Of the merged pair.")
-    probability: list[Share | None] | None = Field(description="Among the beam's pairs when it was chosen.")
-    in_gold: list[bool] | None = Field(description="Whether the gold tree has the span too.")
+    score: list[float | None] | None = Field(description="Score of the merged pair.")
+    probability: list[Share | None] | None = Field(description="Share of the merged pair when it was chosen.")
+    in_gold: list[bool] | None = Field(description="True if the gold tree has the same span.")
 
 
 class Beam(BaseModel):
@@ -103,7 +102,7 @@ class Beam(BaseModel):
     log_score: float | None
     brackets: str
     merges: list[Count]
-    same_tree_as: int | None = Field(description="An earlier beam with the same tree.")
+    same_tree_as: int | None = Field(description="Index of an earlier beam with the same tree.")
     nodes: Nodes
 
 
@@ -122,12 +121,12 @@ class Gold(BaseModel):
 
 
 class Search(BaseModel):
-    """Every slot of every step; all candidates follow from it, as docs/explorer.md says."""
+    """Every slot of every step. All candidates follow from these, as docs/explorer.md describes."""
 
     beam_size: int
     steps: int
     leaf_scores: list[float | None]
-    parent: list[list[int]] = Field(description="Slot of the step before, −1 for an empty slot.")
+    parent: list[list[int]] = Field(description="Slot of the previous step; −1 for an empty slot.")
     position: list[list[int | None]]
     log_score: list[list[float | None]]
     left_score: list[list[float | None]]
@@ -143,7 +142,7 @@ class Sentence(BaseModel):
     tokens: list[str]
     ranges: list[tuple[int, int]]
     texts_in: list[tuple[int, int]] | None = Field(
-        description="Spans that are texts of the task by themselves; labels of other parts extrapolate."
+        description="Spans that are complete texts of the task; for other parts, labels are extrapolations."
     )
     unknown: list[int]
     beams: list[Beam]
@@ -156,7 +155,7 @@ class View(BaseModel):
     model: ModelCard
     seconds: float
     prediction: Prediction
-    with_gold: Prediction | None = Field(description="When the model follows the gold trees.")
+    with_gold: Prediction | None = Field(description="The prediction if the model follows the gold trees.")
     answer: str | None
     note: str | None
     sentences: list[Sentence]
@@ -187,19 +186,19 @@ class Documented(NamedTuple):
 
 
 DOCUMENTED = (
-    Documented(400, "bad_request", "The request is not valid HTTP, or names a host that is not served."),
+    Documented(400, "bad_request", "The request is not valid HTTP, or it names a host that is not served."),
     Documented(404, "not_found", "There is nothing at this address."),
     Documented(404, "no_such_model", "The model is not one of those served."),
     Documented(405, "method_not_allowed", "The address does not support this method."),
     Documented(408, "too_late", "The body of the request did not arrive in time."),
     Documented(413, "too_large", "The request has more bytes than allowed."),
-    Documented(413, "too_long", "A text has more tokens than allowed; `where` is the first too many."),
+    Documented(413, "too_long", "A text has more tokens than allowed; `where` is the first one too many."),
     Documented(415, "not_json", "The body is not declared as application/json."),
     Documented(
-        422, "invalid", "A field is missing, unknown or out of range, or the task has more or fewer texts."
+        422, "invalid", "A field is missing, unknown or out of range, or the task takes more or fewer texts."
     ),
     Documented(422, "unreadable", "A text is not in the task's language; `where` says which token."),
-    Documented(429, "busy", "Too many requests at once; the header Retry-After says when to come back."),
+    Documented(429, "busy", "Too many requests at once; the header Retry-After says when to try again."),
     Documented(431, "too_large", "The address and the headers have more bytes than allowed."),
     Documented(500, "internal", "An error in the explorer itself."),
     Documented(
@@ -209,8 +208,8 @@ DOCUMENTED = (
 _STATUS = {error.code: error.status for error in reversed(DOCUMENTED)}
 
 
-class Problem(Exception):  # noqa: N818 (it is what the answer says, not always a mistake)
-    """An answer other than the one asked for: `{"error": {status, code, message, where}}`."""
+class Problem(Exception):  # noqa: N818 (named as in the API; it is not always a mistake)
+    """Raised to answer with an error: `{"error": {status, code, message, where}}`."""
 
     def __init__(
         self,
@@ -218,7 +217,7 @@ class Problem(Exception):  # noqa: N818 (it is what the answer says, not always 
         message: str,
         where: Where | None = None,
         *,
-        status: int | None = None,  # that of the code if None
+        status: int | None = None,  # None: the status of the code
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The explorer as a FastAPI app: three questions to answer, one page to serve."""
+"""The explorer as a FastAPI app: three requests of the API, and the pages."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import beamtree
 from beamtree.classifier.classifier import Classifier
 from beamtree.errors import BeamtreeError, MissingExtraError
-from beamtree.explorer.limits import BusyError, ClientLeftError, Limits, TooSlowError, Workshop
 from beamtree.explorer.models import describe_model, examples_for
 from beamtree.explorer.pages import Asset, read_assets, write_api_page
 from beamtree.explorer.sentences import UnreadableInputError
@@ -21,13 +20,14 @@ try:
     from starlette.exceptions import HTTPException
 
     from beamtree.explorer import api
+    from beamtree.explorer.limits import ClientLeftError, Limits, Workshop
     from beamtree.explorer.server import Guard
 except ImportError as error:
     raise MissingExtraError("the tree explorer", "web") from error
 
 LOCAL_HOSTS = ("localhost",)
 _DESCRIPTION = (
-    "What a beam-tree network does with a text: prediction, trees, gold tree and the whole search, step by "
+    "What a beam-tree network does with a text: prediction, trees, gold tree, and the whole search, step by "
     "step."
 )
 
@@ -35,7 +35,9 @@ _DESCRIPTION = (
 def create_app(
     models: Mapping[str, Classifier], limits: Limits | None = None, hosts: Collection[str] = LOCAL_HOSTS
 ) -> FastAPI:
-    """The app for these models, the first one being the default; `hosts` may be named besides addresses."""
+    """Create the app for these models; the first is the default. Requests may use any address of the machine,
+    and these host names.
+    """
     if not models:
         raise BeamtreeError("there is no model to explore")
     limits = limits or Limits()
@@ -63,7 +65,7 @@ def create_app(
 
     @app.get("/api/models", response_model=None, responses=_answers(api.Models))
     async def models_served() -> Response:
-        """The models served, the default first, and the limits on a request."""
+        """The models served, the default first, and the limits of a request."""
         public = {name: getattr(limits, name) for name in api.PublicLimits.model_fields}
         return _json({"version": beamtree.__version__, "limits": public, "models": cards})
 
@@ -72,10 +74,10 @@ def create_app(
     )
     async def examples(
         model: Annotated[
-            str | None, Query(max_length=200, description="Name of a model; the first one if left out.")
+            str | None, Query(max_length=200, description="Name of a model; default: the first.")
         ] = None,
     ) -> Response:
-        """Texts to try with a model, short ones first; none where it knows the words of none."""
+        """Texts to try with a model. Texts of which the model knows less than half the words are left out."""
         name = model or default
         found = examples_for(_find(models, name))
         return _json({"model": name, "examples": [example._asdict() for example in found]})
@@ -89,7 +91,7 @@ def create_app(
         dependencies=[Depends(_require_json)],
     )
     async def view(request: Request, wanted: api.ViewRequest) -> Response:
-        """Everything there is to see of one text, or of a pair of texts, under one model."""
+        """Everything that the page shows about one text, or one pair of texts, and one model."""
         name = wanted.model or default
         model = _find(models, name)
         if wanted.beam_size is not None and wanted.beam_size > limits.max_beam_size:
@@ -99,23 +101,19 @@ def create_app(
         )
         try:
             return Response(await workshop.do(call, request.is_disconnected), media_type="application/json")
-        except BusyError:
-            message = "The explorer is busy with other requests: try again in a moment."
-            raise api.Problem("busy", message) from None
-        except TooSlowError:
-            message = f"Stopped at the time limit, {limits.seconds:g} s: try a shorter text or fewer beams."
-            raise api.Problem("too_slow", message) from None
         except ClientLeftError:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # nobody will read this
 
     _serve_pages(app)
     for model in models.values():
-        examples_for(model)  # drawn now, not while somebody waits
+        examples_for(model)  # draw them now, not while somebody waits
     return app
 
 
 async def _require_json(request: Request) -> None:
-    """Browsers do not send this type to another origin without asking first, and are not allowed to here."""
+    """Refuse everything but JSON. A page of another origin cannot send it: its browser asks for permission
+    first, and gets none.
+    """
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         raise api.Problem("not_json", "Send JSON, with the header Content-Type: application/json.")
@@ -155,7 +153,7 @@ def _serve_pages(app: FastAPI) -> None:
 
 
 def _handle_errors(app: FastAPI) -> None:
-    """Those of FastAPI itself; the `Guard` answers a Problem, and whatever else is raised."""
+    """Handle FastAPI's own errors; `Guard` handles a Problem and all other exceptions."""
 
     @app.exception_handler(RequestValidationError)
     async def refuse(_: Request, error: RequestValidationError) -> Response:
@@ -180,8 +178,8 @@ def _json(content: Any) -> Response:
 
 
 def _answers(model: type, *codes: str) -> dict[int | str, dict[str, Any]]:
-    """An answer's schema and the errors that may come in its place, for the OpenAPI document."""
-    answers: dict[int | str, dict[str, Any]] = {200: {"model": model, "description": "What was asked for."}}
+    """The schema of an answer and of the errors that are possible instead, for the OpenAPI document."""
+    answers: dict[int | str, dict[str, Any]] = {200: {"model": model, "description": "The answer."}}
     for error in api.DOCUMENTED:
         if error.code in (*codes, "bad_request", "too_late", "too_large", "internal"):
             said = answers.setdefault(error.status, {"model": api.ErrorAnswer, "description": ""})

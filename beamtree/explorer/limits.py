@@ -1,8 +1,8 @@
-"""What a request may cost, and its computation in a thread of its own: few at a time, none longer than
-allowed, none for a client that left.
+"""Limits of a request, and its computation in a thread: only a few run at once, none longer than allowed, and
+none for a client that has left.
 
 A computation that is no longer wanted is stopped as Ctrl-C stops a program: an exception is raised between
-two of its bytecodes. It reaches every encoder, whatever its loop, within one of its tensor operations.
+two bytecodes. This works for every encoder, and takes no longer than one tensor operation.
 """
 
 import asyncio
@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from beamtree.errors import BeamtreeError
+from beamtree.explorer.api import Problem
 
-_LOOK_EVERY = 0.1  # seconds between two looks whether the client is still there
-_TELL_EVERY = 0.5  # seconds between two tries to stop a computation
+_LOOK_EVERY = 0.1  # seconds between two checks that the client is still there
+_TELL_EVERY = 0.5  # seconds between two attempts to stop a computation
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Limits:
     max_tokens: int = 1000  # of a sentence
     max_beam_size: int = 20
     max_request_bytes: int = 65536
-    seconds: float = 20.0  # of one computation; a request waits at most as long for its turn
-    # Computations at once. They hold the interpreter's lock most of the time: more would only wait for it.
+    seconds: float = 20.0  # for one computation; a request waits for its turn at most as long
+    # Computations at once. They hold the GIL most of the time, so more of them would only wait for it.
     workers: int = field(default_factory=lambda: min(4, os.cpu_count() or 1))
     waiting: int = 16  # requests that may wait for a worker
 
@@ -41,24 +42,16 @@ class Limits:
                 )
 
 
-class BusyError(Exception):
-    """No worker became free in time, or too many wait for one already."""
-
-
-class TooSlowError(Exception):
-    """The computation was stopped at the time limit."""
-
-
 class ClientLeftError(Exception):
-    """Nobody waits for the answer any more."""
+    """The client no longer waits for the answer."""
 
 
 class _Stopped(BaseException):
-    """Raised inside a computation; no `except Exception` of the libraries it calls may hold it up."""
+    """Raised inside a computation. Not an Exception, so no `except Exception` in a library catches it."""
 
 
 class Computation:
-    """One call in one thread. `done` is called in that thread at its end, whatever that end was."""
+    """One call in a thread of its own. `done` is called in that thread at the end, however the call ended."""
 
     def __init__(self, call: Callable[[], bytes], done: Callable[[], None]) -> None:
         self.result: bytes | None = None
@@ -72,7 +65,7 @@ class Computation:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it soon, or never begin it; what it would have returned is lost."""
+        """End the call soon, or do not start it. Its result is lost."""
         with self._lock:
             if not self._wanted:
                 return
@@ -81,7 +74,7 @@ class Computation:
             threading.Thread(target=self._tell_again, daemon=True, name="beamtree-explorer-stop").start()
 
     def _tell(self) -> bool:
-        """Raise in its thread that it is stopped; whether there was something to stop."""
+        """Raise _Stopped in the thread if the call is running. Return whether it was."""
         with self._lock:
             if self._running:
                 ident = ctypes.c_ulong(self._thread.ident or 0)
@@ -89,7 +82,7 @@ class Computation:
             return self._running
 
     def _tell_again(self) -> None:
-        """What is raised inside a finalizer or a weak reference's callback is lost."""
+        """Repeat until the call ends: an exception raised in a finalizer or a weakref callback is lost."""
         self.join(_TELL_EVERY)
         while self._tell():
             self.join(_TELL_EVERY)
@@ -110,7 +103,7 @@ class Computation:
         with self._lock:
             if not self._wanted:
                 return
-            # Not before: an exception raised outside of `_run` would be caught by nobody.
+            # Only now: nothing would catch an exception raised outside of `_run`.
             self._running = True
         try:
             self.result = self._call()
@@ -119,25 +112,28 @@ class Computation:
         self._leave()
 
     def _leave(self) -> None:
-        """From here on it is not told to stop. If it was a moment ago, it hears that here at the latest."""
+        """From here on, no exception is raised in the thread. One that is already pending arrives here."""
         while self._running:
             with suppress(_Stopped), self._lock:
                 self._running = False
 
 
 class Workshop:
-    """Hands calls to threads and answers with what they return."""
+    """Runs calls in threads, and returns their results."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._free = asyncio.Semaphore(limits.workers)
-        self._admitted = 0  # computing or waiting
+        self._admitted = 0  # running or waiting
         self._running: set[Computation] = set()
 
     async def do(self, call: Callable[[], bytes], client_left: Callable[[], Awaitable[bool]]) -> bytes:
-        """The call's result, or its exception; BusyError, TooSlowError or ClientLeftError without either."""
+        """The call's result or exception; without either, a Problem (busy, too_slow) or ClientLeftError."""
+        busy = Problem("busy", "The explorer is busy with other requests. Try again in a moment.")
+        advice = "Try a shorter text or fewer beams."
+        too_slow = Problem("too_slow", f"Stopped at the time limit of {self.limits.seconds:g} s. {advice}")
         if self._admitted >= self.limits.workers + self.limits.waiting:
-            raise BusyError
+            raise busy
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
 
@@ -149,26 +145,26 @@ class Workshop:
         self._admitted += 1
         turn = asyncio.ensure_future(self._free.acquire())
         try:
-            await self._wait(turn, client_left, BusyError)
+            await self._wait(turn, client_left, busy)
             computation.start()
         except BaseException:
             self._admitted -= 1
-            if not turn.cancel():  # it had come
+            if not turn.cancel():  # the turn had already come
                 self._free.release()
             raise
         self._running.add(computation)
         try:
-            await self._wait(ended, client_left, TooSlowError)
+            await self._wait(ended, client_left, too_slow)
         finally:
             computation.stop()
         if computation.error is not None:
             raise computation.error
         if computation.result is None:  # stopped by `close`
-            raise TooSlowError
+            raise too_slow
         return computation.result
 
     def close(self) -> None:
-        """Stop all that runs, and wait for it a little: a thread may not outlive the interpreter."""
+        """Stop all running calls and wait a little for them: no thread may outlive the interpreter."""
         running = list(self._running)
         for computation in running:
             computation.stop()
@@ -176,9 +172,9 @@ class Workshop:
             computation.join(2.0)
 
     async def _wait(
-        self, event: asyncio.Future[Any], client_left: Callable[[], Awaitable[bool]], late: type[Exception]
+        self, event: asyncio.Future[Any], client_left: Callable[[], Awaitable[bool]], late: Problem
     ) -> None:
-        """Until it comes; as long as the client stays, and until it is late."""
+        """Wait for the event. Raise ClientLeftError if the client leaves, `late` at the time limit."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.limits.seconds
         while True:

@@ -1,4 +1,4 @@
-"""The models of one explorer: loaded, described without the machine's folders, with texts to try."""
+"""The models of an explorer: loading them, describing them without revealing folders, and example texts."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.explorer.answer import follows_gold, is_watched
 from beamtree.printable import finite
 
-_TWIN = "untrained_twin_of"  # in the notes of a model that has learnt nothing
+_TWIN = "untrained_twin_of"  # key in the notes of an untrained model
 _FIGURES = ("epoch", "train_accuracy", "dev_accuracy")
 
 
@@ -27,15 +27,15 @@ class Ready(NamedTuple):
 
 
 _LISTOPS = (
-    Ready("a list in a list", ("[MAX 2 9 [MIN 4 7 ] 0 ]",)),  # what the page opens on
+    Ready("a list in a list", ("[MAX 2 9 [MIN 4 7 ] 0 ]",)),  # the page opens with this one
     Ready("three levels", ("[SM 4 [MAX 2 9 [MIN 4 7 ] 0 ] [MED 1 8 5 ] ]",)),
     Ready("flat", ("[MAX 2 9 4 7 0 ]",)),
     Ready("one digit", ("5",)),
 )
 _LOGIC = (
-    Ready("a part of it", ("( a ( and b ) )", "a")),
+    Ready("part of the first", ("( a ( and b ) )", "a")),
     Ready("de Morgan", ("( not ( a ( or b ) ) )", "( ( not a ) ( and ( not b ) ) )")),
-    Ready("nothing in common", ("( c ( and ( not d ) ) )", "( d ( and ( not c ) ) )")),
+    Ready("never both true", ("( c ( and ( not d ) ) )", "( d ( and ( not c ) ) )")),
 )
 _FILTERS = (
     Ready("one comparison", ("7 < 5",)),
@@ -50,13 +50,13 @@ _SENTENCES = (
 _PAIRS = (
     Ready("follows", ("A man plays the guitar on a stage.", "A man is making music.")),
     Ready("contradicts", ("Two dogs run through the snow.", "The dogs are asleep.")),
-    Ready("a question twice", ("How do I learn to play chess?", "What is the best way to learn chess?")),
+    Ready("one question twice", ("How do I learn to play chess?", "What is the best way to learn chess?")),
 )
-_RANDOM = ((1, 50), (1, 100), (2, 99), (6, 83))  # so many expressions of so many tokens, in one list
+_RANDOM = ((1, 50), (1, 100), (2, 99), (6, 83))  # expressions, tokens of each; several are put into one list
 
 
 def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, Classifier]:
-    """The models of these folders and names, or all that come with beamtree; named by their last folder."""
+    """Load these folders or names, or all models that come with beamtree. Keys are the last folder names."""
     models: dict[str, Classifier] = {}
     for path in list(wanted) or shipped_models():
         folder = find_model(path).resolve()
@@ -66,12 +66,12 @@ def load_models(wanted: Iterable[str], device: str = "cpu") -> dict[str, Classif
             unique, number = f"{name}-{number}", number + 1
         models[unique] = load_model(path, device=choose_device(device))
     if not models:
-        raise BeamtreeError("beamtree comes without a model here: name a model folder or a run folder")
+        raise BeamtreeError("beamtree is installed without models here: name a model folder or a run folder")
     return models
 
 
 def add_untrained(models: Mapping[str, Classifier]) -> dict[str, Classifier]:
-    """These models and, for comparison, an untrained twin of each that searches in a formal language."""
+    """These models and, for comparison, an untrained version of each that searches in a formal language."""
     found = dict(models)
     for name, model in models.items():
         twin = f"{name}-untrained"
@@ -85,7 +85,7 @@ def add_untrained(models: Mapping[str, Classifier]) -> dict[str, Classifier]:
 
 
 def describe_model(name: str, model: Classifier) -> dict[str, Any]:
-    """Plain JSON values, none of which reveals where on the machine the model is."""
+    """Describe a model in plain JSON values, without revealing where on the machine it is."""
     settings = asdict(model.settings)
     del settings["encoder"]
     return {
@@ -98,6 +98,7 @@ def describe_model(name: str, model: Classifier) -> dict[str, Any]:
         "kind": kind_of(model),
         "follows_gold": kind_of(model) == "search" and follows_gold(model),
         "untrained_twin_of": model.notes.get(_TWIN),
+        "members": len(model.members),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "settings": finite(settings),
         "figures": {key: model.notes[key] for key in _FIGURES if _is_figure(model.notes.get(key))},
@@ -105,33 +106,36 @@ def describe_model(name: str, model: Classifier) -> dict[str, Any]:
 
 
 def _is_figure(value: Any) -> bool:
-    """Notes may come from a stranger."""
+    """Check a value of the notes, which may come from a stranger."""
     return type(value) in (int, float) and math.isfinite(value)
 
 
 def kind_of(model: Classifier) -> str:
-    """`search`: trees with all steps that led to them; `tree`: trees only; `none`: a prediction only."""
+    """`search`: trees with all steps that led to them; `tree`: only trees; `none`: only a prediction."""
     if is_watched(model):
         return "search"
     return "tree" if model.builds_trees else "none"
 
 
-def explain_kind(model: Classifier) -> str | None:
-    """A sentence for people on what a view of this model lacks."""
+def explain_kind(model: Classifier, longest: int = 0) -> str | None:
+    """Sentences about what a view of this model lacks. `longest`: number of tokens of the longest text."""
     kind, name = kind_of(model), model.settings.title
     notes = []
     if kind == "none":
-        notes.append(f"The encoder {name} builds no tree: there is a prediction only.")
+        notes.append(f"The encoder {name} builds no tree, so there is only a prediction.")
     if kind == "tree":
         notes.append(f"The encoder {name} shows its trees, but not the steps that led to them.")
     if len(model.members) > 1:
-        of = "" if kind == "none" else "; the trees and all that is in them are the first one's"
+        of = "" if kind == "none" else "; the trees and the values in them are those of the first"
         notes.append(f"The prediction is the mean of {len(model.members)} models{of}.")
+    most, front = model.settings.tree_tokens, model.settings.tree_tokens_in_front
+    if kind != "none" and 0 < most < longest:
+        notes.append(f"The tree covers the first {front} and the last {most - front} of {longest:,} tokens.")
     return " ".join(notes) or None
 
 
 def examples_for(model: Classifier) -> list[Ready]:
-    """Those whose words the model knows; one that learnt from a user's own files may know none."""
+    """Example texts of which the model knows at least half the words. There may be none."""
     return [ready for ready in _examples_of(model.task.name, model.task.sentences) if _is_known(ready, model)]
 
 
@@ -152,7 +156,7 @@ def _examples_of(task: str, sentences: int) -> tuple[Ready, ...]:
 
 
 def _random_list(count: int, length: int) -> Ready:
-    # A short expression is quick to draw, and a list of several is as good as a long one.
+    # Short expressions are quick to draw, and a list of several serves as a long one.
     drawn = sample_expressions(count, seed=length, min_length=length, max_length=length)
     tokens = [token for example in drawn for token in example.sentences[0]]
     if count > 1:

@@ -1,8 +1,8 @@
-"""The pages: the explorer's files for a server, read once; the explorer as one file that needs no server,
-with its views inlined; a page that describes the API.
+"""The pages: the explorer's files for a server, read once; the explorer as a single file with its views
+inside, which needs no server; and a page that describes the API.
 
-The page's modules import each other by lines `import { … } from "./name.js";` and no two declare the same
-name, so putting one after the other, imports and `export` left out, is all the bundling there is.
+The page's modules import each other with lines `import { … } from "./name.js";`, and no two declare the same
+name. So bundling only means concatenating them without imports and `export`.
 """
 
 import base64
@@ -20,7 +20,7 @@ from beamtree.classifier.parsing import MAX_LENGTH, Unparsed, numbered, read_sen
 from beamtree.data.unlabelled import TextRow
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.view import make_view
-from beamtree.printable import printable, write_json
+from beamtree.printable import html_with_code, printable, write_json
 
 PAGE = Path(__file__).resolve().parent / "page"
 _KINDS = {
@@ -30,7 +30,7 @@ _KINDS = {
     ".svg": "image/svg+xml",
 }
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
-# Parts of index.html that one file has otherwise.
+# Parts of index.html that are replaced in the single file.
 _STYLE = '<link rel="stylesheet" href="static/style.css">'
 _SCRIPT = '<script type="module" src="static/app.js"></script>'
 _ICON = '<link rel="icon" href="static/icon.svg" type="image/svg+xml">'
@@ -44,7 +44,7 @@ class Asset(NamedTuple):
 
 
 def read_assets(folder: Path = PAGE) -> dict[str, Asset]:
-    """The files of a folder by their paths in it, of known kinds only: no request touches the disk."""
+    """Read the files of known kinds in a folder, by path, so that no request touches the disk."""
     return {
         path.relative_to(folder).as_posix(): Asset(_KINDS[path.suffix], path.read_bytes())
         for path in sorted(folder.rglob("*"))
@@ -54,7 +54,7 @@ def read_assets(folder: Path = PAGE) -> dict[str, Asset]:
 
 @dataclass(frozen=True)
 class Viewed:
-    """A line that was read, and all there is to see of it."""
+    """A line that was read, and its view."""
 
     line: int  # from 1
     text: str
@@ -64,7 +64,7 @@ class Viewed:
 def view_lines(
     model: Classifier, lines: Iterable[str | TextRow], *, name: str, max_length: int = MAX_LENGTH
 ) -> Iterator[Viewed | Unparsed]:
-    """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
+    """Yield one record for each line, in order. The sentences of a pair are separated by a tab."""
     for row in numbered(lines):
         try:
             read_sentences(model.task, row, max_length)
@@ -76,9 +76,9 @@ def view_lines(
 def write_page(
     records: Iterable[Viewed | Unparsed], title: str, *, opens_story: bool = False
 ) -> Iterator[str]:
-    """The page piece by piece: what comes before the records, each of them, the script.
+    """Yield the page in pieces: everything before the records, each record, the script.
 
-    With `opens_story` the first record's search plays by itself until somebody touches the page.
+    With `opens_story`, the search of the first record plays by itself until the page is touched.
     """
     style = (PAGE / "style.css").read_text(encoding="utf-8")
     script = bundle_modules(PAGE)
@@ -101,21 +101,21 @@ def write_page(
     yield f'<script type="module">{script}</script>\n{_END}'
 
 
-def bundle_modules(folder: Path, entry: str = "app.js") -> str:
-    """The entry module and all it imports as one script, each after those it needs."""
+def bundle_modules(folder: Path) -> str:
+    """app.js and everything it imports as one script, each module after those it imports."""
     placed: dict[str, str] = {}
 
     def place(name: str) -> None:
         if name in placed:
             return
-        placed[name] = ""  # so that a circle of imports ends
+        placed[name] = ""  # ends cycles of imports
         source = (folder / name).read_text(encoding="utf-8")
         for needed in _IMPORT.findall(source):
             place(needed)
         del placed[name]
         placed[name] = re.sub(r"^export ", "", _IMPORT.sub("", source), flags=re.MULTILINE)
 
-    place(entry)
+    place("app.js")
     return "\n".join(placed.values())
 
 
@@ -127,7 +127,7 @@ def _write_record(record: Viewed | Unparsed) -> str:
         content, said = record.view, record.view["prediction"]
         facts |= {"label": said["label"], "probability": str(said["probability"])}
     attributes = " ".join(f'data-{key}="{escape(printable(value))}"' for key, value in facts.items())
-    # Within a script element only `<` could end it early.
+    # Only `<` could end a script element early.
     data = write_json(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" class="record" {attributes}>{data}</script>'
 
@@ -137,7 +137,7 @@ def _digest(content: str) -> str:
 
 
 def write_api_page(document: dict[str, Any], errors: Iterable[Any]) -> str:
-    """The API described for people, from its OpenAPI document: one plain page, nothing from elsewhere."""
+    """Describe the API for people, from its OpenAPI document: one plain page that loads nothing else."""
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -146,7 +146,7 @@ def write_api_page(document: dict[str, Any], errors: Iterable[Any]) -> str:
             '<link rel="stylesheet" href="static/api.css">\n</head>\n<body>\n<main>',
             f"<h1>{escape(document['info']['title'])}</h1>",
             f"<p>{escape(document['info']['description'])}</p>",
-            '<p><a href="/">The explorer</a> · <a href="/openapi.json">this page as OpenAPI JSON</a></p>',
+            '<p><a href="/">The explorer</a> · <a href="/openapi.json">the same as OpenAPI JSON</a></p>',
             *(
                 line
                 for address, methods in document["paths"].items()
@@ -157,7 +157,7 @@ def write_api_page(document: dict[str, Any], errors: Iterable[Any]) -> str:
             "<p>Every error is JSON: <code>{&quot;error&quot;: {status, code, message, where}}</code>.</p>",
             *_table(
                 ("status", "code", "when"),
-                [(str(e.status), f"<code>{e.code}</code>", _prose(e.when)) for e in errors],
+                [(str(e.status), f"<code>{e.code}</code>", html_with_code(e.when)) for e in errors],
             ),
             "<h2>Schemas</h2>",
             *(
@@ -174,7 +174,7 @@ def _operation(address: str, method: str, operation: dict[str, Any]) -> Iterator
     yield f"<h2><code>{method.upper()} {escape(address)}</code></h2>"
     yield f"<p>{escape(operation.get('description', operation['summary']))}</p>"
     for parameter in operation.get("parameters", ()):
-        needed = "" if parameter["required"] else " (may be left out)"
+        needed = "" if parameter["required"] else " (optional)"
         description = escape(parameter.get("description", ""))
         yield f"<p>Parameter <code>{escape(parameter['name'])}</code>{needed}: {description}</p>"
     if "requestBody" in operation:
@@ -183,7 +183,7 @@ def _operation(address: str, method: str, operation: dict[str, Any]) -> Iterator
     rows = []
     for status, answer in operation["responses"].items():
         content = answer.get("content", {}).get("application/json", {}).get("schema", {})
-        rows.append((status, _kind(content), _prose(answer["description"])))
+        rows.append((status, _kind(content), html_with_code(answer["description"])))
     yield from _table(("status", "answer", "when"), rows)
 
 
@@ -196,7 +196,7 @@ def _schema(name: str, schema: dict[str, Any]) -> Iterator[str]:
         (
             f"<code>{escape(field)}</code>",
             _kind(kind) + ("" if field in required else ", optional"),
-            _prose(kind.get("description", "")),
+            html_with_code(kind.get("description", "")),
         )
         for field, kind in schema.get("properties", {}).items()
     ]
@@ -216,12 +216,8 @@ def _kind(schema: dict[str, Any]) -> str:
     return escape(str(schema.get("type", "anything")))
 
 
-def _prose(text: str) -> str:
-    return re.sub(r"`(.+?)`", r"<code>\1</code>", escape(text))
-
-
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Cells are HTML."""
+    """Write a table. Its cells are HTML."""
     yield "<table>\n<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"
     for row in rows:
         yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>"

@@ -1,4 +1,4 @@
-"""Texts as tokens with their places; an error names the place that cannot be read."""
+"""Reads texts as tokens with their places; an error says which place cannot be read."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from beamtree.data.task import Range, Task, Tokens
 from beamtree.errors import BeamtreeError
 
-_LOOK_AHEAD = 8  # characters that may stand between two tokens of a normalised text
-# Accents on one character, as in Unicode's stream-safe format: ordering them takes quadratic time.
+_LOOK_AHEAD = 8  # characters that may be between two tokens of a normalised text
+# Accents on one character, as in Unicode's stream-safe format. Sorting them takes quadratic time.
 _MAX_MARKS = 30
 
 
 class Where(NamedTuple):
-    text: int  # which of the texts, from 0
-    token: int | None  # from 0; None where no single one is to blame
+    text: int  # number of the text, from 0
+    token: int | None  # from 0; None if no single token is to blame
     start: int
     end: int
 
@@ -26,30 +26,18 @@ class Reading(NamedTuple):
 
 
 class UnreadableInputError(BeamtreeError):
-    code = "unreadable"  # in the API
+    """`code` is that of the error in the API; if a text is too long, `where` is the first token too many."""
 
-    def __init__(self, message: str, where: Where | None = None) -> None:
+    def __init__(self, message: str, where: Where | None = None, code: str = "unreadable") -> None:
         super().__init__(message)
-        self.where = where
-
-
-class WrongCountError(UnreadableInputError):
-    """More or fewer texts than the task has."""
-
-    code = "invalid"
-
-
-class TooLongError(UnreadableInputError):
-    """More tokens than are allowed; `where` is the first that is too many."""
-
-    code = "too_long"
+        self.where, self.code = where, code
 
 
 def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) -> list[Reading]:
-    """The sentences of one input, as many as the task wants."""
+    """Read the sentences of one input, as many as the task takes."""
     if len(texts) != task.sentences:
         wanted = "one text" if task.sentences == 1 else f"{task.sentences} texts, one for each sentence"
-        raise WrongCountError(f"the task {task.name!r} takes {wanted}, got {len(texts)}")
+        raise UnreadableInputError(f"the task {task.name!r} takes {wanted}, got {len(texts)}", code="invalid")
     for number, text in enumerate(texts):
         if not text.strip():
             raise UnreadableInputError(
@@ -61,7 +49,7 @@ def read_texts(task: Task, texts: Sequence[str], max_tokens: int | None = None) 
 def _read(task: Task, number: int, text: str, max_tokens: int | None) -> Reading:
     _check_marks(number, text)
     words = task.find_words(text)
-    _check_count(number, words, max_tokens)  # before a tokeniser works on what is too long anyway
+    _check_count(number, words, max_tokens)  # before tokenising a text that is too long anyway
     try:
         tokens = task.tokenize(text)
     except BeamtreeError as error:
@@ -86,14 +74,15 @@ def _check_marks(number: int, text: str) -> None:
 
 def _check_count(number: int, ranges: list[Range], max_tokens: int | None) -> None:
     if max_tokens is not None and len(ranges) > max_tokens:
-        raise TooLongError(
+        raise UnreadableInputError(
             f"{len(ranges):,} tokens exceed the limit of {max_tokens:,}",
             Where(number, max_tokens, *ranges[max_tokens]),
+            code="too_long",
         )
 
 
 def _find_tokens(text: str, tokens: Tokens, words: list[Range]) -> list[Range]:
-    """The place of each token: its word, or the part of a word that looks like it; [p, p) if nothing does."""
+    """The place of each token: its word, or the part of a word that matches it; [p, p) if nothing does."""
     if len(words) == len(tokens):
         return words
     lowered = text.lower() if len(text.lower()) == len(text) else text

@@ -1,12 +1,12 @@
-"""What stands between the network and the app: uvicorn with bounds on its connections, and a guard that
-checks each request's host, size and time and puts security headers on every answer.
+"""The server: uvicorn with limits on its connections, and a guard that checks host, size and time of each
+request and adds security headers to every answer.
 
 A client may send nothing, half a request, or a byte now and then; it may keep its connection after an answer,
-or never read the answer. None of that keeps others out: no connection waits for its client for ever, and when
+or never read the answer. None of this keeps others out: no connection waits for its client for ever, and if
 there are too many, those that have waited longest are dropped.
 
-A page from elsewhere must not reach an explorer on this machine: a host name that is not known is refused (a
-foreign name can be made to point here, an address cannot), and no answer allows another origin.
+A page from elsewhere must not reach an explorer on this machine. So unknown host names are refused (a foreign
+name can be made to point here, an address cannot), and no answer allows another origin.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from beamtree.explorer.limits import Limits
 from beamtree.printable import printable_lines
 
 _SECONDS_TO_FINISH = 3
-_ACCEPTED_AT_ONCE = 32  # beyond those, until as many have made way
-_UNACCEPTED = 2048  # connections that the system holds until they are accepted; more must come again
-_READ_AHEAD = 65536  # bytes that may come while the request before them is being answered
+_ACCEPTED_AT_ONCE = 32  # asyncio accepts this many connections in one go; old ones can be dropped in between
+_UNACCEPTED = 2048  # connections that the system holds until they are accepted; more have to try again
+_READ_AHEAD = 65536  # bytes that may arrive while the previous request is being answered
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -49,14 +49,14 @@ SECURITY_HEADERS = {
 }
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(:[0-9]*)?")  # IPv6 addresses are in brackets
 _MAX_HEAD = 16384  # bytes of address and headers
-_OWN_FAULT = "The explorer failed on this request. The fault is its own, not yours."
+_OWN_FAULT = "The explorer failed on this request. This is a bug in the explorer, not your mistake."
 log = logging.getLogger("beamtree.explorer")
 
 
 def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
-    """Serve until it is interrupted; `debug` tells the trace of a failed request."""
+    """Serve until interrupted. `debug` logs the traceback of a failed request."""
     server = make_server(app)
-    torch.set_num_threads(1)  # a request is a thread already, and its steps are small
+    torch.set_num_threads(1)  # each request has a thread already, and its steps are small
     console = logging.StreamHandler()
     console.setFormatter(_Printable("%(name)s: %(message)s"))
     logging.basicConfig(handlers=[console])
@@ -70,7 +70,7 @@ def run(app: Any, listener: socket.socket, *, debug: bool = False) -> None:
 
 
 def make_server(app: Any, **waiting: Any) -> uvicorn.Server:
-    """With other bounds on connections where `waiting` says so, as `Waiting` takes them."""
+    """Create the server. `waiting` are arguments of `Waiting`: limits on connections."""
     return Server(
         uvicorn.Config(
             app,
@@ -87,7 +87,7 @@ def make_server(app: Any, **waiting: Any) -> uvicorn.Server:
 
 
 class _Printable(logging.Formatter):
-    """Requests are quoted, and in a trace whatever failed at them."""
+    """Escapes what is logged, because messages and tracebacks quote requests."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable_lines(super().format(record))
@@ -95,10 +95,10 @@ class _Printable(logging.Formatter):
 
 @dataclass
 class Waiting:
-    """The connections of one server whose clients owe it something, the longest waiting first."""
+    """The connections of a server that wait for their clients, the longest waiting first."""
 
-    at_most: int = 800  # connections of the server, unless more are being answered; 1024 files may be open
-    seconds: float = 30.0  # to send the head of a request, from the first moment; to take an answer
+    at_most: int = 800  # connections in all, unless more are being answered; a process may open 1024 files
+    seconds: float = 30.0  # to send the whole head of a request; to read an answer
     connections: "dict[Connection, None]" = field(default_factory=dict)
 
     def drop_the_first(self) -> None:
@@ -106,7 +106,7 @@ class Waiting:
 
 
 class Connection(H11Protocol):
-    """uvicorn's, with a time limit while it waits for its client: unless a request is being answered."""
+    """uvicorn's connection, with a time limit while it waits for its client (not while it answers)."""
 
     def __init__(self, *arguments: Any, waiting: Waiting, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -125,7 +125,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         self._start_waiting()
-        super().on_response_complete()  # goes on with a request that came early
+        super().on_response_complete()  # continues with a request that arrived early
         self._look_for_a_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -133,7 +133,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def drop(self) -> None:
-        """At once, whatever has not been sent or read."""
+        """Close at once, whatever has not been sent or read."""
         self._stop_waiting()
         self.transport.abort()
 
@@ -145,7 +145,7 @@ class Connection(H11Protocol):
     def _look_for_a_request(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             return
-        self._stop_timer()  # the app gives the body its own time
+        self._stop_timer()  # the body has a time limit of its own
         if not self.cycle.more_body:
             self._stop_waiting()
             if len(self.conn.trailing_data[0]) > _READ_AHEAD:
@@ -162,7 +162,7 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Accepts few connections at a time, so that others can make way for them, and lets many come at once."""
+    """Accepts a few connections at a time, so that old ones can be dropped for them, while many may queue."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -171,7 +171,7 @@ class Server(uvicorn.Server):
 
 
 class Guard:
-    """ASGI middleware around the whole app."""
+    """ASGI middleware around the whole app: checks requests, adds headers, answers errors."""
 
     def __init__(self, app: ASGIApp, limits: Limits, hosts: Collection[str]) -> None:
         self.app, self.limits = app, limits
@@ -204,7 +204,7 @@ class Guard:
             await problem.answer()(scope, receive, send_guarded)
         except Exception as error:
             log.error("%s %r failed: %s", scope["method"], scope["path"], type(error).__name__)
-            log.debug("the trace of it", exc_info=True)
+            log.debug("the traceback", exc_info=True)
             if not begun:
                 await Problem("internal", _OWN_FAULT).answer()(scope, receive, send_guarded)
 
@@ -212,12 +212,12 @@ class Guard:
         found = _HOST.fullmatch(host)
         name = found[1].strip("[]").lower() if found is not None else ""
         if name not in self.hosts and not _is_address(name):
-            raise Problem("bad_request", "This host name is not served here: see --allow-host.")
+            raise Problem("bad_request", "This host name is not served here; see --allow-host.")
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """None if the client left before its end."""
+        """Read the body of a request; None if the client leaves before its end."""
         limit = self.limits.max_request_bytes
-        too_large = Problem("too_large", f"The request has more than {limit:,} bytes, the limit.")
+        too_large = Problem("too_large", f"The request is larger than the limit of {limit:,} bytes.")
         declared = headers.get("content-length", "0")
         if not declared.isdecimal():
             raise Problem("bad_request", "Content-Length must be a number.")
@@ -240,10 +240,10 @@ class Guard:
 
 
 def _check_head(scope: Scope) -> None:
-    """uvicorn has a limit for heads that come in pieces only."""
+    """Limit the size of the head. uvicorn does so only if the head arrives in pieces."""
     size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
     if size + sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEAD:
-        message = f"Address and headers have more than {_MAX_HEAD:,} bytes, the limit."
+        message = f"Address and headers are larger than the limit of {_MAX_HEAD:,} bytes."
         raise Problem("too_large", message, status=431)
 
 
@@ -256,7 +256,7 @@ def _is_address(name: str) -> bool:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body that was read, then whatever else comes: a client that leaves."""
+    """Give the app the body that was read, and then further messages, such as that the client has left."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:

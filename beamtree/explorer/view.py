@@ -1,6 +1,6 @@
-"""All there is to see of one input under one model, as plain JSON values: prediction, trees, gold, search.
+"""The view of one input and one model, as plain JSON values: prediction, trees, gold tree, search.
 
-Its size is linear in the tokens: docs/explorer.md says how every candidate of every step follows from it.
+Its size is linear in the number of tokens. docs/explorer.md describes how all candidates of all steps follow.
 """
 
 import time
@@ -19,7 +19,7 @@ from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.brackets import Agreement, write_brackets
 
 FORMAT = 1
-_DIGITS = 6  # of scores and probabilities, after the point
+_DIGITS = 6  # of scores and probabilities, after the decimal point
 
 
 def make_view(
@@ -30,9 +30,9 @@ def make_view(
     beam_size: int | None = None,
     max_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """What a model makes of one text, or of two for a task on pairs.
+    """Run a model on one text, or on two for a task on pairs, and return the view.
 
-    Raises UnreadableInputError, which says where, for a text that is not in the task's language.
+    Raises UnreadableInputError, with the place, if a text is not in the task's language.
     """
     begun = time.perf_counter()
     readings = read_texts(model.task, texts, max_tokens)
@@ -52,7 +52,7 @@ def make_view(
             _view_prediction(model.task.labels, outcome.with_gold) if outcome.with_gold is not None else None
         ),
         "answer": model.task.answer(sentences) if model.task.answer is not None else None,
-        "note": explain_kind(model),
+        "note": explain_kind(model, max(map(len, sentences))),
         "sentences": views,
     }
 
@@ -85,7 +85,7 @@ def _view_sentence(
         "text": reading.text,
         "tokens": list(reading.tokens),
         "ranges": reading.ranges,
-        "texts_in": None if labels.beams is None else sorted(texts_in(model, reading.tokens)),
+        "texts_in": None if labels.beams is None else sorted(texts_in(model.task, reading.tokens)),
         "unknown": [i for i, token in enumerate(reading.tokens) if token not in model.vocabulary],
         "beams": beams,
         "gold": None if gold is None else _view_gold(reading.tokens, gold, beams, labels.gold),
@@ -152,7 +152,7 @@ def _nodes(trees: BeamTrees, beam: int) -> dict[str, Any]:
 
 
 def _labels(shares: Tensor | None) -> dict[str, Any]:
-    """The likeliest label of every node, from the probabilities (…, labels) of all."""
+    """The likeliest label of every node, from the probabilities (…, labels) of all labels."""
     if shares is None:
         return {"label": None, "label_probability": None}
     best, label = shares.max(-1)
@@ -200,7 +200,7 @@ def _numbers(values: Tensor) -> Any:
 
 
 def _round(value: Any) -> Any:
-    """A number or nested lists of them, rounded; None for what is not finite, as JSON has no infinity."""
+    """Round a number, or nested lists of numbers. Infinite ones become None, as JSON has no infinity."""
     if isinstance(value, list):
         return [_round(one) for one in value]
     if isinstance(value, int):

@@ -1,1 +1,1 @@
-"""Files: replaced whole, read with bounds, tensors in them, tables as dataclasses."""
+"""Reading and writing files: atomic writes, bounded reads, tensors, and settings tables as dataclasses."""

@@ -1,4 +1,7 @@
-"""A file is replaced whole: written beside, flushed, renamed. A crash leaves the old one or the new."""
+"""Replaces files atomically: write a temporary file, flush it, rename it.
+
+After a crash there is either the old file or the new one, never a mixture.
+"""
 
 import os
 import sys
@@ -11,27 +14,27 @@ from beamtree.errors import BeamtreeError
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
-    """Write `content` to `path`; what stood there stays until the last byte of the new is safe."""
+    """Write `content` to `path`; an existing file is kept until the new one is safely on disk."""
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the name `path` when the block ends, and is gone if the block fails."""
-    # A fixed name, so that what a killed process leaves behind is overwritten by the next one.
+    """Open a temporary file for writing; it becomes `path` when the block ends, or is deleted if it fails."""
+    # A fixed name, so that the leftover of a killed process is overwritten by the next one.
     part = path.with_name(f".{path.name}.part")
     try:
-        if path.exists() and not path.is_file():  # a rename would put a file in the place of a device
-            raise BeamtreeError(f"cannot write {path}: it is no ordinary file, and is not replaced")
+        if path.exists() and not path.is_file():  # the rename would replace a device by a file
+            raise BeamtreeError(f"cannot write {path}: it is not an ordinary file and is not replaced")
         with _open_alone(part) as file:
             try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
                 if sys.platform == "win32":
-                    file.close()  # what is open cannot be renamed there
-                os.replace(part, path)  # before the lock falls with the file
+                    file.close()  # Windows cannot rename open files
+                os.replace(part, path)  # before closing the file releases the lock
             except BaseException:
                 with suppress(OSError):
                     part.unlink()
@@ -42,8 +45,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _open_alone(part: Path) -> BinaryIO:
-    """The empty part file; a second process that wants to write the same file waits here for the first."""
-    no_link = getattr(os, "O_NOFOLLOW", 0)  # a link planted in its place would be followed to a foreign file
+    """Open the empty temporary file; a second process that writes the same file waits here for the first."""
+    no_link = getattr(os, "O_NOFOLLOW", 0)  # never follow a link that someone put there to another file
     while True:
         file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | no_link, 0o666), "wb")
         try:
@@ -59,11 +62,11 @@ def _open_alone(part: Path) -> BinaryIO:
         except BaseException:
             file.close()
             raise
-        file.close()  # the process before renamed or removed it meanwhile
+        file.close()  # the other process has renamed or removed it in the meantime: try again
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents; one that exists is fine."""
+    """Make a folder and its parents; it may exist already."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -71,8 +74,8 @@ def make_folder(path: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
-    if os.name != "posix":  # elsewhere a folder cannot be opened
+    """Flush a folder to disk, so that renames in it survive a power cut."""
+    if os.name != "posix":  # other systems cannot open a folder
         return
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""Small files read whole, however they came about: never a pipe, never more than a bound, never a crash."""
+"""Reads small files from any source safely: only regular files, up to a size limit, with clear errors."""
 
 import hashlib
 import json
@@ -13,14 +13,14 @@ from typing import Any, BinaryIO
 from beamtree.errors import BeamtreeError
 from beamtree.printable import printable
 
-SMALL = 4 << 20  # bytes: settings and figures have some thousand
-MOST_VALUES = 1_000_000  # of a JSON text, where a value of three bytes takes a hundred in memory
+SMALL = 4 << 20  # bytes; files of settings and figures have a few thousand
+MOST_VALUES = 1_000_000  # in a JSON text: a value of 3 bytes takes 100 bytes in memory
 _HALF_ESCAPE = re.compile(r"\\(x[0-9a-f]?|u[0-9a-f]{0,3})?$")
 _TEXT = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 
 
 def read_text(path: Path, *, largest: int = SMALL) -> str:
-    """The UTF-8 text of a file; what cannot be one is refused by name, what is too large unread."""
+    """Read a UTF-8 text file; raises `BeamtreeError` if it is not one or has more than `largest` bytes."""
     try:
         with opened(path, largest) as file:
             return file.read(largest).decode()
@@ -29,17 +29,17 @@ def read_text(path: Path, *, largest: int = SMALL) -> str:
 
 
 def read_json(path: Path, *, largest: int = SMALL) -> Any:
-    """What the JSON of a file means."""
+    """Read and parse a JSON file."""
     return parse_json(read_text(path, largest=largest), str(path))
 
 
 def parse_json(text: str, source: str) -> Any:
-    """What a JSON text means; `source` is where it stood."""
+    """Parse a JSON text; `source` says in error messages where it comes from."""
     values = _count_marks(text)
-    if values > MOST_VALUES:  # unless most of the marks stand in texts
+    if values > MOST_VALUES:  # marks inside strings do not count
         values -= sum(_count_marks(found[0]) for found in _TEXT.finditer(text))
     if values > MOST_VALUES:
-        raise BeamtreeError(f"{source} has {values:,} values or more, of which {MOST_VALUES:,} are the most")
+        raise BeamtreeError(f"{source} has {values:,} values or more; at most {MOST_VALUES:,} are allowed")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -47,12 +47,12 @@ def parse_json(text: str, source: str) -> Any:
 
 
 def _count_marks(text: str) -> int:
-    """Of JSON, which has a value or two for each."""
+    """Count the commas and opening brackets of a JSON text; there are one or two values for each."""
     return text.count(",") + text.count("[") + text.count("{")
 
 
 def hash_files(*paths: Path) -> str:
-    """SHA-256 of the bytes of files, one after the other, of which few are in memory at a time."""
+    """Return the SHA-256 of the concatenated files, reading them piece by piece."""
     checksum = hashlib.sha256()
     for path in paths:
         with opened(path, machine_memory()) as file:
@@ -63,7 +63,7 @@ def hash_files(*paths: Path) -> str:
 
 @contextmanager
 def opened(path: Path, largest: int) -> Iterator[BinaryIO]:
-    """A file's bytes, if it is one and not too large; what the system says against it is a BeamtreeError."""
+    """Open a regular file of at most `largest` bytes for reading; an OSError becomes a BeamtreeError."""
     refuse_unless_file(path, largest)
     try:
         with path.open("rb") as file:
@@ -73,7 +73,7 @@ def opened(path: Path, largest: int) -> Iterator[BinaryIO]:
 
 
 def refuse_unless_file(path: Path, largest: int) -> None:
-    """Raise if `path` is missing, is something else than a file (a pipe would never end), or too large."""
+    """Raise BeamtreeError if `path` is missing, too large, or not a regular file (a pipe would never end)."""
     try:
         found = path.stat()
     except (OSError, ValueError) as error:
@@ -82,17 +82,17 @@ def refuse_unless_file(path: Path, largest: int) -> None:
         raise BeamtreeError(f"cannot read {path}: it is not a file")
     if found.st_size > largest:
         raise BeamtreeError(
-            f"{path} has {found.st_size:,} bytes, more than the {largest:,} that it may have: it is not what "
-            "its name says, or damaged"
+            f"{path} has {found.st_size:,} bytes, more than the {largest:,} allowed: it is damaged, or not "
+            "what its name says"
         )
 
 
-# Whether there is a file or folder of that name; unlike Path's, these take names that none can have.
+# Unlike Path's methods, these return False for names that no file can have, instead of raising.
 is_file, is_folder = os.path.isfile, os.path.isdir
 
 
 def machine_memory() -> int:
-    """Bytes of this machine's memory, or 1 TiB where it does not say."""
+    """Return the bytes of memory of this machine, or 1 TiB if the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -100,7 +100,7 @@ def machine_memory() -> int:
 
 
 def shown(value: object, *, most: int = 80) -> str:
-    """A value as a message shows it: a line, whatever it holds."""
+    """Return a value as an error message shows it: one printable line of about `most` characters at most."""
     if isinstance(value, str):
         text = printable(value[:most])
         if max(len(value), len(text)) <= most:
@@ -108,6 +108,6 @@ def shown(value: object, *, most: int = 80) -> str:
         return "'" + _HALF_ESCAPE.sub("", text[: most - 1]) + "…"
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # Python refuses to write thousands of digits
+    except (ValueError, RecursionError):  # Python refuses to format integers of thousands of digits
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= most else text[:most] + "…"

@@ -1,12 +1,13 @@
-"""Text files of one example a line: read plain, .gz or .xz with line numbers; written whole or not at all.
+"""Text files with one example per line: read with line numbers, plain, .gz or .xz; written atomically.
 
-What is in memory is bounded: the length of a line, what an archive may ask for, and of what is kept how far
-it may unpack.
+Memory is bounded: there are limits to the length of a line, to the memory that unpacking takes and, for files
+that are kept in memory, to their unpacked size.
 """
 
 import gzip
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
@@ -17,15 +18,24 @@ from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replacing
 
 LONGEST_LINE = 8 << 20  # characters; a ListOps expression of a million tokens has 6.5 million
-_XZ_MEMORY = 128 << 20  # bytes, twice what `xz -9` asks for; Python's own reader lets a file ask for 4 GiB
-_MOST_UNPACKED = 200  # times its own size; text packs to a third or a tenth
-_ANY_UNPACKED = 8 << 20  # bytes, however small the archive
+_XZ_MEMORY = 128 << 20  # bytes, twice what `xz -9` needs; Python's own reader lets a file claim up to 4 GiB
+_MOST_UNPACKED = 200  # times the size of the archive; text usually packs to a third or a tenth
+_ANY_UNPACKED = 8 << 20  # bytes that even the smallest archive may unpack to
 _PIECE = 64 << 10
-Line = TypeVar("Line", bound=Sized)  # text, or what has so many characters
+# How files of other kinds begin, whatever their name says, and what to do with them.
+_OTHER_FILES = {
+    rb"PK\x03\x04": "an Excel workbook or another zip archive: save its table as .csv in UTF-8",
+    rb"\xd0\xcf\x11\xe0": "an old Excel workbook: save its table as .csv in UTF-8",
+    rb"PAR1[\x00-\x08\x0e-\x1f]": "a Parquet file: write its table as .csv or .jsonl",
+    rb"\x1f\x8b": "a gzip archive: end its name in .gz",
+    rb"\xfd7zXZ\x00": "an xz archive: end its name in .xz",
+    rb"\xff\xfe|\xfe\xff": "UTF-16 text: save it as UTF-8",
+}
+Line = TypeVar("Line", bound=Sized)  # text, or an object whose len() is its number of characters
 
 
 class _Unxz(io.RawIOBase):
-    """The content of an .xz file, of several streams if it has them."""
+    """The unpacked content of an .xz file, which may consist of several streams."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -70,9 +80,9 @@ COMPRESSIONS = tuple(OPENERS)
 
 
 def refuse_if_it_swells(path: Path) -> None:
-    """Unpack an archive once, keeping nothing: one that is nearly nothing could fill the memory.
+    """Refuse an archive that unpacks to far more than its own size, as it could fill the memory.
 
-    What is wrong with it otherwise is told by who reads it.
+    It is unpacked once without keeping anything. Other faults are left to the code that reads it.
     """
     if path.suffix not in COMPRESSIONS[1:]:
         return
@@ -82,17 +92,20 @@ def refuse_if_it_swells(path: Path) -> None:
             size += len(piece)
             if size > most:
                 raise BeamtreeError(
-                    f"{path} unpacks to more than {_MOST_UNPACKED} times its size, which text hardly does: "
-                    "if it is sound all the same, unpack it and name the plain file"
+                    f"{path} unpacks to more than {_MOST_UNPACKED} times its size, unusual for text: "
+                    "if it is genuine, unpack it and give the plain file instead"
                 )
 
 
 class MissingFileError(BeamtreeError):
-    """A folder lacks a file that a split is made of."""
+    """A folder lacks a file that a split needs."""
 
 
 def find_file(folder: Path, names: Sequence[str]) -> Path:
-    """The first of `names` that `folder` holds, plain, .gz or .xz; several names where releases differ."""
+    """Return the first of `names` found in `folder`, plain, .gz or .xz; names may differ between releases.
+
+    Raises `BeamtreeError` if there is no such folder and `MissingFileError` if it has no such file.
+    """
     if not folder.is_dir():
         raise BeamtreeError(
             f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
@@ -108,25 +121,26 @@ def find_file(folder: Path, names: Sequence[str]) -> Path:
 
 
 def read_lines(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int, str]]:
-    """(line number from 1, line without its end); every way a file can be unreadable is a BeamtreeError.
+    """Yield (line number from 1, line without its newline); a file that cannot be read raises BeamtreeError.
 
-    Bytes that are not UTF-8 are one of these, unless `wrong_bytes` is "surrogateescape".
+    So do bytes that are not UTF-8, unless `wrong_bytes` is "surrogateescape".
     """
     number = 0
     try:
         with _open(path, wrong_bytes) as file:
+            _refuse_other_files(path, file.buffer.peek(8))  # type: ignore[attr-defined]
             for number, line in split_lines(file, str(path)):
                 yield number, line
     except FileNotFoundError:
         raise BeamtreeError(f"there is no file {path}") from None
     except IsADirectoryError:
-        raise BeamtreeError(f"{path} is a folder, a file is wanted") from None
+        raise BeamtreeError(f"{path} is a folder, not a file") from None
     except EOFError:
         raise BeamtreeError(
             f"{path} is truncated: the archive ends after line {number}; copy it again"
         ) from None
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise BeamtreeError(f"{path} is not a sound {path.suffix} archive: {error}") from None
+        raise BeamtreeError(f"{path} is not a valid {path.suffix} archive: {error}") from None
     except UnicodeDecodeError as error:
         raise BeamtreeError(f"{path} is not UTF-8 text (after line {number}: {error.reason})") from None
     except OSError as error:
@@ -135,21 +149,27 @@ def read_lines(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int
         raise BeamtreeError(f"{path} is empty")
 
 
+def _refuse_other_files(path: Path, beginning: bytes) -> None:
+    for pattern, what in _OTHER_FILES.items():
+        if re.match(pattern, beginning):
+            raise BeamtreeError(f"{path} is {what}")
+
+
 def split_lines(file: TextIO, source: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines of an open file, none of which is longer than a bound."""
+    """Yield the numbered lines of an open file; a line longer than LONGEST_LINE is an error."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
             raise BeamtreeError(
-                f"{source}, line {number} has more than {LONGEST_LINE:,} characters, the most that are read "
-                "of one: put every text in a line of its own"
+                f"{source}, line {number} has more than {LONGEST_LINE:,} characters, the most allowed: put "
+                "each text on a line of its own"
             )
         yield number, line.removesuffix("\n").removesuffix("\r")
 
 
 def read_rows(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int, str]]:
-    """The lines but blank ones at the end of the file, which are no rows; they may all be kept in memory."""
+    """Yield the numbered lines, without blank lines at the end of the file; safe to keep all in memory."""
     refuse_if_it_swells(path)
     blank: list[str] = []  # the last lines read
     characters = 0
@@ -162,7 +182,7 @@ def read_rows(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int,
             yield number, line
             continue
         blank.append(line)
-        characters += len(line) + 64  # for what else a line takes
+        characters += len(line) + 64  # the overhead of a string
         if characters > LONGEST_LINE:
             raise BeamtreeError(f"{path}, line {number}: {len(blank):,} lines in a row are blank")
     if len(blank) == number:
@@ -170,7 +190,7 @@ def read_rows(path: Path, *, wrong_bytes: str = "strict") -> Iterator[tuple[int,
 
 
 def in_blocks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
-    """Lines in lists of at most so many, and of no more characters than the longest line may have."""
+    """Yield lists of at most `most` lines that together have no more characters than LONGEST_LINE."""
     block: list[Line] = []
     characters = 0
     for line in lines:
@@ -187,9 +207,9 @@ def in_blocks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write `lines` beside `path` and rename at the end, so that `path` is never half a file.
+    """Write `lines` to `path` atomically, so that `path` is never half a file.
 
-    Making the lines may fail too: then nothing is left behind and an older file stays as it was.
+    If the iterable raises an error, an older file is kept and nothing is left behind.
     """
     make_folder(path.parent)
     with replacing(path) as file:

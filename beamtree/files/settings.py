@@ -1,4 +1,4 @@
-"""Frozen dataclasses ↔ tables of a TOML or JSON file: every key known, every value of its type and range."""
+"""Converts TOML or JSON tables to frozen dataclasses and back, checking every key, type and range."""
 
 import dataclasses
 import math
@@ -17,12 +17,12 @@ Table = dict[str, Any]
 
 _KINDS = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
 
-_LARGEST_INTEGER = 2**63 - 1  # what TOML promises
-_LARGEST_FILE = 256 << 10  # bytes, of which a reader of TOML may make four hundred times as many
+_LARGEST_INTEGER = 2**63 - 1  # the range that TOML guarantees
+_LARGEST_FILE = 256 << 10  # bytes; parsing TOML can take 400 times as many in memory
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-# A key takes memory by the square of its parts.
+# The memory that a key takes grows with the square of the number of its parts.
 _LONG_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{20}}")
 _NO_TOML = re.compile(f"[{HALVES}]")
 
@@ -35,16 +35,20 @@ def setting(
     most: float | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Any:
-    """A dataclass field that knows its range and the comment that stands beside it in a file.
+    """Make a dataclass field with a range or choices, and the comment that is written next to it in a file.
 
-    A section is a plain `field` with `help` in its metadata: another settings class, or `dict` for free keys.
+    A section is a plain `field` with `help` in its metadata; its type is another settings class, or `dict`
+    for free keys.
     """
     metadata = {"help": help, "least": least, "most": most, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def from_table(kind: type[Settings], table: Mapping[str, Any], *, source: str, prefix: str = "") -> Settings:
-    """Make `kind` from a table; `source` (a file, `--set`) is named in every error."""
+    """Make an object of class `kind` from a table; `source` (a file, `--set`) is named in every error.
+
+    Raises `BeamtreeError` for an unknown key and for a value of the wrong type or out of range.
+    """
     hints = get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = {}
@@ -95,12 +99,12 @@ def _free_options(value: Mapping[str, Any], source: str, key: str) -> Table:
 
 
 def read_toml(path: Path) -> Table:
-    """The tables of a TOML file; a syntax error names the file and the line."""
+    """Read the tables of a TOML file; a syntax error names the file and the line."""
     try:
         return _parse_toml(read_text(path, largest=_LARGEST_FILE))
     except BeamtreeError:
         raise
-    except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError is a ValueError
         raise BeamtreeError(f"{path} is not valid TOML: {first_line(error)}") from error
 
 
@@ -111,7 +115,7 @@ def _parse_toml(text: str) -> Table:
 
 
 def merge_tables(base: Table, over: Table) -> Table:
-    """`base` with the values of `over` on top, section by section."""
+    """Return `base` with the values of `over` replacing its own, section by section."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -122,7 +126,7 @@ def merge_tables(base: Table, over: Table) -> Table:
 
 
 def assignment(text: str) -> Table:
-    """The table that `section.key=value` means; a value that is not TOML is taken as text."""
+    """Parse `section.key=value` into a table; a value that is not valid TOML is taken as text."""
     key, equals, value = text.partition("=")
     parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
@@ -137,7 +141,7 @@ def assignment(text: str) -> Table:
 
 
 def to_toml(settings: Any, title: str) -> str:
-    """A commented TOML file that `from_table` reads back to an equal object."""
+    """Return settings as a commented TOML file; `from_table` turns its tables back into an equal object."""
     return "\n".join([f"# {line}" for line in title.splitlines()] + list(_lines(settings, ""))) + "\n"
 
 
@@ -161,5 +165,5 @@ def _lines(settings: Any, prefix: str) -> Iterator[str]:
 
 
 def _toml_value(value: Any) -> str:
-    # JSON's text, booleans and numbers are TOML's, where control character 127 is spelt.
+    # JSON strings, booleans and numbers are valid TOML, as `write_json` escapes control character 127.
     return write_json(value, ensure_ascii=False)

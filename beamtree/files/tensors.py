@@ -1,6 +1,6 @@
-"""Tensors and JSON notes in one safetensors file that knows its own checksum; nothing is pickled.
+"""Stores tensors and JSON notes in one safetensors file with a checksum; nothing is pickled.
 
-One file is replaced in one rename, so whoever reads it sees the old content or the new, never a mixture.
+The file is replaced by a single rename, so readers see either the old content or the new, never a mixture.
 """
 
 import hashlib
@@ -16,30 +16,32 @@ from beamtree.files.atomic import replace_file
 from beamtree.files.bounded import machine_memory, opened, parse_json, shown
 from beamtree.printable import write_json
 
-_LARGEST_HEADER = 8 << 20  # bytes; a checkpoint of a thousand epochs has a million
+_LARGEST_HEADER = 8 << 20  # bytes; the header of a checkpoint after 1,000 epochs has 1 million
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-    """Write beside, flush and rename; `notes` is anything JSON can hold."""
+    """Write tensors and `notes` (any JSON object) to a file, atomically."""
     from safetensors.torch import save
 
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = write_json(notes)
-    # Under one key, because safetensors writes several in an order that changes from time to time.
+    # Under a single key, because safetensors writes several keys in an order that varies from run to run.
     metadata = {"beamtree": write_json({"notes": text, "sha256": _checksum(flat, text)})}
     replace_file(path, save(flat, metadata))
 
 
 def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors, on the CPU, and the notes; refuses a file that is damaged or not ours.
+    """Return the tensors, on the CPU, and the notes.
 
-    Tensors of more than `largest` bytes are refused unread; without it, those that fill the machine's memory.
+    Raises `BeamtreeError` if the file is damaged, was not written by `save_tensors`, or holds NaN or
+    infinities. Files with more than `largest` bytes of tensors (by default the machine's memory) are refused
+    unread.
     """
     from safetensors import SafetensorError, safe_open
 
     with opened(path, _LARGEST_HEADER + (machine_memory() if largest is None else largest)) as start:
         if int.from_bytes(start.read(8), "little") > _LARGEST_HEADER:
-            raise BeamtreeError(f"{path} is damaged: its header would have over {_LARGEST_HEADER:,} bytes")
+            raise BeamtreeError(f"{path} is damaged: its header claims more than {_LARGEST_HEADER:,} bytes")
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = parse_json((file.metadata() or {}).get("beamtree", "null"), str(path))
@@ -57,17 +59,17 @@ def load_tensors(path: Path, *, largest: int | None = None) -> tuple[dict[str, T
             if isinstance(notes, dict):
                 _refuse_unless_finite(tensors, path)
                 return tensors, notes
-    raise BeamtreeError(f"{path} carries no checksum: it was not written by beamtree")
+    raise BeamtreeError(f"{path} has no checksum: it was not written by beamtree")
 
 
 def _refuse_unless_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.numel():
             ends = torch.stack(tensor.aminmax() if tensor.element_size() > 1 else tensor.float().aminmax())
-            if not ends.isfinite().all():  # the least and the greatest are NaN if any is
+            if not ends.isfinite().all():  # minimum and maximum are NaN if any value is
                 raise BeamtreeError(
-                    f"{path}: the tensor {shown(name)} holds numbers that are not finite: take weights from "
-                    "before they became so"
+                    f"{path}: the tensor {shown(name)} holds numbers that are not finite: use weights that "
+                    "were saved earlier"
                 )
 
 

@@ -1,1 +1,1 @@
-"""CUDA graphs: steps, whole passes, a user's own cell."""
+"""CUDA graphs of single steps and of whole passes; the recursion with a user's own cell, and its graphs."""

@@ -8,16 +8,16 @@ from torch import Tensor, nn
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _UNREAD = set(vars(nn.Module())) - {"training", "_parameters", "_buffers"}
-_ELSEWHERE = object()  # stands for a tensor that a graph could not read
+_ELSEWHERE = object()  # in place of a tensor that a graph could not read
 
 
 def has_hooks(part: nn.Module) -> bool:
-    """Whether it has hooks of its own, which a replay would pass over."""
+    """Return True if this module itself has hooks, which a replay would not run."""
     return any(getattr(part, hooks) for hooks in _HOOKS)
 
 
 def module_key(module: nn.Module, device: torch.device) -> Hashable | None:
-    """The cache key of a module; None where it cannot be captured."""
+    """The cache key of a module; None if it cannot be captured."""
     if not getattr(module, "cuda_graphs", True):
         return None
     found: list[Hashable] = [id(module)]
@@ -33,7 +33,7 @@ def module_key(module: nn.Module, device: torch.device) -> Hashable | None:
 
 
 def _frozen(value: Any, device: torch.device) -> Iterator[Hashable]:
-    """A value in parts that are equal as long as it does not change."""
+    """A value as hashable parts, which stay equal as long as it does not change."""
     if isinstance(value, Tensor):
         if type(value) not in (Tensor, nn.Parameter) or value.device != device:
             yield _ELSEWHERE

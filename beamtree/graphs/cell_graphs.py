@@ -1,7 +1,7 @@
-"""CUDA graphs of a cell and scorer of the user's: a step of the search, and the pull of a level's gradients.
+"""CUDA graphs for a user's own cell and scorer: a step of the search, and pulling the gradients of a level.
 
-Launched one by one, their kernels keep a GPU waiting. A graph holds what Python decided when it was captured:
-what may decide otherwise later is part of its key.
+If their kernels are launched one by one, the GPU waits for the host. A graph repeats whatever Python decided
+when it was captured, so everything that could change these decisions is part of its key.
 """
 
 import threading
@@ -24,29 +24,19 @@ from beamtree.pytorch.capturing import GraphCache, SharedMemory
 from beamtree.pytorch.launch import power_of_two
 
 CAPACITY = 16  # graphs of one cell, at most
-BYTES_AT_MOST = 1 << 30  # of buffers, for the graphs of one cell together
+BYTES_AT_MOST = 1 << 30  # of buffers, for all graphs of one cell
 SHORTEST = 16  # tokens that the smallest graph has room for
-_BESIDE_A_NODE = 160  # bytes of links, pair_scores and lists, at most
-PULLED_ROWS = (64, 512, 4096)  # beyond, a level has enough to do
+_BESIDE_A_NODE = 160  # bytes, at most, of links, scores and lists for each node, besides its vector
+PULLED_ROWS = (64, 512, 4096)  # sizes of the pull graphs; larger levels keep a GPU busy without
 
 _DECIDED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
 class Graphs(NamedTuple):
-    """What one recursion replays."""
+    """The graphs that one recursion replays."""
 
     search: "SearchGraph"
     pulls: tuple["PullGraph", ...]
-
-    @property
-    def shape(self) -> tuple[int, int, int | None]:
-        return self.search.shape
-
-    def cell(self, cell: Callable[..., Tensor], parameters: Sequence[Tensor]) -> AutogradCell:
-        return CapturedCell(cell, parameters, self.pulls)
-
-    def run(self, *search: Any) -> tuple[Tape, Tensor]:
-        return self.search.run(*search)
 
 
 def find_graphs(
@@ -57,12 +47,12 @@ def find_graphs(
     randomness: Randomness | None,
     pins: Tensor | None,
 ) -> Graphs | None:
-    """Graphs for an input that is then padded to `Graphs.shape`; None where there are none."""
+    """Graphs for an input, which the caller then pads to `search.shape`; None if it cannot run as graphs."""
     if not (
         leaves.shape[1] > 1 and leaves.shape[0] and type(leaves) is Tensor and capturing.may_replay(leaves)
     ):
         return None
-    if getattr(cell, "_is_replica", False):  # DataParallel makes new ones for every call
+    if getattr(cell, "_is_replica", False):  # DataParallel makes new replicas for every call
         return None
     state = module_key(cell, leaves.device), module_key(scorer, leaves.device)
     if None in state:
@@ -75,7 +65,8 @@ def find_graphs(
 
 
 def padded_sizes(B: int, n: int, pins: int | None) -> tuple[int, int, int | None]:
-    """Sizes that few graphs serve: lengths up to a power of two, batches to the next eighth of one."""
+    """Rounded sizes, so that few graphs suffice: lengths up to a power of two, batches up to a multiple of an
+    eighth of the power of two below."""
     eighth = max(1, (1 << B.bit_length() - 1) // 8)
     wider = pins if pins is None else power_of_two(pins)
     return -(-B // eighth) * eighth, max(SHORTEST, power_of_two(n)), wider
@@ -143,6 +134,8 @@ _owners_lock = threading.Lock()
 
 
 class SearchGraph:
+    """A step of the search as a graph, and the drawing of random numbers as another."""
+
     def __init__(
         self,
         buffers: StaticSearch,
@@ -158,7 +151,7 @@ class SearchGraph:
 
     @property
     def shape(self) -> tuple[int, int, int | None]:
-        """Sequences, tokens and pinned spans that there is room for."""
+        """How many sequences, tokens and pinned spans there is room for."""
         B, _, n = self.buffers.sizes
         fence = self.buffers.fence
         return B, n, None if fence is None else fence.pins.shape[1]
@@ -175,7 +168,7 @@ class SearchGraph:
     ) -> tuple[Tape, Tensor]:
         """The tape of a search of this many steps, and the heights of its nodes."""
         with self.turn:
-            self.buffers.load(leaves, lengths, score, steps, randomness, pins)
+            self.buffers.load(leaves, lengths, score, randomness, pins)
             for t in range(steps):
                 for draw in self._draw if self._draw and t % self.buffers.steps_drawn == 0 else ():
                     draw()
@@ -184,7 +177,7 @@ class SearchGraph:
 
 
 class PullGraph:
-    """From the gradients of at most `rows` parents to those of their children."""
+    """Takes the gradients of at most `rows` parents to those of their children."""
 
     def __init__(
         self,
@@ -208,7 +201,7 @@ class PullGraph:
         )
         self.nbytes = sum(tensor.nbytes for tensor in (*self.inputs, self.pulled))
 
-    def __call__(self, *inputs: Tensor) -> Tensor:  # gradients, children, masks where there are any
+    def __call__(self, *inputs: Tensor) -> Tensor:  # gradients, children, masks if there are any
         count = inputs[0].shape[0]
         with self.turn:
             torch._foreach_copy_([buffer[:count] for buffer in self.inputs], list(inputs))
@@ -217,7 +210,7 @@ class PullGraph:
 
 
 class CapturedCell(AutogradCell):
-    """A cell whose levels are pulled by graphs where they are small."""
+    """A cell whose small levels are pulled by graphs."""
 
     def __init__(
         self, cell: Callable[..., Tensor], parameters: Sequence[Tensor], pulls: Sequence[PullGraph]
@@ -238,8 +231,8 @@ def _capture(
 ) -> list[tuple[Callable[[], None], Any]]:
     kind = device.type
     cast, casts = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
-    # Weights that autocast has turned to another type before would stay in the graph as they were then. And
-    # what a pull saves is its own affair, not that of checkpointing or offloading around the recursion.
+    # Without autocast's cache, from which weights cast earlier would be frozen into the graph; and without
+    # the caller's hooks for saved tensors, as checkpointing or offloading must not apply inside a pull.
     kept_as_it_is = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with kept_as_it_is, torch.autocast(kind, cast, casts, cache_enabled=False):
         with _NothingDecided():
@@ -253,7 +246,8 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 class _NothingDecided(TorchDispatchMode):
-    """Refuses what makes the host wait for the device: said here, before a capture could only break."""
+    """Refuses operators that make the host wait for the device, with a clear error: a capture would just
+    fail."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,8 +1,8 @@
-"""The search of engine/search.py as a CUDA graph can hold it: sizes fixed, the step's number on the device.
+"""The search of engine/search.py in a form that a CUDA graph can capture: fixed sizes, and the number of the
+step on the device.
 
-One step, captured once, is replayed for every step of every batch that fits. Where the plain search leaves
-finished sequences behind, here they go on with numbers that nobody reads: what they write lies beyond the
-merges of their step, where the next step writes.
+One step is captured once and replayed for every step of every batch that fits. The plain search drops
+finished sequences; here they go on with numbers that nobody reads.
 """
 
 from functools import partial
@@ -11,19 +11,15 @@ import torch
 from torch import Tensor
 
 from beamtree.engine.choosing import Fence
-from beamtree.engine.randomness import Randomness
+from beamtree.engine.randomness import FIRST_LEVEL, SECOND_LEVEL, Randomness, draw_keep, gumbel
 from beamtree.engine.record import (
-    BEFORE,
-    LEFT_NEIGHBOUR,
     NONE,
     ROWS_AT_ONCE,
     Compose,
     Score,
     Tape,
-    nodes_before,
 )
 from beamtree.engine.search import Lists, Places, rank_beams, start, step
-from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, SECOND_LEVEL, draw_keep, gumbel
 
 DRAWS_AT_ONCE = 1 << 22
 
@@ -31,7 +27,8 @@ DRAWS_AT_ONCE = 1 << 22
 class StaticSearch:
     """Buffers for B sequences of n tokens, padding included, and the search on them.
 
-    `load`, then n−1 times `step`, before every `steps_drawn`-th of them `draw`, then `tape`.
+    Call `load`, then `step` once per step, then `tape`. If `steps_drawn` is not 0, call `draw` before the
+    first step and again after every `steps_drawn` steps.
     """
 
     def __init__(
@@ -58,7 +55,6 @@ class StaticSearch:
         self.t = integers(1)
         self.seed = integers(())
         self.order, self.lengths = integers(B), integers(B)  # longest first
-        self.begins = integers(n)  # the first merge of each step
         self.nodes = torch.zeros(self.first + capacity, d, dtype=leaves.dtype, device=device)
         self.heights = integers(self.first + capacity)
         self.links, self.ended = integers(capacity, 6), numbers(capacity, 4)
@@ -66,7 +62,8 @@ class StaticSearch:
         self.offset = torch.zeros(B, 1, dtype=torch.float64, device=device)
 
         self.at = Places(B, K, n + 2, device)
-        self.moving = self.at.column.clamp(max=n)  # the last column is empty: it moves up behind the others
+        # The lists keep their width when they close up: the last column, which is empty, is taken twice.
+        self.moving = self.at.column.clamp(max=n)
         self.row = torch.arange(rows, device=device)
         self.fence: Fence | None = None
         if pins is not None:
@@ -95,18 +92,15 @@ class StaticSearch:
         leaves: Tensor,  # (B, n, d)
         lengths: Tensor,  # (B,)
         score: Score,
-        steps: int,
         randomness: Randomness | None = None,
         pins: Tensor | None = None,
     ) -> None:
-        """Start a search of this many steps."""
+        """Start a search of these leaves."""
         B, K, n = self.sizes
         order = lengths.argsort(descending=True, stable=True)
         self.t.zero_()
         self.order.copy_(order)
         self.lengths.copy_(lengths[order])
-        merging = (self.lengths > self.at.column[1:n].unsqueeze(1)).sum(1)  # (n−1,) sequences at each step
-        self.begins[1:] = (merging * K).cumsum(0)
         self.nodes[1 : self.first] = leaves.reshape(B * n, -1)
         if randomness is not None:
             self.seed.copy_(randomness.seed)
@@ -126,12 +120,13 @@ class StaticSearch:
         is_pair = (pairs != NONE).all(-1)
         if self.fence is not None:
             is_pair &= ~self.fence.crosses(pairs)
-        scored = [score(torch.embedding(self.nodes, some)) for some in pairs.view(-1, 2).split(ROWS_AT_ONCE)]
+        some_pairs = pairs.view(-1, 2).split(ROWS_AT_ONCE)
+        scored = [score(torch.embedding(self.nodes, some), None) for some in some_pairs]
         found = torch.cat(scored).to(self.ended.dtype).view(is_pair.shape)
         return torch.nn.functional.pad(found.masked_fill(~is_pair, -torch.inf), (0, 1), value=-torch.inf)
 
     def draw(self) -> None:
-        """The noise and the masks of the next steps."""
+        """Draw the noise and the masks of the next `steps_drawn` steps."""
         step, sequence, slot = self.t + self.ahead, self.order.unsqueeze(1), self.at.slot
         if self.noise is not None:
             for stream, noise in zip((FIRST_LEVEL, SECOND_LEVEL), self.noise, strict=True):
@@ -150,7 +145,8 @@ class StaticSearch:
                 noise = (first, second)
             if self.masks is not None:
                 keep = self.masks.index_select(0, drawn).squeeze(0)
-        rows = self.begins.index_select(0, self.t) + self.row  # of the tape
+        begin = self.t * len(self.row)
+        rows = begin + self.row  # of the tape
         new_ids = rows + self.first
         after, made = step(
             self.lists,
@@ -165,8 +161,9 @@ class StaticSearch:
             fence=self.fence,
         )
         self.nodes.index_copy_(0, new_ids, made.parents)
-        self.links.index_copy_(0, rows, torch.cat((made.source, made.near, made.column - 1), 1))
-        self.ended.index_copy_(0, rows, torch.cat((made.ended, made.log_z.take(made.source)), 1))
+        before = torch.where(self.t > 0, made.source + (self.first + begin - len(self.row)), NONE)
+        self.links.index_copy_(0, rows, torch.cat((before, made.near, made.column - 1), 1))
+        self.ended.index_copy_(0, rows, made.ended)
         self.heights.index_copy_(0, new_ids, self.heights.take(made.near[:, 1:3]).amax(1) + 1)
         ids, pair_scores, scores = self.lists
         ids.copy_(after.ids)
@@ -177,16 +174,13 @@ class StaticSearch:
         self.t += 1
 
     def tape(self, steps: int) -> tuple[Tape, Tensor]:
-        """The search's record after this many steps, and the nodes' heights; the caller's to keep."""
+        """The record of the search after this many steps, and the heights of the nodes, as copies."""
         B, K, n = self.sizes
         made = B * K * steps
-        last = self.begins[(self.lengths - 2).clamp(min=0)].unsqueeze(1)  # (B, 1) where the last step begins
+        last = (self.lengths - 2).unsqueeze(1) * len(self.row)  # (B, 1): where the last step begins
         leaf = torch.where(self.at.slot == 0, self.order.unsqueeze(1) * n + 1, NONE)
         roots = torch.where(self.lengths.unsqueeze(1) == 1, leaf, self.first + last + self.row.view(B, K))
         ranked = rank_beams(roots, self.lists.scores, self.offset, self.order)
-        nodes = self.nodes[: self.first + made].clone()
-        links = self.links[:made].clone()
-        source = links[:, BEFORE:LEFT_NEIGHBOUR]
-        source.copy_(nodes_before(source, self.begins, self.first)[1])
+        nodes, links = self.nodes[: self.first + made].clone(), self.links[:made].clone()
         tape = Tape(nodes, links, self.ended[:made].clone(), *ranked)
         return tape, self.heights[: self.first + made].clone()

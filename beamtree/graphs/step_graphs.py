@@ -1,14 +1,13 @@
-"""One step of a recurrence as a CUDA graph: hundreds of small kernels, started together at every replay.
+"""One step of a recurrence as a CUDA graph: hundreds of small kernels, launched together by every replay.
 
-Ordered Memory and CRvNN are long chains of tiny products: on a GPU they wait for launches, not for numbers.
-A step is a function of constants (weights, sums to add to) and inputs; its graph is captured once for each
-shape, on buffers of its own, and serves sequences of any length.
+Ordered Memory and CRvNN are long chains of tiny products, whose time on a GPU goes into launches. A step is a
+function of constants (weights, and sums that it adds to) and inputs. Its graph is captured once for each
+shape, with its own buffers, and serves sequences of any length.
 """
 
 import threading
 from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import partial
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -23,70 +22,70 @@ Step = Callable[..., Outputs]  # (constants, *inputs, **options) -> outputs; may
 class StepGraphs(GraphCache["_ReplayedStep"]):
     """The graphs of one module's steps.
 
-    They hold no state between runs, so several forwards may come before their backwards. Each stream has
-    graphs of its own; threads on one stream take turns.
+    They hold no state between runs, so several forward passes may come before their backward passes. Each
+    stream has its own graphs; threads on one stream take turns.
     """
 
     def __init__(self, capacity: int = 8) -> None:
         super().__init__(capacity)
 
     def run(self, step: Step, constants: Sequence[Tensor], *, replay: bool, **options: Hashable) -> "StepRun":
-        """`step` with its constants filled in, to be called in a `with`, always with the same shapes.
+        """`step` with its constants filled in, to be called inside `with`, always with the same shapes.
 
-        With `replay` it runs as a graph where it can: on a GPU, unless the caller is capturing one.
+        With `replay` it runs as a graph if possible: on a GPU, unless the caller is capturing a graph.
         """
-        return StepRun(self, step, constants, replay, options)
+        call = partial(step, **options)
 
-    def find_step(
-        self, step: Step, constants: Sequence[Tensor], inputs: Sequence[Tensor], options: dict[str, Hashable]
-    ) -> "_ReplayedStep | None":
-        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in (*constants, *inputs))
-        key = (step, shapes, *sorted(options.items()), *capturing.surroundings(inputs[0].device))
-        return self.find(key, lambda: _ReplayedStep(partial(step, **options), constants, inputs))
+        def find(inputs: Sequence[Tensor]) -> _ReplayedStep | None:
+            shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in (*constants, *inputs))
+            key = (step, shapes, *sorted(options.items()), *capturing.surroundings(inputs[0].device))
+            return self.find(key, lambda: _ReplayedStep(call, constants, inputs))
+
+        return StepRun(call, constants, find if replay else None)
 
 
 class StepRun:
-    """A step in use. It and `constants`, which it reads and adds to, are valid inside the `with` only."""
+    """A step in use. It is valid only inside the `with`, and so are `constants`, which it reads and adds
+    to."""
 
     def __init__(
         self,
-        graphs: StepGraphs,
         step: Step,
         constants: Sequence[Tensor],
-        replay: bool,
-        options: dict[str, Hashable],
+        find: "Callable[[Sequence[Tensor]], _ReplayedStep | None] | None",
     ) -> None:
         self.constants = constants
-        self._graphs, self._step, self._options = graphs, step, options
-        self._undecided = replay
+        self._step, self._find = step, find
         self._replayed: _ReplayedStep | None = None
         self._turn: Generator[None, None, None] | None = None
 
     def __enter__(self) -> "StepRun":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._turn is not None:
             self._turn.close()
 
     def __call__(self, *inputs: Tensor) -> Outputs:
-        """The outputs, which are the caller's to keep."""
-        if self._undecided and capturing.may_replay(inputs[0]):
-            replayed = self._graphs.find_step(self._step, self.constants, inputs, self._options)
+        """The outputs; the caller may keep them."""
+        if self._find is not None and capturing.may_replay(inputs[0]):
+            replayed = self._find(inputs)
             if replayed is not None:
-                self._turn = replayed.turn()  # ours to end before it begins: a thread may be stopped anywhere
+                # Keep the generator before it takes the lock: if the thread is interrupted in between,
+                # `__exit__` can still close it.
+                self._turn = replayed.turn()
                 next(self._turn)
-                replayed.load(self.constants)
+                capturing.copy_all(replayed.constants, self.constants)
                 self._replayed, self.constants = replayed, replayed.constants
-        self._undecided = False  # the constants that a step adds to are not to be others later
+        self._find = None  # decided for good: a step adds to its constants, so these must stay the same
         if self._replayed is not None:
             return self._replayed(*inputs)
-        return self._step(self.constants, *inputs, **self._options)
+        return self._step(self.constants, *inputs)
 
 
 class _ReplayedStep:
+    """A step captured on buffers of its own."""
+
     def __init__(self, step: Step, constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         self._lock = threading.Lock()
         self.constants = [_buffer_like(tensor) for tensor in constants]
@@ -96,12 +95,9 @@ class _ReplayedStep:
         self.nbytes = sum(tensor.nbytes for tensor in (*self.constants, *self._inputs, *self._outputs))
 
     def turn(self) -> Generator[None, None, None]:
-        """Begins when no other is underway; ends when it is closed, or when nobody has it any more."""
+        """Hold the lock from the first `next` until the generator is closed or garbage-collected."""
         with self._lock:
             yield
-
-    def load(self, constants: Sequence[Tensor]) -> None:
-        capturing.copy_all(self.constants, constants)
 
     def __call__(self, *inputs: Tensor) -> Outputs:
         capturing.copy_all(self._inputs, inputs)

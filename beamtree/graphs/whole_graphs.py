@@ -1,7 +1,8 @@
-"""A whole computation, forward and backward, as two CUDA graphs a shape: thousands of kernels, two launches.
+"""A whole computation as two CUDA graphs for each shape, forward and backward: thousands of kernels, two
+launches.
 
-For what leaves its gradient to autograd: a training step of such waits for launches, not for numbers. The
-graphs of a module share their memory, so it holds what one step needs, the largest.
+For computations whose gradient comes from autograd: the time of their training steps goes into launches. The
+graphs of a module share their memory, so together they take as much as the largest one.
 """
 
 import threading
@@ -19,31 +20,30 @@ from beamtree.pytorch.capturing import GraphCache
 from beamtree.pytorch.derivatives import refuse_double_backward
 from beamtree.pytorch.tracing import is_compiling
 
-Outputs = tuple[Tensor, ...]
-Computation = Callable[..., Outputs]
+Computation = Callable[..., Tensor]
 
-MOST_CAPTURES = 2  # times the capacity: shapes without end would be captured without end
-LONGEST = 128  # beyond, a graph has too many kernels, and they have enough to do
-MULTIPLE = 8  # lengths are padded to, so that few of them have graphs of their own
+MOST_CAPTURES = 2  # times the capacity; then no more, as new shapes might never end
+LONGEST = 128  # tokens; for longer sequences a graph has too many kernels, and a GPU is busy without one
+MULTIPLE = 8  # lengths are padded to multiples of this, so that there are few graphs
 
 
 class WholeGraphs(GraphCache["_Captured"]):
-    """The graphs of one module, which one pass uses at a time.
+    """The graphs of one module. One pass, a forward and its backward, uses them at a time.
 
-    A forward that comes while another still waits for its backward runs as usual, kernel by kernel, and so
-    does one without gradients, under autocast or activation checkpointing, of a module with hooks, inside
-    another capture, or of a new shape after many others.
+    A forward pass runs kernel by kernel, as usual, if another one still waits for its backward pass; without
+    gradients; under autocast or activation checkpointing; if the module has hooks; inside another capture;
+    and with a new shape after many others.
     """
 
     def __init__(self, capacity: int = 32) -> None:
         super().__init__(capacity)
-        self._captured = 0  # so far
-        self._beginning = threading.Lock()  # of a pass
-        # The latest, while anything may still ask for it.
+        self._captured = 0  # how many graphs so far
+        self._beginning = threading.Lock()  # held while a pass begins
+        # A weak reference to the latest pass, which lives while somebody can still ask for its backward.
         self._pass: Callable[[], _Pass | None] = lambda: None
 
     def may_replay(self, tokens: Tensor) -> bool:
-        """Whether graphs are for such sequences (B, n, d), and for now."""
+        """Return True if sequences (B, n, d) like these may run as graphs, under the present settings."""
         return (
             self.capacity > 0
             and not is_compiling()
@@ -56,7 +56,7 @@ class WholeGraphs(GraphCache["_Captured"]):
         )
 
     def padding(self, tokens: Tensor) -> int:
-        """How much longer sequences should be for `run`; nothing where it would not replay."""
+        """By how many tokens to pad sequences for `run`; 0 if it would not replay a graph."""
         return -tokens.shape[1] % MULTIPLE if self.may_replay(tokens) else 0
 
     def run(
@@ -66,11 +66,11 @@ class WholeGraphs(GraphCache["_Captured"]):
         reads: Sequence[nn.Module],
         options: tuple[Hashable, ...] = (),
         static: Computation | None = None,
-    ) -> Outputs:
-        """computation(*inputs), sequences (B, n, d) first, which reads the parameters and dropouts of these
-        modules and nothing else that changes but these options.
+    ) -> Tensor:
+        """computation(*inputs), as graphs if possible. The first input are sequences (B, n, d).
 
-        `static` is the computation in a form that can be captured, where its own cannot.
+        Apart from its inputs the computation may depend only on the parameters and dropouts of the modules in
+        `reads`, and on `options`. `static` is a form of it that can be captured, if it cannot be itself.
         """
         if (
             not self.may_replay(inputs[0])
@@ -87,8 +87,8 @@ class WholeGraphs(GraphCache["_Captured"]):
                 return computation(*inputs)
             this = _Pass()
             self._pass = weakref.ref(this)
-        found: Outputs = _Replay.apply(self, captured, this, len(inputs), *inputs, *parts.parameters())
-        return found
+        output: Tensor = _Replay.apply(self, captured, this, len(inputs), *inputs, *parts.parameters())
+        return output
 
     def _waits_for_a_backward(self) -> bool:
         latest = self._pass()
@@ -125,14 +125,14 @@ def lengthen(tensor: Tensor, by: int, axis: int = 1, value: float = 0.0) -> Tens
 
 
 def _saves_elsewhere() -> bool:
-    """Whether what the backward pass needs is kept by hooks, as activation checkpointing and offloading do: a
-    graph would keep it nevertheless."""
+    """Return True if hooks decide where tensors for the backward pass are saved, as in activation
+    checkpointing and offloading. A graph would ignore them."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_tracing: None)
     return top(False) is not None
 
 
 class _Pass:
-    """A forward and its backward. It waits from the one to the other, or until nobody can ask for it."""
+    """A forward pass and its backward pass. It `waits` between the two."""
 
     waits = True
 
@@ -144,47 +144,46 @@ class _AsModule(nn.Module):
         super().__init__()
         self.computation, self.reads = computation, reads
 
-    def forward(self, *inputs: Tensor) -> Outputs:
+    def forward(self, *inputs: Tensor) -> Tensor:
         return self.computation(*inputs)
 
 
 class _Captured:
+    """The two graphs of one computation, and their buffers."""
+
     def __init__(
         self, computation: Computation, inputs: Sequence[Tensor], reads: nn.ModuleList, pool: Any
     ) -> None:
         self.inputs = [
             tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs
         ]
-        # Autograd runs what belongs to a leaf on the stream where the leaf was first used, and a capture must
-        # not leave its own: so the parameters are other leaves here, of the same memory.
+        # Autograd handles a leaf on the stream on which it was first used, but a capture must not leave its
+        # own stream. So the parameters are replaced by new leaves with the same memory.
         weights = {name: w.detach().requires_grad_(w.requires_grad) for name, w in reads.named_parameters()}
         wanted = [tensor for tensor in (*self.inputs, *weights.values()) if tensor.requires_grad]
         called = _AsModule(computation, reads)
-        held: list[Tensor] = []
-        self.grad_outputs: list[Tensor] = []
-        self.differentiable: list[bool] = []
+        held: list[Tensor] = []  # the output, until its backward
+        self.grad_output = torch.empty(0)  # made by the first backward
 
-        def forward() -> Outputs:
+        def forward() -> Tensor:
             named = {f"reads.{name}": w for name, w in weights.items()}
-            found = torch.func.functional_call(called, named, tuple(self.inputs))
-            held[:] = [output for output in found if output.requires_grad]
-            self.differentiable = [output.requires_grad for output in found]
-            return tuple(output.detach() for output in found)
+            held.append(torch.func.functional_call(called, named, tuple(self.inputs)))
+            return held[0].detach()
 
-        def backward() -> Outputs:
-            if not self.grad_outputs:
-                self.grad_outputs = [torch.zeros_like(output) for output in held]
-            outputs = held[:]
-            held.clear()
+        def backward() -> tuple[Tensor, ...]:
+            output = held.pop()
+            if not self.grad_output.numel():
+                self.grad_output = torch.zeros_like(output)
             return torch.autograd.grad(
-                outputs, wanted, self.grad_outputs, allow_unused=True, materialize_grads=True
+                output, wanted, self.grad_output, allow_unused=True, materialize_grads=True
             )
 
+        calls: list[Callable[[], Any]] = [forward, backward]
         with torch.enable_grad():
-            (self.go_forward, self.outputs), (self.go_back, self.gradients) = capturing.warm_up_and_capture(
-                (forward, backward), inputs[0].device, pool
+            (self.go_forward, self.output), (self.go_back, self.gradients) = capturing.warm_up_and_capture(
+                calls, inputs[0].device, pool
             )
-        held_apart = (*self.inputs, *self.outputs, *self.grad_outputs, *self.gradients)
+        held_apart = (*self.inputs, self.output, self.grad_output, *self.gradients)
         self.nbytes = sum(tensor.nbytes for tensor in held_apart)
 
 
@@ -192,32 +191,28 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, graphs: WholeGraphs, captured: _Captured, this: _Pass, count: int, *given: Tensor
-    ) -> Outputs:
+    ) -> Tensor:
         inputs, weights = given[:count], given[count:]
         capturing.copy_all([buffer.detach() for buffer in captured.inputs], inputs)
         captured.go_forward()
         ctx.graphs, ctx.captured, ctx.this = graphs, captured, this
         ctx.wanted = [buffer.requires_grad for buffer in captured.inputs] + [w.requires_grad for w in weights]
         ctx.save_for_backward(*weights)  # so that PyTorch sees whether they were changed in between
-        fresh = capturing.copies_of(captured.outputs)
-        pairs = zip(fresh, captured.differentiable, strict=True)
-        ctx.mark_non_differentiable(*(output for output, differentiable in pairs if not differentiable))
-        return tuple(fresh)
+        return captured.output.clone()
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         refuse_double_backward()
         if not (ctx.this.waits and ctx.graphs.is_latest(ctx.this)):
             raise RuntimeError(
-                "beamtree: what this computation kept for its backward pass is gone: it runs as CUDA graphs, "
-                "whose memory serves one backward pass. Instead of retain_graph=True call the module again"
+                "beamtree: the values saved for this backward pass are gone: the module runs as CUDA graphs, "
+                "whose memory serves one backward pass. Call the module again instead of retain_graph=True"
             )
         _ = ctx.saved_tensors
         captured = ctx.captured
-        pairs = zip(grad_outputs, captured.differentiable, strict=True)
-        capturing.copy_all(captured.grad_outputs, [grad for grad, carries in pairs if carries])
+        captured.grad_output.copy_(grad_output)
         captured.go_back()
         fresh = capturing.copies_of(captured.gradients)
-        ctx.this.waits = False  # only now: another thread's forward would write where the gradients are
+        ctx.this.waits = False  # only now: a forward pass in another thread would overwrite the gradients
         found = iter(fresh)
         return None, None, None, None, *(next(found) if wanted else None for wanted in ctx.wanted)

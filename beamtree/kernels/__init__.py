@@ -1,5 +1,5 @@
 """The idea on a GPU, in Triton: tensors in, tensors out.
 
-Files that end in `_kernels.py` import Triton. What the rest of the package imports of this one imports them,
-and whatever rests on them, inside functions: beamtree works without Triton.
+Files named `…_kernels.py` import Triton, and beamtree must also work without it. So the modules that the rest
+of the package imports from here import such files, and whatever depends on them, inside functions only.
 """

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs
-"""Pairs whose score is read off their parent, e = w·cell(l, r) + b: what this adds to a search step, the cell
-on many of them at once, and its gradient from their scores alone.
+"""Pairs whose score is read off their parent, e = w·cell(l, r) + b: what such a scorer adds to a search step,
+the cell applied to many pairs at once, and its gradient if only the scores have one.
 
-Each survivor of a step makes two new pairs, so the cell's two products have 2·K rows a sequence. All parents
-are kept, as candidates: that of the chosen pair becomes a node. A candidate is found by its pair alone,
-because every pair was new when the younger of its nodes was.
+Each merge makes two new pairs, and the cell composes both to score them, so its two products have 2·K rows
+per sequence and step. All these parents are kept as candidates; that of a chosen pair becomes a node. The row
+of a candidate follows from its pair alone, because a pair is as old as the younger of its nodes.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,16 @@ from beamtree.kernels.runtime.math_kernels import row_tile
 from beamtree.kernels.runtime.products import product
 from beamtree.kernels.runtime.random_kernels import name_of
 from beamtree.kernels.search.choose_kernels import children_of, moments, node_row, node_vectors
-from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, Weights
+from beamtree.parts.weights import CellWeights, EntangledScorerWeights, Weights
 from beamtree.pytorch.launch import blocks, launch
 
-ROWS_AT_ONCE = 16384  # bounds the activations that are held
+ROWS_AT_ONCE = 16384  # bounds the memory for activations
 
 
 @triton.jit
 def candidate_row(table, sequence, left, right, K: tl.constexpr):
+    """The row of a pair's candidate. In each sequence the n − 1 pairs of leaves come first, by position, then
+    two for each node made: the one with its left neighbour, and the one with its right neighbour."""
     n = at.number(table, at.LENGTH)
     youngest = tl.maximum(left, right)
     made = n - 1 + 2 * (youngest - n) + (youngest == left).to(tl.int32)
@@ -43,7 +45,8 @@ def score_parents(
     table, t, sequence,
     D: tl.constexpr, K: tl.constexpr, PAIRS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Layer norm and score of the pairs that step t − 1 made in a sequence. PAIRS is 2·K rounded up."""
+    """Layer norm and scores of the pairs that step t − 1 made in a sequence: the parents go to the
+    candidates, the scores into the lists. PAIRS is 2·K rounded up to a power of two."""
     B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
     pair = tl.arange(0, PAIRS)
     row = sequence * (2 * K) + pair
@@ -68,7 +71,8 @@ def score_parents(
 
 @triton.jit
 def settle(table, t, sequence, D: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Make nodes of the candidates that step t chose, and say which pairs they make with their neighbours."""
+    """Copy the candidates that step t has chosen to the nodes, and list the pairs that they make with their
+    neighbours."""
     B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
     pairs = at.length_of(table, sequence, True) - 1 - t
     slot = tl.arange(0, BEAMS)
@@ -106,15 +110,15 @@ def score_leaves(
     nodes: Tensor,  # (B, n + (n−1)·K, d)
     scratch: Mapping[str, Tensor],
 ) -> None:
-    """Put the leaves into the node store, the parents of their pairs with the candidates, their scores in the
-    lists."""
+    """Put the leaves into the node store, the parents of their pairs into the candidates, and the scores into
+    the lists."""
     B, n, d = leaves.shape
     count, rows = B * (n - 1), (n - 1) * (1 + 2 * K)
     nodes[:, :n] = leaves
     if count == 0:
         return
     pairs = torch.cat((leaves[:, :-1], leaves[:, 1:]), -1).view(count, 2 * d)
-    names = _leaf_pairs(B, n, leaves.device) if dropout > 0 else pairs  # without dropout nobody looks at it
+    names = _leaf_pairs(B, n, leaves.device) if dropout > 0 else pairs  # read only with dropout
     parents = leaves.new_empty(count, d)
     for some in chunks(count):
         made = make(pairs[some], names[some], weights.cell, seed, dropout, precision)
@@ -127,7 +131,7 @@ def score_leaves(
 
 
 def _leaf_pairs(B: int, n: int, device: torch.device) -> Tensor:
-    """Sequence, left and right of all pairs of neighbours, (B·(n−1), 3)."""
+    """The names of all pairs of neighbouring leaves: sequence, left and right, (B·(n−1), 3)."""
     names = torch.empty(B, n - 1, 3, dtype=torch.int64, device=device)
     names[:, :, 0] = torch.arange(B, device=device).unsqueeze(1)
     names[:, :, 1] = torch.arange(n - 1, device=device)
@@ -142,7 +146,7 @@ def chunks(rows: int) -> list[slice]:
 def activate(
     hidden: Tensor, names: Tensor, seed: Tensor, dropout: float, out: Tensor | None = None
 ) -> Tensor:
-    """u = keep·GELU(h) of pairs with these names (m, 3); h becomes ∂u/∂h."""
+    """u = keep·GELU(h) of pairs; h becomes ∂u/∂h. A pair's name (m, 3) is the counter of its dropout mask."""
     m, units = hidden.shape
     activated = torch.empty_like(hidden) if out is None else out
     if m:
@@ -161,12 +165,14 @@ def make(
 
 
 class Pulled(NamedTuple):
+    """The gradients that follow from those of scores."""
+
     children: Tensor  # (m, 2, d)
     weights: list[Tensor]  # of the cell's six, then of the scorer's two
 
 
 def pull(made: Recalled, grads: Tensor, weights: Weights[EntangledScorerWeights], precision: str) -> Pulled:
-    """Gradients of scores (m,) → gradients of the pairs and of the weights; `made` is used up."""
+    """Gradients of scores (m,) → gradients of the pairs and of the weights. Overwrites `made`."""
     pairs, hidden, activated, gates, _, normed, _ = made
     children = pull_to_children(made, grads, weights, precision)
     along, total = grads @ normed, grads.sum(0, keepdim=True)
@@ -187,7 +193,7 @@ def pull(made: Recalled, grads: Tensor, weights: Weights[EntangledScorerWeights]
 def pull_to_children(
     made: Recalled, grads: Tensor, weights: Weights[EntangledScorerWeights], precision: str
 ) -> Tensor:
-    """The gradients of the pairs alone, (m, 2, d)."""
+    """Only the gradients of the pairs, (m, 2, d)."""
     _, hidden, _, gates, opened, normed, scales = made
     m, d = normed.shape
     rows = whole_rows(d)
@@ -206,9 +212,10 @@ def ended_pairs_kernel(
     ids, children, B, n,
     K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of a survivor's three dying pairs, the chosen one (N of them) and those beside it (2·N): ∂L/∂e, and the
-    names: sequence, left, right. Of those beside also the node rows `ids` and the gradient rows `children`
-    (2·N × 2). A missing pair gets zero, and stands for a leaf of its sequence."""
+    """∂L/∂e and the name (sequence, left, right) of each of the three pairs that a survivor's merge ended:
+    the chosen one (N in all) and those beside it (2·N). For those beside it also the rows of their nodes in
+    the node store, `ids`, and among the gradients, `children` (2·N, 2). A missing pair gets the gradient zero
+    and the sequence's first leaf for both nodes."""
     row = tl.program_id(0).to(tl.int64)
     T = n - 1
     entry, sequence, beam, t, record = locate(order, slots, row, True, T, K)
@@ -244,7 +251,7 @@ def activate_pairs_kernel(
     hidden, activated, names, seed, rows, dropped,
     UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h; a mask belongs to a pair."""
+    """u = keep·GELU(h) goes into `activated`, and h becomes ∂u/∂h. A mask belongs to a pair."""
     tile, block = tl.program_id(0), tl.program_id(1)
     row, unit, inside, place = cell.unit_tile(tile, block, rows, UNITS, BLOCK_M, BLOCK_N)
     keep = 1.0
@@ -262,11 +269,13 @@ def pull_scores_kernel(
     grads, normed, scales, gamma, scorer, gates, opened, rows,
     D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr,
 ):  # fmt: skip
-    """From scores to gates: ∂p/∂gates become ∂L/∂gates, and σ(a), σ(b) the children's direct share."""
+    """From the gradients of scores: ∂p/∂gates become ∂L/∂gates, and σ(a), σ(b) the children's share by
+    p = σ(a)·l + σ(b)·r + …."""
     row, inside, feature, real, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     y = tl.load(normed + place, mask=mask, other=0.0)
     slope = tl.load(gamma + feature, mask=real, other=0.0)
     slope *= tl.load(scorer + feature, mask=real, other=0.0)
+    # A parent's gradient is w·∂L/∂e: the same direction for all rows, so ∂L/∂e joins the norm's scale.
     factor = tl.load(grads + row, mask=inside, other=0.0) * tl.load(scales + row, mask=inside, other=0.0)
     through = cell.through_norm(slope[None, :], y, factor, D)
     for gate in tl.static_range(4):

@@ -1,8 +1,8 @@
 """The recursion's fast path on a GPU, for the built-in cell and scorer in float32.
 
-A compiler sees two registered operators, `beamtree::fused_search` and `beamtree::fused_replay`, tensors in,
-tensors out. Eager code calls the same two functions through an autograd function, which costs the host
-less. The Triton kernels are imported when the first search runs.
+A compiler sees two registered operators, `beamtree::fused_search` and `beamtree::fused_replay`, with tensors
+in and tensors out. Eager code calls the same two functions through an autograd function, which costs less
+host time. The Triton kernels are imported when the first search runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,35 +11,36 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.kernels.runtime.products import float32_precision
-from beamtree.kernels.weights import Weights
+from beamtree.kernels.runtime.products import precision_of
+from beamtree.parts.weights import Weights
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_second_derivative
+from beamtree.pytorch.launch import HAS_TRITON, aligned, has_kernels
 from beamtree.pytorch.precision import without_autocast
-from beamtree.pytorch.registry import HAS_TRITON, has_kernels, register
+from beamtree.pytorch.registry import register
 from beamtree.pytorch.tracing import is_compiling
 
 BEAMS_AT_MOST = 32
 NARROWEST, WIDEST = 16, 1024
-SEEN, TAPE = 5, 3  # outputs that users see, and after them the tensors of the tape
+SEEN, TAPE = 5, 3  # the outputs that users see, and the tensors of the tape that follow them
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class FusedTape(NamedTuple):
-    """What a search leaves behind for its gradient. Node ids: leaves 0 … n−1, the node of step t and slot k:
-    n + t·K + k."""
+    """The record of a search, for its gradient. Nodes are numbered within their sequence: leaves from 0 to
+    n−1, and n + t·K + k is the node that step t made in slot k, the beam's index after that step."""
 
     nodes: Tensor  # (B, n + (n−1)·K, d)
     integers: Tensor  # int32: links (B, n−1, K, 4), slots (B, K, n−1), heights (B, n−1, K)
-    floats: Tensor  # energies (B, n−1, K, 4), log Z of each lineage (B, K, n−1)
+    floats: Tensor  # energies, the recorded scores (B, n−1, K, 4); log Z of each lineage (B, K, n−1)
 
     @staticmethod
     def of(nodes: Tensor, K: int, make: Callable[..., Tensor]) -> "FusedTape":
-        """A tape for a node store, its records by `make` (`new_zeros`, `new_empty`)."""
+        """A tape for a node store; `make` allocates its records (`new_zeros` or `new_empty`)."""
         made = _merges(nodes, K)
         return FusedTape(nodes, make(5 * made + padded(made), dtype=torch.int32), make(5 * made))
 
     def parts(self, K: int) -> tuple[Tensor, ...]:
-        """Links, slots and heights; energies and log Z; all flat."""
+        """Links, slots, heights, energies and log Z, each flat."""
         made = _merges(self.nodes, K)
         links, slots, heights = self.integers.split((4 * made, padded(made), made))
         energies, log_z = self.floats.split((4 * made, made))
@@ -52,7 +53,7 @@ def longest(nodes: Tensor, K: int) -> int:
 
 
 def padded(words: int) -> int:
-    """Rounded up, so that what follows starts at a multiple of 16 bytes."""
+    """A number of 4-byte words, rounded up so that what follows starts at a multiple of 16 bytes."""
     return (words + 3) // 4 * 4
 
 
@@ -65,7 +66,7 @@ class FusedSearchCall(NamedTuple):
 
     leaves: Tensor  # (B, n, d)
     lengths: Tensor  # (B,)
-    seed: Tensor  # not read without noise and dropout
+    seed: Tensor  # read only with noise or dropout; else any tensor
     beam_size: int
     noisy: bool
     dropout: float
@@ -74,7 +75,7 @@ class FusedSearchCall(NamedTuple):
     weights: list[Tensor]
 
     def flat(self) -> tuple[Any, ...]:
-        """As an autograd function takes them, which sees no tensor inside a list."""
+        """The arguments for an autograd function, which does not see tensors inside a list."""
         return *self[:-1], *self.weights
 
     @staticmethod
@@ -100,7 +101,7 @@ class FusedReplayCall(NamedTuple):
 
 
 def supports(leaves: Tensor, weights: Sequence[Tensor], beam_size: int) -> bool:
-    """Whether the kernels cover this case; the plain engine covers every case."""
+    """Return True if the kernels cover this case; the plain engine covers every case."""
     return (
         leaves.is_cuda
         and leaves.shape[0] > 0
@@ -111,23 +112,9 @@ def supports(leaves: Tensor, weights: Sequence[Tensor], beam_size: int) -> bool:
     )
 
 
-def fused_recursion(
-    leaves: Tensor,  # (B, n, d)
-    lengths: Tensor,  # (B,)
-    weights: Weights[Any],
-    beam_size: int,
-    seed: Tensor | None,
-    noisy: bool,
-    dropout: float,
-    product_dtype: torch.dtype,  # of the cell's products: half under autocast
-    need_nodes: bool = False,
-) -> tuple[Tensor, ...]:
+def fused_recursion(call: FusedSearchCall) -> tuple[Tensor, ...]:
     """Roots (B, K, d), scores relative to the best beam (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,)
     and merges (B, K, n−1)."""
-    if seed is None:
-        seed = lengths  # nobody reads it; a tensor of its own would cost a launch
-    options = (beam_size, noisy, dropout, product_dtype, need_nodes)
-    call = FusedSearchCall(leaves, lengths, seed, *options, weights.flat())
     if is_compiling():
         return torch.ops.beamtree.fused_search(*call)[:SEEN]
     if not torch.is_grad_enabled():
@@ -135,18 +122,11 @@ def fused_recursion(
     return _FusedRecursion.apply(*call.flat())
 
 
-def precision_of(product_dtype: torch.dtype) -> str:
-    """How products are rounded: as autocast says, else as PyTorch's setting for float32 does."""
-    if product_dtype == torch.float32:
-        return float32_precision()
-    return "bf16" if product_dtype == torch.bfloat16 else "fp16"
-
-
 def _refuse_capture(x: Tensor) -> None:
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             "beamtree: the beam-tree recursion cannot be captured in an outer CUDA graph: its search replays "
-            "graphs of its own, and its backward pass asks the device once how many nodes survived"
+            "graphs of its own, and its backward pass has to read from the device how many nodes survived"
         )
 
 
@@ -155,7 +135,7 @@ def _search(call: FusedSearchCall) -> Outputs:
 
 
 def run_search(call: FusedSearchCall, *, cleared: bool) -> Outputs:
-    """The search; of its tape only what some step made has a meaning, unless it is cleared before."""
+    """Run the search. Unless the tape is `cleared` before, entries that no step writes are undefined."""
     from beamtree.kernels.search import fused_search
 
     weights = Weights.of(aligned(w) for w in call.weights)
@@ -195,8 +175,8 @@ def tape_shapes(leaves: Tensor, lengths: Tensor, K: int, need_nodes: bool) -> Ou
 
 
 def remember_tape(ctx: Any, call: Any, output: Outputs) -> None:
-    """What the gradient needs of an operator that leaves the tape of a search; its call names its arguments
-    as `FusedSearchCall` does."""
+    """Save what the gradient needs, for any operator whose outputs end with the tape of a search and whose
+    call has the field names of `FusedSearchCall`."""
     _, relative, _, *rest = output
     ctx.mark_non_differentiable(*rest)
     ctx.save_for_backward(relative, call.lengths, call.seed, *rest[-TAPE:], *call.weights)
@@ -218,7 +198,7 @@ class _FusedRecursion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
         call = FusedSearchCall.of(given)
-        output = run_search(call, cleared=False)  # gradients read what was made, and leaves
+        output = run_search(call, cleared=False)  # the gradient reads only leaves and nodes that were made
         remember_tape(ctx, call, output)
         return output[:SEEN]
 
@@ -246,7 +226,7 @@ def _replay(call: FusedReplayCall) -> list[Tensor]:
 
 
 def _replay_apart(call: FusedReplayCall) -> list[Tensor]:
-    """An operator's outputs must not share memory."""
+    """`_replay` as an operator, whose outputs must not share memory."""
     grads = _replay(call)
     return [grads[0], *(grad.clone() for grad in grads[1:])]
 
@@ -256,13 +236,7 @@ def _replay_shapes(call: FusedReplayCall) -> list[Tensor]:
     return [call.grad_roots.new_empty(B, call.n, d), *(torch.empty_like(w) for w in call.weights)]
 
 
-def aligned(x: Tensor) -> Tensor:
-    """The kernels read 16 bytes at a time."""
-    x = x.contiguous()
-    return x.clone() if x.data_ptr() % 16 else x
-
-
-# A compiler that makes CUDA graphs leaves these operators outside of them.
+# Tells a compiler that makes CUDA graphs to leave these operators out of them.
 TAGS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
 register("fused_search", _search, _search_shapes, differentiate_tape, remember_tape, TAGS)
 register("fused_replay", _replay_apart, _replay_shapes, refuse_second_derivative, tags=TAGS)

@@ -1,8 +1,9 @@
 """Given trees on a GPU: composed level by level, or followed in place of a search.
 
-Three registered operators. `beamtree::compose` and `beamtree::decompose` take a cooperative launch over all
-levels each; nothing waits for the device. `beamtree::fused_follow` adds the tree's log-probability and leaves
-the tape of a search with one beam, so that its gradient is `beamtree::fused_replay`.
+Three registered operators. `beamtree::compose` and its gradient `beamtree::decompose` each go through all
+levels in one cooperative launch, and the host never waits for the device. `beamtree::fused_follow` also
+computes the tree's log-probability, and leaves the tape of a search with one beam, so that its gradient is
+`beamtree::fused_replay`.
 """
 
 from typing import Any, NamedTuple
@@ -15,51 +16,40 @@ from beamtree.kernels.fused_recursion import (
     TAGS,
     FusedTape,
     Outputs,
-    aligned,
     differentiate_tape,
     remember_tape,
     tape_shapes,
 )
 from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.runtime.random_bits import draw_keep
-from beamtree.kernels.weights import CellWeights, SlicedScorerWeights, Weights
+from beamtree.parts.weights import CellWeights, Weights
 from beamtree.pytorch.derivatives import refuse_second_derivative
-from beamtree.pytorch.launch import blocks, launch, power_of_two
+from beamtree.pytorch.launch import aligned, blocks, launch, power_of_two
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.registry import register
 from beamtree.trees.structure import Levels
 
-# Of float32 in `high` too: for "tf32" Triton cuts numbers off where the library rounds them, which makes
-# gradients up to eight times less exact than the plain path's.
+# The precision of float32 products, even if PyTorch's setting is `high`: for "tf32" Triton truncates numbers
+# where the library rounds them, which makes gradients up to eight times less exact than the plain path's.
 EXACT = "tf32x3"
-WIDE = 256  # beyond, a level's products are large enough for larger tiles
-
-
-def compose_levels(
-    leaves: Tensor,  # (B, n, d)
-    children: Tensor,  # (N, 2) node rows, lowest merges first, −1 where there is no merge
-    starts: Tensor,  # (levels + 1,) int32: the first merge of each level, and the end of the last
-    height: Tensor,  # () int32: how many levels have merges
-    keep: Tensor | None,  # (N, hidden) dropout masks
-    product_dtype: torch.dtype,  # half under autocast
-    weights: CellWeights,
-) -> Tensor:
-    """All nodes, (B·n + N, d): leaves first, then the merges; rows without a merge have no meaning."""
-    call = ComposeCall(leaves, children, starts, height, keep, product_dtype, list(weights))
-    nodes: Tensor = torch.ops.beamtree.compose(*call)
-    return nodes
+WIDE = 256  # for a larger d a level's products are large enough for larger tiles
 
 
 class ComposeCall(NamedTuple):
-    """The arguments of `beamtree::compose`: those of `compose_levels`."""
+    """The arguments of `beamtree::compose`."""
 
-    leaves: Tensor
-    children: Tensor
-    starts: Tensor
-    height: Tensor
-    keep: Tensor | None
-    product_dtype: torch.dtype
-    weights: list[Tensor]
+    leaves: Tensor  # (B, n, d)
+    children: Tensor  # (N, 2) node rows, lowest merges first, −1 where there is no merge
+    starts: Tensor  # (levels + 1,) int32: the first merge of each level, and the end of the last
+    height: Tensor  # () int32: how many levels have merges
+    keep: Tensor | None  # (N, hidden) dropout masks
+    product_dtype: torch.dtype  # half under autocast
+    weights: list[Tensor]  # of the cell
+
+
+def compose_levels(call: ComposeCall) -> Tensor:
+    """All nodes, (B·n + N, d): leaves first, then those of the merges. Rows without a merge are undefined."""
+    nodes: Tensor = torch.ops.beamtree.compose(*call)
+    return nodes
 
 
 class DecomposeCall(NamedTuple):
@@ -90,7 +80,7 @@ def _compose(call: ComposeCall) -> Tensor:
     hidden = leaves.new_empty(N, units)
     w1, b1, w2, b2, gamma, beta = (w.contiguous() for w in weights)
     tensors = (nodes, children, hidden if keep is None else keep, w1, b1, w2, b2, gamma, beta, hidden)
-    counter = torch.zeros(1, dtype=torch.int32, device=leaves.device)  # of arrivals at a barrier
+    counter = torch.zeros(1, dtype=torch.int32, device=leaves.device)  # counts arrivals at the barrier
     options = _tiles(d, units, product_dtype) | {"DROPS": keep is not None}
     with torch.cuda.device_of(leaves):
         arguments = (*tensors, starts, height, counter, B * n)
@@ -125,7 +115,7 @@ def _decompose(call: DecomposeCall) -> list[Tensor]:
 
     def descend(state: Descent, table: Tensor) -> None:
         for buffer in (state.totals, state.sums):
-            buffer.zero_()  # for the rows without a merge
+            buffer.zero_()  # rows without a merge are not written, but summed
         by_levels(level_kernels.descend_kernel, (table,), height, options)
 
     with torch.cuda.device_of(nodes), without_autocast(nodes):
@@ -182,40 +172,30 @@ register("compose", _compose, _compose_shapes, _differentiate, _remember, TAGS)
 register("decompose", _decompose, _decompose_shapes, refuse_second_derivative, tags=TAGS)
 
 
-WIDEST = 1024  # places of a list that a program moves at once
-
-
-def follow_merges(
-    leaves: Tensor,  # (B, n, d)
-    lengths: Tensor,  # (B,)
-    weights: Weights[SlicedScorerWeights],
-    seed: Tensor | None,
-    dropout: float,
-    merges: Tensor,  # (B, n−1)
-    product_dtype: torch.dtype,
-    need_nodes: bool,
-) -> tuple[Tensor, ...]:
-    """As `fused_recursion` with one beam: roots, relative scores, inner nodes, offset, merges."""
-    seed = lengths if seed is None else seed  # nobody reads it
-    call = FollowCall(leaves, lengths, seed, merges, dropout, product_dtype, need_nodes, weights.flat())
-    return torch.ops.beamtree.fused_follow(*call)[:SEEN]
+WIDEST = 1024  # places of a list that a program moves at a time
 
 
 class FollowCall(NamedTuple):
     """The arguments of `beamtree::fused_follow`."""
 
-    leaves: Tensor
-    lengths: Tensor
-    seed: Tensor
-    merges: Tensor
+    leaves: Tensor  # (B, n, d)
+    lengths: Tensor  # (B,)
+    seed: Tensor  # read only with dropout; else any tensor
+    merges: Tensor  # (B, n−1)
     dropout: float
     product_dtype: torch.dtype
     need_nodes: bool
-    weights: list[Tensor]
+    weights: list[Tensor]  # of the cell and a sliced scorer
+
+
+def follow_merges(call: FollowCall) -> tuple[Tensor, ...]:
+    """As `fused_recursion` with one beam: roots, relative scores, inner nodes, offset, merges."""
+    return torch.ops.beamtree.fused_follow(*call)[:SEEN]
 
 
 def _follow(call: FollowCall) -> Outputs:
     from beamtree.kernels.given_kernels import trace_kernel
+    from beamtree.kernels.runtime.random_kernels import draw_keep
     from beamtree.kernels.search.fused_search import inner_nodes
 
     leaves, lengths, seed, merges, dropout, product_dtype, need_nodes, weights = call
@@ -230,8 +210,8 @@ def _follow(call: FollowCall) -> Outputs:
         keep = None
         if dropout > 0.0:
             units = cell.b1.shape[0]
-            keep = draw_keep(seed, step, sequence, torch.zeros_like(step), units, dropout, leaves.dtype)
-        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype, cell)
+            keep = draw_keep(seed, step, sequence, torch.zeros_like(step), units, dropout)
+        nodes = compose_levels(ComposeCall(leaves, *levels[:3], keep, product_dtype, list(cell)))
         by_id = torch.cat((torch.arange(B * n, device=device).view(B, n), levels.made.clamp(min=0)), 1)
         made = B * steps
         tape = FusedTape.of(nodes[by_id], 1, leaves.new_zeros)

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs
-"""The nodes of given trees, all of one height at a time from the lowest up, and the trees' log-probability.
+"""The nodes of given trees, level by level from the lowest height up, and the log-probability of the trees.
 
-A node row stands for a leaf (B·n of them) or for a merge (after the leaves, lowest first). Each level has
-three phases that wait for each other. The highest level is known on the device only: nobody asks for it.
+Node rows are the B·n leaves, then the merges, lowest first. Each level takes three phases with barriers
+between them. The number of levels stays on the device: the host never reads it.
 """
 
 import triton
@@ -15,6 +15,7 @@ from beamtree.kernels.runtime.math_kernels import gelu, normalised
 
 @triton.jit
 def child_vectors(nodes, children, row, inside, D: tl.constexpr):
+    """Pointers to the vectors of the left and right children of some merges."""
     left = nodes + tl.load(children + row * 2, mask=inside, other=0) * D
     return left, nodes + tl.load(children + row * 2 + 1, mask=inside, other=0) * D
 
@@ -25,7 +26,7 @@ def activate_level(
     D: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """First phase up: a tile of u = keep · GELU(W₁ [l; r] + b₁)."""
+    """First phase: a tile of u = keep · GELU(W₁ [l; r] + b₁)."""
     row = (start + tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < end
     unit = block * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -44,7 +45,7 @@ def mix_level(
     D: tl.constexpr, UNITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Second phase up: a tile of σ(a)·l + σ(b)·r + σ(g)·c."""
+    """Second phase: a tile of the sums σ(a)·l + σ(b)·r + σ(g)·c."""
     row = (start + tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < end
     left, right = child_vectors(nodes, children, row, inside, D)
@@ -62,7 +63,7 @@ def normalise_rows(
     nodes, gamma, beta, first_row, start, end, tile,
     D: tl.constexpr, ALL_D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Third phase up: the layer norm, in place."""
+    """Third phase: the layer norm of the sums, in place."""
     row = (start + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     feature = tl.arange(0, ALL_D)
     mask = (row < end)[:, None] & (feature < D)[None, :]
@@ -81,8 +82,8 @@ def ascend_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr,
     PRECISION: tl.constexpr, PHASE: tl.constexpr,
 ):  # fmt: skip
-    """The nodes of all levels, from 1 to `height`. PHASE = 0: in one cooperative launch, with barriers
-    between phases; 1, 2 or 3: one phase of one `level`, an ordinary launch."""
+    """Make the nodes of all levels, from 1 to `height`. PHASE = 0 runs all levels in one cooperative launch,
+    with barriers between phases; 1, 2 or 3 run one phase of one `level` in an ordinary launch."""
     UNIT_BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
     BLOCK_F: tl.constexpr = BLOCK_N // 4
     FEATURE_BLOCKS: tl.constexpr = (D + BLOCK_F - 1) // BLOCK_F
@@ -125,8 +126,8 @@ def ascend_kernel(
 def gather_kernel(
     nodes, children, parents, pairs, N, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """The children's vectors, zero where there is no merge; and every child is told who its parent is, as
-    1 + twice the parent's row + side."""
+    """Gather the children's vectors, zero where there is no merge, and give every child its parent, as
+    1 + 2 · the parent's row + side."""
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     for side in tl.static_range(2):
         child = tl.load(children + row.to(tl.int64) * 2 + side, mask=row < N, other=-1)
@@ -145,7 +146,7 @@ def activate_merges_kernel(
     children, keep, hidden, activated, N,
     UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """u = keep·GELU(h) beside h, and h itself becomes ∂u/∂h; both zero where there is no merge."""
+    """u = keep·GELU(h) goes into `activated`, and h becomes ∂u/∂h; both are zero where there is no merge."""
     row, _, inside, place = cell.unit_tile(tl.program_id(0), tl.program_id(1), N, UNITS, BLOCK_M, BLOCK_N)
     exists = tl.load(children + row * 2, mask=row < N, other=-1) >= 0
     scale = tl.where(exists[:, None], 1.0, 0.0)
@@ -158,7 +159,8 @@ def activate_merges_kernel(
 def pair_scores(
     projections, scorer_b1, scorer_w2, scorer_b2, left, right, exists, H: tl.constexpr, UNITS: tl.constexpr
 ):
-    """The scorer's second layer for pairs of node rows; −inf where there is none."""
+    """Scores of pairs of node rows, from the projections: the rest of the scorer. −inf where no pair
+    exists."""
     unit = tl.arange(0, UNITS)[None, :]
     mask = exists[:, None] & (unit < H)
     h = tl.load(projections + left[:, None] * (2 * H) + unit, mask=mask, other=0.0)
@@ -174,10 +176,10 @@ def trace_kernel(
     live, scores, links, slots, energies, log_z, offset, n,
     H: tl.constexpr, UNITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The log-probability of given merges, S = Σ_t e_chosen − log Z_t with Z_t = Σ exp(e) over the pairs that
-    stand at step t: one program walks through a sequence's list of live nodes. It writes down what a search
-    with one beam does: each step's children between their neighbours, the scores of the three pairs that end,
-    log Z; and the whole score."""
+    """The log-probability of given merges, S = Σ_t (e_chosen − log Z_t), where Z_t = Σ exp(e) over the pairs
+    there are at step t. One program replays the merges of a sequence on its list of live nodes. It records
+    what a search with one beam does: at each step the children and their neighbours, the scores of the three
+    pairs that end, and log Z; and S itself."""
     tree = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths + tree).to(tl.int32)
     first_node, first_step = tree * (2 * n - 1), tree * (n - 1)
@@ -190,13 +192,14 @@ def trace_kernel(
         energy = pair_scores(projections, scorer_b1, scorer_w2, scorer_b2, node, node + 1, exists, H, UNITS)
         tl.store(live + place, place, mask=place < n)
         tl.store(scores + place, energy, mask=place < n)
-    around = tl.arange(0, 4)
+    around = tl.arange(0, 4)  # left neighbour, left child, right child, right neighbour
     side = tl.arange(0, 2)
     whole = tl.zeros([1], tl.float64)
     for t in range(0, length - 1):
-        tl.debug_barrier()
+        tl.debug_barrier()  # the lists have been written
         here = first_step + t
         pairs = length - 1 - t
+        # log Z: log-sum-exp over the list, block by block with a running maximum.
         top = tl.full([1], float("-inf"), tl.float32)
         mass = tl.zeros([1], tl.float32)
         for first in range(0, pairs, BLOCK):
@@ -206,6 +209,7 @@ def trace_kernel(
             mass = mass * tl.exp(top - higher) + tl.sum(tl.exp(energy - higher), 0)
             top = higher
         z = top + tl.log(mass)
+        # The record of the merge.
         position = tl.load(merges + here).to(tl.int32)
         index = position - 1 + around
         node = tl.load(live + index, mask=(index >= 0) & (index <= pairs), other=-1)
@@ -218,6 +222,7 @@ def trace_kernel(
         tl.store(log_z + here + tl.arange(0, 1), z)
         whole += (tl.max(tl.where(around == 1, energy, float("-inf")), 0) - z).to(tl.float64)
 
+        # Scores of the new node with its two neighbours.
         made = n + t
         before = tl.max(tl.where(around == 0, node, -1), 0)
         after = tl.max(tl.where(around == 3, node, -1), 0)
@@ -228,6 +233,8 @@ def trace_kernel(
             projections, scorer_b1, scorer_w2, scorer_b2, first_node + left, first_node + right, exists,
             H, UNITS,
         )  # fmt: skip
+        # Everything right of the merge moves one place to the left; all threads read a block before any
+        # writes.
         for first in range(position // BLOCK * BLOCK, pairs, BLOCK):
             place = first + tl.arange(0, BLOCK)
             changes = (place >= position) & (place < pairs)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""Reading an input by one kernel: its mask's lengths, and leaf = LayerNorm(W x + b)."""
+"""Reads an input with one kernel: lengths from the padding mask, and leaf = LayerNorm(W x + b)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,13 +15,13 @@ from beamtree.kernels.runtime import math_kernels
 from beamtree.kernels.runtime.products import FEW, float32_precision, product
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
-PROGRAMS = 264  # that share the rows of a sum
+PROGRAMS = 264  # at most, that share the rows of a sum
 
 
 def read_leaves(
     x: Tensor, is_padding: Tensor | None, linear: nn.Linear, norm: nn.LayerNorm
 ) -> tuple[Tensor, Tensor]:
-    """Leaves (B, n, d) of x (B, n, width), as if zero at padding, and lengths (B,)."""
+    """Leaves (B, n, d) of x (B, n, width), and lengths (B,). x counts as zero at padding."""
     parameters = (linear.weight, linear.bias, norm.weight, norm.bias)
     if torch.is_grad_enabled():
         return _Read.apply(x, is_padding, norm.eps, *parameters)
@@ -32,8 +32,8 @@ def read_leaves(
 def _read(
     x: Tensor, is_padding: Tensor | None, eps: float, parameters: Iterable[Tensor], *, record: bool
 ) -> tuple[Tensor, ...]:
-    """Leaves and lengths; with `record` also what the gradient needs: x without padding, and, in one, W x + b
-    of all rows, their means and reciprocal standard deviations."""
+    """Leaves and lengths. With `record` also what the gradient needs: x with zeros at padding, and one buffer
+    with W x + b of all rows, then their means, then their reciprocal standard deviations."""
     weight, *vectors = (p.contiguous() for p in parameters)
     B, n, width = x.shape
     d = weight.shape[0]
@@ -90,7 +90,7 @@ class _Read(torch.autograd.Function):
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
-    """The library is faster, but holds a workspace that a few numbers do not deserve (products.py)."""
+    """The library is faster, but for a few numbers its workspace is not worth it (see products.py)."""
     return product(x, y, float32_precision()) if max(x.numel(), y.numel()) <= FEW else torch.mm(x, y)
 
 
@@ -100,7 +100,8 @@ def read_kernel(
     D: tl.constexpr, WIDTH: tl.constexpr, EPS: tl.constexpr, MASKED: tl.constexpr, RECORD: tl.constexpr,
     PRECISION: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The first `tiles` programs each make rows of leaves, the others count a sequence's tokens."""
+    """The first `tiles` programs each make a tile of leaves, the others each count the tokens of a
+    sequence."""
     program = tl.program_id(0)
     if program < tiles:
         row = (program * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -152,7 +153,7 @@ def read_back_kernel(
     D: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr, NEED_X: tl.constexpr,
     PRECISION: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of W x + b and of x; each program's part of the sums for γ, β and b."""
+    """Gradients of W x + b and, with NEED_X, of x; and each program's part of the sums for γ, β and b."""
     feature = tl.arange(0, ALL_D)
     gain = tl.load(gamma + feature, mask=feature < D, other=0.0)
     to_gamma = tl.zeros([ALL_D], tl.float32)

@@ -1,4 +1,5 @@
-"""GT-GRC and EGT-GRC on a GPU: the tree by a search with one beam, its gradient straight through choices."""
+"""GT-GRC and EGT-GRC on a GPU: the tree comes from a search with one beam, the gradient goes straight through
+the choices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,15 +8,17 @@ import torch
 from torch import Tensor
 
 from beamtree.kernels import fused_recursion as fused
-from beamtree.kernels.weights import Weights
+from beamtree.kernels.runtime.products import precision_of
+from beamtree.parts.weights import Weights
 from beamtree.pytorch.derivatives import refuse_double_backward
+from beamtree.pytorch.launch import aligned
 from beamtree.pytorch.precision import without_autocast
 
 LONGEST = 4096  # places of a list that one program holds
 
 
 def supports(leaves: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether the kernels cover this case; zoo/straight_through.py covers every case."""
+    """Return True if the kernels cover this case; zoo/straight_through.py covers every case."""
     return (
         1 < leaves.shape[1] <= LONGEST
         and fused.supports(leaves, weights, 1)
@@ -23,20 +26,9 @@ def supports(leaves: Tensor, weights: Sequence[Tensor]) -> bool:
     )
 
 
-def straight_through(
-    leaves: Tensor,  # (B, n, d), n > 1
-    lengths: Tensor,  # (B,)
-    weights: Weights[Any],
-    seed: Tensor | None,
-    noisy: bool,
-    dropout: float,
-    product_dtype: torch.dtype,  # of the cell's products: half under autocast
-    need_nodes: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Roots (B, d), merges (B, n−1) and nodes (B, n−1 or 0, d), each by the step that made it."""
-    seed = lengths if seed is None else seed  # nobody reads it
-    options = (noisy, dropout, product_dtype, need_nodes)
-    call = fused.FusedSearchCall(leaves, lengths, seed, 1, *options, weights.flat())
+def straight_through(call: fused.FusedSearchCall) -> tuple[Tensor, Tensor, Tensor]:
+    """Roots (B, d), merges (B, n−1) and nodes (B, n−1 or 0, d), each at the step that made it. The call must
+    have one beam and n > 1."""
     if torch.is_grad_enabled():
         found: tuple[Tensor, Tensor, Tensor] = _StraightThrough.apply(*call.flat())
         return found
@@ -70,10 +62,10 @@ class _StraightThrough(torch.autograd.Function):
                 lengths.contiguous(),
                 merges,
                 fused.FusedTape(*tape),
-                Weights.of(fused.aligned(w) for w in weights),
+                Weights.of(aligned(w) for w in weights),
                 seed,
                 noisy=noisy,
                 dropout=dropout,
-                precision=fused.precision_of(product_dtype),
+                precision=precision_of(product_dtype),
             )
         return to_leaves, *[None] * 7, *to_weights

@@ -1,13 +1,20 @@
 # mypy: allow-untyped-defs
-"""The gradient of a straight-through tree on a GPU, the last merge first: as in zoo/straight_through.py.
+"""The gradient of a straight-through tree on a GPU, from the last merge back to the first.
+
+The algorithm is that of zoo/straight_through.py: y is a step's choice, h the list before the step, D = ∂L/∂h′
+the gradient of the list after it, p the parent. The gradient of the choice is
 
     ∂L/∂y_i = ⟨D_i, p_i − h_i⟩ + ⟨∂L/∂l, h_i⟩ + ⟨∂L/∂r, h_{i+1}⟩ − Σ_{j≤i} ⟨D_j, h_{j+1} − h_j⟩ + constant
 
-A step has three phases that wait for each other: the chosen parents' gradient to the hidden layer, then on
-to their children, then the choice's gradient. The last is one program's for a sequence: two scalar products a
-live node, a running sum, the softmax, and each score's gradient into the two nodes it was read off.
+With a sliced scorer only the chosen pair's parent is made, from children l and r that the choice selects: so
+p_i = p, and two terms go through l and r. With an entangled scorer every pair has its own p_i, and these
+terms are absent.
 
-A gradient row stands for a leaf (B·n of them) or for a merge (after the leaves, by step, then sequence).
+A step has three phases with barriers between them: the gradient of the new nodes goes to the cell's hidden
+layer, then to their children, then the choice is differentiated. In the third phase one program takes a
+sequence: two scalar products for each pair, a running sum, the softmax, and from each score to its two nodes.
+
+Gradient rows are the B·n leaves, then the merges, by step, then sequence.
 """
 
 import triton
@@ -20,13 +27,15 @@ from beamtree.kernels.runtime.random_kernels import FIRST_LEVEL, gumbel, name_of
 
 @triton.jit
 def gradient_row(node, sequence, B, n):
+    """The gradient row of a node id."""
     row = tl.where(node < n, sequence * n + node, B * n + (node - n) * B + sequence)
     return row.to(tl.int64)
 
 
 @triton.jit
 def pair_row(left, right, sequence, n):
-    """Pairs of a sequence: those of its leaves, then the two that each merge made."""
+    """The row of a pair. In each sequence the pairs of leaves come first, then the two that each merge
+    made."""
     youngest = tl.maximum(left, right)
     made = n - 1 + 2 * (youngest - n) + (youngest == left).to(tl.int32)
     return (sequence * (3 * (n - 1)) + tl.where(youngest < n, left, made)).to(tl.int64)
@@ -37,7 +46,8 @@ def node_gradient(
     gradients, grad_inner, child_grads, normed, scales, gamma, totals, sums, lengths, sequence, t, B, n,
     D: tl.constexpr, ALL_D: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """What reaches the node of a sequence's step t, also before its layer norm; zero where there is none."""
+    """∂L of the node that step t made in a sequence, and of its sum before the layer norm; zero if there is
+    none. All later steps are done, so its gradient row is complete."""
     one = sequence + tl.arange(0, 1)
     feature = tl.arange(0, ALL_D)
     row = t * B + one
@@ -45,7 +55,7 @@ def node_gradient(
     made = t < tl.load(lengths + one, mask=inside, other=0) - 1
     mask = made[:, None] & (feature < D)[None, :]
     place = row[:, None].to(tl.int64) * D + feature[None, :]
-    # Written by other programs during this launch: not through the first-level cache.
+    # Other programs write this during the launch: bypass the first-level cache.
     total = tl.load(gradients + B.to(tl.int64) * n * D + place, mask=mask, other=0.0, cache_modifier=".cg")
     if INNER:
         own = (one * (n - 1) + t)[:, None].to(tl.int64) * D + feature[None, :]
@@ -63,7 +73,8 @@ def send_to_children(
     D: tl.constexpr, UNITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of rows × 2·d: what the children get, into their gradient rows."""
+    """A tile of rows × 2·d: store the gradients of the children in their gradient rows. Nothing else has
+    reached these yet: after the step the children are in no list."""
     row = (start + tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < end
     column = block * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -75,13 +86,13 @@ def send_to_children(
 
 @triton.jit
 def restore(live, links, position, pairs, BLOCK: tl.constexpr):
-    """A sequence's list as it was before the merge."""
+    """Undo a merge in a sequence's list of live nodes."""
     index = tl.arange(0, BLOCK)
     stays = (index <= pairs) & (index != position) & (index != position + 1)
     node = tl.load(live + index - (index > position).to(tl.int32), mask=stays, other=0)
     node = tl.where(index == position, tl.load(links + 1), node)
     node = tl.where(index == position + 1, tl.load(links + 2), node)
-    tl.debug_barrier()  # all have read before one writes
+    tl.debug_barrier()  # all threads have read before any writes
     tl.store(live + index, node, mask=index <= pairs)
     tl.debug_barrier()
 
@@ -91,7 +102,8 @@ def measure(
     gradients, nodes, candidates, live, choices, links, position, pairs, sequence, t, B, n,
     D: tl.constexpr, ALL_D: tl.constexpr, ENTANGLED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Of each pair ⟨D, p − h⟩ with what its children add, and ⟨D, h_next − h⟩."""
+    """For each pair the two products of the formula above: ⟨D_i, p_i − h_i⟩, with the terms of l and r, and
+    ⟨D_i, h_{i+1} − h_i⟩."""
     feature = tl.arange(0, ALL_D)
     real = (feature < D)[None, :]
     one = tl.arange(0, 1)
@@ -110,6 +122,7 @@ def measure(
         mask = inside[:, None] & real
         left = tl.load(live + index, mask=inside, other=0)
         right = tl.load(live + index + 1, mask=inside, other=0)
+        # The node at this place after the step; the gradient there is D.
         after = tl.where(index < position, left, tl.where(index == position, n + t, right))
         grad = gradients + gradient_row(after, sequence, B, n)[:, None] * D + feature[None, :]
         grad = tl.load(grad, mask=mask, other=0.0, cache_modifier=".cg")
@@ -129,7 +142,8 @@ def measure(
 def judge(
     scores, score_grads, live, choices, seed, pairs, sequence, t, n, NOISY: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """From the choice to the scores it was made by, through the softmax, which ignores constants."""
+    """From the gradient of the choice to that of its scores, through the softmax, which ignores a constant. A
+    pair's gradient is also added to its sum over steps, for the scorer's parameters."""
     index = tl.arange(0, BLOCK)
     inside = index < pairs
     total = tl.load(choices + index, mask=inside, other=0.0)
@@ -156,7 +170,8 @@ def spread(
     gradients, slopes, live, choices, pairs, sequence, B, n,
     D: tl.constexpr, S: tl.constexpr, ALL_S: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """From the scores to the nodes: each is in a pair with the one before and in one with the next."""
+    """From the scores to the nodes: each node is in a pair with the one before it and in one with the
+    next."""
     feature = tl.arange(0, ALL_S)
     for first in range(0, pairs + 1, ROWS):
         index = first + tl.arange(0, ROWS)
@@ -185,7 +200,7 @@ def choice_gradient(
     D: tl.constexpr, S: tl.constexpr, ALL_D: tl.constexpr, ALL_S: tl.constexpr, ENTANGLED: tl.constexpr,
     NOISY: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Third phase of a step, of one sequence: everything that its choice is read off."""
+    """Third phase of a step, for one sequence: differentiate the choice."""
     pairs = (tl.load(lengths + sequence) - 1 - t).to(tl.int32)
     if pairs > 0:
         record = sequence * (n - 1) + t
@@ -213,11 +228,13 @@ def sweep_kernel(
     ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All steps in one cooperative launch, with barriers between phases."""
+    """All steps, the last one first, in one cooperative launch with barriers between phases. The third phase
+    also takes the nodes of the step before through their layer norm."""
     UNIT_BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
     COLUMNS: tl.constexpr = (2 * D + BLOCK_N - 1) // BLOCK_N
     programs = tl.num_programs(0)
     tiles = (B + BLOCK_M - 1) // BLOCK_M
+    # The nodes of the last step, through their layer norm. Then, for each step, the three phases.
     for first in range(0, B, programs):
         node_gradient(
             gradients, grad_inner, child_grads, normed, scales, gamma, totals, sums, lengths,
@@ -227,6 +244,7 @@ def sweep_kernel(
     wait_for_all(counter, goal)
     for down in range(0, n - 1):
         t = n - 2 - down
+        # First phase: ∂L/∂h of the cell.
         for job in range(tl.program_id(0), tiles * UNIT_BLOCKS, programs):
             cell.to_hidden_tile(
                 sums, gates, hidden, w2, t * B, t * B + B, job // UNIT_BLOCKS, job % UNIT_BLOCKS,
@@ -234,6 +252,7 @@ def sweep_kernel(
             )  # fmt: skip
         goal += programs
         wait_for_all(counter, goal)
+        # Second phase: the gradients of the children.
         for job in range(tl.program_id(0), tiles * COLUMNS, programs):
             send_to_children(
                 hidden, child_grads, gradients, children, w1, t * B, t * B + B,
@@ -241,6 +260,7 @@ def sweep_kernel(
             )  # fmt: skip
         goal += programs
         wait_for_all(counter, goal)
+        # Third phase: the choice, and the node of the step before.
         for first in range(0, B, programs):
             sequence = first + tl.program_id(0)
             if sequence < B:
@@ -263,7 +283,8 @@ def places_kernel(
     links, lengths, pairs, pair_names, merged, merge_names, children, roots, B, n,
     ENTANGLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The rows of pairs, merges and roots, as `PairPlaces` names them."""
+    """Fill the tensors of `PairPlaces`. A program takes a block of records (sequence, step); record t also
+    writes the pair of the leaves t and t + 1."""
     steps = n - 1
     record = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = record < B * steps

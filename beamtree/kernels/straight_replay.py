@@ -1,7 +1,7 @@
-"""The gradient of a straight-through tree on a GPU, from the tape that a search with one beam left.
+"""The gradient of a straight-through tree on a GPU, from the tape of a search with one beam.
 
-What does not depend on gradients, the cell at all merges and the scores of all pairs, is recomputed at once;
-then one launch goes back through the steps (straight_kernels.py).
+The cell at all merges and the scores of all pairs, which do not depend on gradients, are recomputed at once.
+Then a single launch goes back through the steps (straight_kernels.py).
 """
 
 from functools import partial
@@ -15,14 +15,13 @@ from beamtree.kernels import entangled_kernels as entangled_pairs
 from beamtree.kernels import straight_kernels
 from beamtree.kernels.fused_recursion import FusedTape
 from beamtree.kernels.replay.cell_replay import Descent, Recalled, processors, through_cell
-from beamtree.kernels.replay.survivors import pieces
-from beamtree.kernels.runtime.products import HALF, float32_precision, product
+from beamtree.kernels.runtime.products import never_half, product
 from beamtree.kernels.straight_kernels import places_kernel
-from beamtree.kernels.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
-from beamtree.pytorch.launch import blocks, launch, power_of_two
+from beamtree.parts.weights import CellWeights, EntangledScorerWeights, SlicedScorerWeights, Weights
+from beamtree.pytorch.launch import blocks, launch, pieces, power_of_two
 
-WIDE = 256  # beyond, a step's products are large enough for larger tiles
-SHORT = 128  # lengths up to here share a compiled kernel
+WIDE = 256  # for a larger d a step's products are large enough for larger tiles
+SHORT = 128  # lengths up to this share a compiled kernel
 
 
 def replay(
@@ -65,7 +64,7 @@ def replay(
             torch.empty(B, n, dtype=torch.int32, device=nodes.device), nodes.new_empty(B, 2, n), seed,
             counter.view(torch.int32), B, n,
         )  # fmt: skip
-        # The interpreter runs one after the other: a barrier for two would never open.
+        # Triton's interpreter runs programs one after another: a second one would never reach the barrier.
         programs = processors(nodes.device) if nodes.is_cuda else 1
         launch(
             straight_kernels.sweep_kernel, (programs,), *arguments, **options, launch_cooperative_grid=True
@@ -102,12 +101,14 @@ def _options(d: int, s: int, weights: CellWeights, n: int, precision: str) -> di
 
 
 class PairPlaces(NamedTuple):
-    """A sequence's pairs: n−1 of leaves, then two of each merge. Merges go by step, then sequence.
+    """Where everything is. The pairs of a sequence are n−1 of leaves, then two for each merge. Merges are
+    sorted by step, then sequence.
 
-    A name is sequence, left and right: the counter of a dropout mask, as the search had it.
+    A name is the counter of a dropout mask, as in the search: sequence, left and right with an entangled
+    scorer; else sequence, step and 0.
     """
 
-    pairs: Tensor  # (B·3·(n−1), 2) node rows; one that is missing stands for another
+    pairs: Tensor  # (B·3·(n−1), 2) node rows; leaf 0 in place of a missing neighbour
     pair_names: Tensor  # (B·3·(n−1), 3)
     merged: Tensor  # ((n−1)·B, 2) node rows of the children
     merge_names: Tensor  # ((n−1)·B, 3)
@@ -116,7 +117,7 @@ class PairPlaces(NamedTuple):
 
 
 def find_places(links: Tensor, lengths: Tensor, n: int, *, entangled: bool) -> PairPlaces:
-    """From the links (B, n−1, 4) of a tape, n > 1."""
+    """The places for the links (B, n−1, 4) of a tape, n > 1."""
     B = len(lengths)
     count = B * (n - 1)
     shapes = (3 * count, 2), (3 * count, 3), (count, 2), (count, 3), (count, 2), (B,)
@@ -128,14 +129,13 @@ def find_places(links: Tensor, lengths: Tensor, n: int, *, entangled: bool) -> P
 
 
 class SlicedScores:
-    """e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂, of all pairs that ever lived, as node rows (rows, 2), with
-    their slopes and, last, the weights' gradients."""
+    """e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂ for all pairs there ever were, given as node rows (rows, 2);
+    with `slopes`, their derivatives by the pair, and in the end the gradients of the weights."""
 
     parents = None
 
     def __init__(self, nodes: Tensor, rows: Tensor, weights: SlicedScorerWeights, precision: str) -> None:
-        # A scorer is never rounded to half.
-        self.precision = float32_precision() if precision in HALF else precision
+        self.precision = never_half(precision)
         s = weights.w1.shape[1] // 2
         self.slices = nodes[:, :s][rows].flatten(1)  # (rows, 2·s)
         hidden = product(self.slices, weights.w1.t(), self.precision, bias=weights.b1)
@@ -145,7 +145,7 @@ class SlicedScores:
         self.slopes = product(self.to_hidden, weights.w1, self.precision)  # ∂e/∂(l[:s], r[:s])
 
     def weight_gradients(self, grads: Tensor) -> tuple[None, list[Tensor]]:
-        """From gradients of the scores (rows,): nothing of the cell, and those of the scorer."""
+        """Gradients of the scores (rows,) → those of the cell's weights, None, and of the scorer's."""
         to_hidden = self.to_hidden.mul_(grads.unsqueeze(1))
         return None, [
             product(to_hidden.t(), self.slices, self.precision),
@@ -156,7 +156,7 @@ class SlicedScores:
 
 
 class ParentScores:
-    """e = w·cell(l, r) + b; `names` (rows, 3) are those of the pairs' dropout masks."""
+    """e = w·cell(l, r) + b, likewise; `names` (rows, 3) are the counters of the pairs' dropout masks."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class ParentScores:
         self.scores = torch.addmv(weights.scorer.b2, self.parents, weights.scorer.w2[0])
 
     def weight_gradients(self, grads: Tensor) -> tuple[CellWeights, EntangledScorerWeights]:
-        """From gradients of the scores (rows,): those of the cell and of the scorer."""
+        """Gradients of the scores (rows,) → those of the cell's weights and of the scorer's."""
         parts = [
             entangled_pairs.pull(self._make(some), grads[some], self.weights, self.precision).weights
             for some in entangled_pairs.chunks(len(self.rows))

@@ -1,4 +1,4 @@
-"""The layers to build with."""
+"""Layers to build models with: encoders, attention, stacks, state-space layers and heads."""
 
 from beamtree.nn.attention import GatedAttentionUnit, ParentAttention
 from beamtree.nn.contextualizer import BeamTreeContextualizer, Contextualized

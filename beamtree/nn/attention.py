@@ -1,5 +1,5 @@
-"""Gated attention (paper, appendix "GAU-Block"): among the tokens of a sequence, and from tokens to the inner
-nodes of a tree above them.
+"""Gated attention (paper, appendix "GAU-Block"), between the tokens of a sequence, and from tokens to the
+inner nodes of a tree above them.
 
     x' = LayerNorm(W₀ x)      u = SiLU(W_u x')      v = SiLU(W_v p')      z = SiLU(W_z ·)
     A = softmax((q·k + q̃·E[distance]) / √(2h))      q, q̃, k = γ⊙z + δ, each with its own γ and δ
@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.parts.leaf import LeafTransform
+from beamtree.nn.leaf import LeafTransform
 from beamtree.pytorch.checks import at_least_one, check_form, padding_of, zero_at_padding
 from beamtree.pytorch.direct_reading import read_part
+from beamtree.pytorch.tracing import is_compiling, is_exporting, runs_eagerly
 from beamtree.trees.beam_trees import BeamTrees
-from beamtree.trees.forest import Ancestry, find_ancestry
+from beamtree.trees.forest import DENSE_UP_TO, Ancestry, find_ancestry
 
 HEAD_SIZE = 128
 MAX_HEIGHT = 10
@@ -26,10 +27,15 @@ _ALL, _QUERIES, _KEY = slice(None), slice(-1), slice(-1, None)  # roles: one or 
 
 
 class GatedAttention(nn.Module):
-    """What both uses share: the parameters, the way in and the way out.
+    """Base class of both kinds: the parameters, the projections of the input and the gated output.
 
-    `scalar_bias` follows the paper's text instead of the published code: one number per distance instead of
-    q̃·E, and √(2d) instead of √(2h).
+    Args:
+        d_model: width of a token.
+        distances: number of distances, each with an embedding of its own.
+        head_size: width h of queries and keys; `d_model`, but at most 128, if not given.
+        scalar_bias: follow the paper's text instead of the published code: one number per distance instead of
+            q̃·E, and √(2d) instead of √(2h).
+        dropout: dropout rate on what attention adds to a token.
     """
 
     def __init__(
@@ -63,32 +69,32 @@ class GatedAttention(nn.Module):
         self.scale = 1.0 / math.sqrt(2 * (d_model if scalar_bias else h))
 
     def reset_parameters(self) -> None:
-        """Draw this module's own parameters, as PyTorch asks for after `to_empty` and in sharded training."""
+        """Initialise this module's own parameters; called by PyTorch's sharded training after `to_empty`."""
         nn.init.normal_(self.z_scale, std=SCALE_DEVIATION)
         nn.init.zeros_(self.z_offset)
         nn.init.normal_(self.relative)
 
     def in_roles(self, read: Tensor, roles: slice) -> Tensor:
-        """From x' (…, d): γ⊙z + δ of these roles, (…, roles, h)."""
+        """Compute γ⊙z + δ for these roles from x' (…, d): (…, roles, h)."""
         z = F.silu(self.z(read)).unsqueeze(-2)
         scale, offset = self.z_scale[roles], self.z_offset[roles]
         return torch.addcmul(offset, z, scale) if z.dtype == scale.dtype else z * scale + offset
 
     def as_queries(self, read: Tensor) -> Tensor:
-        """From x' (…, d): the query for keys, and beside it the one for distances, (…, 2h or h + 1)."""
+        """Compute the queries for keys and for distances from x' (…, d), concatenated: (…, 2h or h + 1)."""
         query = self.in_roles(read, _QUERIES).flatten(-2)
         return F.pad(query, (0, 1), value=1.0) if self.scalar_bias else query
 
     def as_keys(self, read: Tensor) -> Tensor:
-        """From p' (…, d): keys (…, h)."""
+        """Compute keys (…, h) from p' (…, d)."""
         return self.in_roles(read, _KEY).squeeze(-2)
 
     def as_values(self, read: Tensor) -> Tensor:
-        """From p' (…, d): values (…, 2d)."""
+        """Compute values (…, 2d) from p' (…, d)."""
         return F.silu(self.v(read))
 
     def leave(self, x: Tensor, read: Tensor, mixed: Tensor) -> Tensor:
-        """Out of x (…, d), x' and A v (…, 2d); x may be broadcast over beams."""
+        """Compute the output from x (…, d), x' (…, d) and A v (…, 2d); x may be broadcast over beams."""
         o = self.dropout(self.out(F.silu(self.u(read)) * mixed))
         weight, bias = read_part(self.gate)
         to_o, to_x = weight.split(self.d_model, 1)
@@ -100,7 +106,20 @@ class GatedAttention(nn.Module):
 
 
 class GatedAttentionUnit(GatedAttention):
-    """Attention among all tokens, (B, n, d) → (B, n, d), by distances −max_distance … max_distance."""
+    """Gated attention between all tokens of a sequence, (B, n, d) → (B, n, d).
+
+    ```python
+    unit = GatedAttentionUnit(128)
+    y = unit(x, is_pad)  # (B, n, 128), (B, n) -> (B, n, 128)
+    ```
+
+    Args:
+        d_model: width of a token.
+        max_distance: greater distances between tokens count as this one.
+        head_size: width h of queries and keys; `d_model`, but at most 128, if not given.
+        scalar_bias: one number per distance instead of a vector, as in the paper's text.
+        dropout: dropout rate on what attention adds to a token.
+    """
 
     def __init__(
         self,
@@ -120,7 +139,11 @@ class GatedAttentionUnit(GatedAttention):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, positions: Tensor | None = None
     ) -> Tensor:
-        """`key_padding_mask` (B, n) may have holes; `positions` (B, n) then says where the tokens are."""
+        """Attend between the tokens of x (B, n, d); returns (B, n, d).
+
+        `key_padding_mask` (B, n) is True at padding, which may be anywhere. If it is not all on the right,
+        give the `positions` (B, n) of the tokens, from which distances are computed.
+        """
         check_form(x, key_padding_mask, input_size=self.d_model, weight=self.z_scale)
         B, n, _ = x.shape
         x = zero_at_padding(x, key_padding_mask)
@@ -139,9 +162,16 @@ class GatedAttentionUnit(GatedAttention):
 
 
 class ParentAttention(GatedAttention):
-    """Attention from leaves to their ancestors, by the ancestors' heights 1 … 10; nodes do not change.
+    """Gated attention from each leaf to its ancestors in a tree; the nodes themselves do not change.
 
-    `attend_self` also lets a leaf attend to itself, at height 0, as in the paper's text.
+    The height of an ancestor takes the place of a distance; heights above 10 count as 10.
+
+    Args:
+        d_model: width of a leaf and of a node.
+        attend_self: let a leaf also attend to itself, at height 0, as in the paper's text.
+        head_size: width h of queries and keys; `d_model`, but at most 128, if not given.
+        scalar_bias: one number per height instead of a vector, as in the paper's text.
+        dropout: dropout rate on what attention adds to a leaf.
     """
 
     def __init__(
@@ -168,10 +198,20 @@ class ParentAttention(GatedAttention):
         refinements: int = 1,
         ancestry: Ancestry | None = None,
     ) -> Tensor:  # (B, K, n, d)
-        """The leaves contextualised with each tree, `refinements` times over."""
+        """Contextualise the leaves with each tree, applying the attention `refinements` times.
+
+        `ancestry` says which nodes are a leaf's ancestors; it is computed from `trees` if not given.
+        """
+        is_compiled = is_compiling() and not is_exporting()
+        attend = self._attend_eagerly if is_compiled and leaves.shape[1] > DENSE_UP_TO else self._attend
+        return attend(leaves, nodes, trees, refinements, ancestry)
+
+    def _attend(
+        self, leaves: Tensor, nodes: Tensor, trees: BeamTrees, refinements: int, ancestry: Ancestry | None
+    ) -> Tensor:
         ancestry = find_ancestry(trees) if ancestry is None else ancestry
         key, value = self.keys_of_nodes(nodes, trees)
-        # At first the leaves are the same in all trees, so their part is computed once.
+        # In the first round the leaves are the same in all trees, so their share is computed only once.
         x = leaves.unsqueeze(1)
         for _ in range(refinements):
             read = self.init(x)
@@ -182,17 +222,23 @@ class ParentAttention(GatedAttention):
             x = self.leave(x, read, mixed)
         return x.expand(-1, nodes.shape[1], -1, -1)
 
-    def keys_of_nodes(self, nodes: Tensor, trees: BeamTrees) -> tuple[Tensor, Tensor]:
-        """Keys (B, K, n−1, 2h), the embedded height beside each key, and values (B, K, n−1, 2d).
+    # The layout for a long sequence depends on how high its trees are, and its lists are a loop over heights.
+    _attend_eagerly = runs_eagerly(_attend)
 
-        A height belongs to a node, whoever attends to it: one product of [q; q̃] with [k; E] gives both terms.
+    def keys_of_nodes(self, nodes: Tensor, trees: BeamTrees) -> tuple[Tensor, Tensor]:
+        """Return keys with the embedding of each node's height appended, (B, K, n−1, 2h), and values (…, 2d).
+
+        A node has the same height for every leaf, so a single product of [q; q̃] with [k; E] gives both terms.
         """
         read = self.init(nodes)
         height = trees.heights.clamp(1, MAX_HEIGHT) - 1 + self.attend_self
         return torch.cat((self.as_keys(read), F.embedding(height, self.relative)), -1), self.as_values(read)
 
     def weights(self, read: Tensor, key: Tensor, ancestry: Ancestry) -> Tensor:
-        """Attention of x' (B, K or 1, n, d) over `ancestry`, (B, K, n, M), and last over itself if it may."""
+        """Return the attention weights of x' (B, K or 1, n, d) over the ancestors, (B, K, n, M).
+
+        With `attend_self` there is one more column, the weight of the leaf itself.
+        """
         query = self.as_queries(read)
         scores, allowed = ancestry.scores(query, key), ancestry.allowed
         if self.attend_self:
@@ -204,8 +250,8 @@ class ParentAttention(GatedAttention):
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Softmax over the allowed entries, at least in float32; all zeros where nothing is allowed."""
+    """Return the softmax over the allowed entries, at least in float32; a row that allows nothing is zero."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    lowest = torch.finfo(scores.dtype).min  # unlike −inf it leaves no NaN in rows that allow nothing
+    lowest = torch.finfo(scores.dtype).min  # unlike −inf, gives no NaN in rows that allow nothing
     weights = scores.masked_fill(~allowed, lowest).softmax(-1)
     return weights.masked_fill(~allowed.any(-1, keepdim=True), 0.0)

@@ -1,5 +1,7 @@
-"""Contextualising tokens with trees, (B, n, d) → (B, n, d): trees are found, every leaf attends to the nodes
-above it in each tree, and the results are averaged by score (paper §4, "beyond sentence encoding").
+"""Contextualises tokens with trees, (B, n, d) → (B, n, d) (paper §4, "beyond sentence encoding").
+
+The K best trees are found, every leaf attends to the nodes above it in each tree, and the results are
+averaged by score.
 """
 
 from typing import Any, NamedTuple, Self, cast
@@ -21,32 +23,42 @@ from beamtree.trees.forest import Forest, TreeSource
 
 
 class Contextualized(NamedTuple):
+    """The result of `BeamTreeContextualizer.contextualize`.
+
+    Fields:
+        tokens: (B, n, d), the contextualised tokens, zero at padding.
+        root: (B, d), the sentence vector: the roots of the trees, averaged by score.
+        trees: the trees found.
+    """
+
     tokens: Tensor  # (B, n, d), zero at padding
     root: Tensor  # (B, d)
     trees: BeamTrees
 
 
 class BeamTreeContextualizer(SavedBlock):
-    """Contextualises every token with the nodes above it, (B, n, d_model) -> (B, n, d_model), in any stack.
+    """Contextualises every token with the tree nodes above it, (B, n, input_size) -> (B, n, d_model).
 
     ```python
     block = BeamTreeContextualizer(128, residual=True)
     y = block(x, key_padding_mask=is_pad)  # (B, n, 128), (B, n) -> (B, n, 128), zero at padding
     ```
 
+    Trees are found by a `BeamTreeEncoder`, which the first options configure, or by a `source` of your own.
+
     Args:
-        d_model: width of a token and of a node.
-        input_size: width of the tokens that come in, `d_model` if not given.
-        beam_size: of the `BeamTreeEncoder` that finds the trees, like the next three.
-        slice_size: how many features its scorer sees.
-        dropout: of its cell.
-        stochastic: whether it perturbs its choices in training.
-        source: what finds the trees instead: any encoder with `forest`, such as `create_encoder` makes for
-            ebt-grc, bt-grc, egt-grc, gt-grc, balanced-grc and gold-grc.
-        refinements: how often the leaves attend to their ancestors, with the same weights.
-        residual: x + block(LayerNorm(x)) instead of block(x).
-        attention_dropout: on what attention adds; `dropout` if not given.
-        attend_self: a leaf attends to itself too, as in the paper's text; see `ParentAttention`.
+        d_model: width of a contextualised token and of a node.
+        input_size: width of the input tokens, `d_model` if not given.
+        beam_size: how many trees the encoder keeps.
+        slice_size: how many features the encoder's scorer sees; None for all of them.
+        dropout: dropout rate of the encoder's cell.
+        stochastic: perturb the encoder's choices with Gumbel noise in training.
+        source: an encoder that finds the trees instead. It needs a method `forest`, as the encoders have that
+            `create_encoder` makes for ebt-grc, bt-grc, egt-grc, gt-grc, balanced-grc and gold-grc.
+        refinements: how often the leaves attend to their ancestors, each time with the same weights.
+        residual: compute x + block(LayerNorm(x)) instead of block(x).
+        attention_dropout: dropout rate on what attention adds; `dropout` if not given.
+        attend_self: let a leaf attend to itself too, as in the paper's text; see `ParentAttention`.
         scalar_bias: one number per height instead of a vector, as in the paper's text.
     """
 
@@ -114,10 +126,13 @@ class BeamTreeContextualizer(SavedBlock):
         need_trees: bool = False,
         merges: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
-        """x (B, n, input_size) as (B, n, d_model), zero at padding; with `need_trees` also the trees found.
+        """Contextualise x as (B, n, d_model), zero at padding; with `need_trees` also return the trees found.
 
-        `key_padding_mask` (B, n) is True at padding, on the right; `merges` (B, n−1) are trees to follow, for
-        sources that can.
+        Args:
+            x: (B, n, input_size), padding on the right.
+            key_padding_mask: (B, n), True at padding.
+            need_trees: also return the trees.
+            merges: (B, n−1), trees to follow instead of searching, if the source can follow trees.
         """
         check_exported(self, need_trees)
         found = self.contextualize(x, key_padding_mask, merges=merges)
@@ -126,7 +141,7 @@ class BeamTreeContextualizer(SavedBlock):
     def contextualize(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Contextualized:
-        """The tokens, the root and the trees."""
+        """Contextualise x like `forward`, and return the tokens, the sentence vector and the trees."""
         read = x
         if self.norm is not None:
             lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
@@ -137,27 +152,27 @@ class BeamTreeContextualizer(SavedBlock):
             read, is_padding, merges = _one_longer(read, is_padding, merges)
         forest = self.source.forest(read, is_padding, merges=merges)
         tokens, root = self._attend(forest)[:, : x.shape[1]], forest.average(forest.roots)
-        # Lone leaves meet neither cell nor scorer; an empty sum of the root keeps these in the graph.
+        # If n = 1, tokens do not depend on cell and scorer; an empty sum of the root keeps both in the graph.
         tokens = tokens + root[:, :0].sum()
         if self.norm is not None:
             tokens = x + tokens
         return Contextualized(zero_at_padding(tokens, key_padding_mask), root, forest.trees)
 
     def _attend(self, forest: Forest) -> Tensor:  # (B, n, d)
-        """The leaves contextualised with their trees; on a GPU by CUDA graphs where possible."""
+        """Contextualise the leaves with their trees; on a GPU with CUDA graphs where possible."""
         leaves, trees = forest.leaves, forest.trees
         if not self.graphs.may_replay(leaves):
             return self._average(forest)
         more = self.graphs.padding(leaves)
         longer = lengthen(leaves, more), lengthen(forest.nodes, more, 2)
         scored = lengthen(trees.merges, more, 2, -1), trees.relative_scores, trees.offset, trees.lengths
-        (tokens,) = self.graphs.run(
-            lambda *_: (self._average(forest),),
+        tokens = self.graphs.run(
+            lambda *_: self._average(forest),
             (*longer, *scored),
             (self.parent_gau,),
             (self.refinements,),
-            static=lambda leaves, nodes, *of_trees: (
-                self._average(Forest(leaves, nodes, leaves[:, :0], BeamTrees(*of_trees))),
+            static=lambda leaves, nodes, *of_trees: self._average(
+                Forest(leaves, nodes, leaves[:, :0], BeamTrees(*of_trees))
             ),
         )
         return tokens[:, : leaves.shape[1]]
@@ -194,6 +209,6 @@ class BeamTreeContextualizer(SavedBlock):
 def _one_longer(
     x: Tensor, is_padding: Tensor | None, merges: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """With one more token of padding, as `torch.export` would specialise n − 1 nodes to n > 2."""
+    """Append one token of padding; without it `torch.export` would specialise n − 1 nodes to n > 2."""
     merges = None if merges is None else F.pad(merges, (0, 1), value=-1)
     return F.pad(x, (0, 0, 0, 1)), F.pad(padding_of(x, is_padding), (0, 1), value=True), merges

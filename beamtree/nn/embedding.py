@@ -1,8 +1,8 @@
-"""Token ids (B, n) → vectors (B, n, output_size), zero at padding, then dropout of features.
+"""Embeddings: token ids (B, n) → vectors (B, n, output_size), zero at padding, with dropout of features.
 
-Vectors are learnt rows ~ N(0, 1), ready-made word vectors, or those of a frozen Hugging Face encoder, for
-which a token has several ids. In training whole words may be dropped too: they are read as the unknown word,
-which so learns its vector.
+Vectors are learnt rows that start as N(0, 1), pretrained word vectors, or the output of a frozen Hugging Face
+encoder, for which a word has several ids. In training, words may be dropped too: they are replaced by the
+unknown word, so that its vector is trained.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,9 @@ from beamtree.data.vocabulary import FIRST_WORD, PAD, UNK
 from beamtree.data.words import ShippedRows, Words
 from beamtree.nn.stacks import OUTSIDE, SubwordsToWords
 
-Row = NDArray[np.int64]  # the subwords of a text
+Row = NDArray[np.int64]  # the subword ids of a text
 
-_SUBWORDS_AT_ONCE = 4096  # with padding, in one pass of the encoder
+_SUBWORDS_AT_ONCE = 4096  # in one pass of the encoder, padding included
 
 
 def create_embedding(
@@ -33,7 +33,15 @@ def create_embedding(
     dropout: float = 0.0,
     word_dropout: float = 0.0,
 ) -> "Embedding":
-    """Ready-made vectors where the words have them, else `size` learnt features; projected if asked for."""
+    """Make an embedding for `words`: their frozen encoder or pretrained vectors, else learnt rows.
+
+    Args:
+        words: the vocabulary, with its encoder or its word vectors if there are any.
+        size: width of learnt rows; an encoder and pretrained vectors have a width of their own.
+        projected_to: map the vectors to this width by a learnt linear map.
+        dropout: dropout rate on features, after the projection if there is one.
+        word_dropout: share of the words that are dropped in training.
+    """
     rates = {"dropout": dropout if projected_to is None else 0.0, "word_dropout": word_dropout}
     embedding: Embedding
     if words.encoder is not None:
@@ -48,7 +56,10 @@ def create_embedding(
 
 
 class Embedding(nn.Module):
-    """`dropout(look_up(ids))`, so that the classifier can pool vectors before features are dropped."""
+    """Base class of embeddings: `forward` is `dropout(look_up(ids))`.
+
+    The two are separate so that the classifier can pool vectors before features are dropped.
+    """
 
     def __init__(self, output_size: int, dropout: float, word_dropout: float = 0.0) -> None:
         super().__init__()
@@ -56,15 +67,15 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def padding(self, ids: Tensor) -> Tensor:
-        """(B, n), True where there is no token."""
+        """Return the padding mask (B, n), True where there is no token."""
         return ids == PAD
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """(B, n, output_size), zero at padding."""
+        """Return the vectors (B, n, output_size), zero at padding, before dropout of features."""
         raise NotImplementedError
 
     def drop_words(self, ids: Tensor) -> Tensor:
-        """In training a share of the words, drawn at random, is read as the unknown word."""
+        """In training, replace a random share of the words by the unknown word."""
         if not self.training or not self.word_dropout:
             return ids
         dropped = (torch.rand(ids.shape, device=ids.device) < self.word_dropout) & (ids >= FIRST_WORD)
@@ -76,7 +87,7 @@ class Embedding(nn.Module):
 
 
 class TrainableEmbedding(Embedding):
-    """Every row is learnt except that of the padding, which stays zero."""
+    """An embedding whose rows are all learnt, except the row of the padding, which stays zero."""
 
     def __init__(
         self, vocabulary_size: int, output_size: int, *, dropout: float = 0.0, word_dropout: float = 0.0
@@ -90,11 +101,20 @@ class TrainableEmbedding(Embedding):
 
 
 class WordEmbedding(Embedding):
-    """Ready-made vectors; one for unknown words and those of words that learn theirs are parameters.
+    """Fixed, pretrained word vectors; the vectors of the unknown word and of some other words are learnt.
 
-    Ids, in order: padding, the unknown word, the separator, words with fixed `vectors`, words that learn,
-    words of the package, whose 8-bit rows are not among the weights. The unknown word starts as N(0, 1); the
-    first words that learn start as `starts`, the others with the deviation of the ready-made vectors.
+    Ids, in this order: padding, the unknown word, the separator, words with fixed `vectors`, words with
+    learnt vectors, and words of the vectors that come with the package, whose 8-bit rows are not saved with
+    the weights.
+
+    Args:
+        vectors: (words, width), fixed.
+        learnt_words: how many words have a learnt vector. The unknown word starts as N(0, 1), these start as
+            `starts`, and any others as random vectors with the standard deviation of the pretrained ones.
+        starts: initial vectors of the first of the learnt words.
+        shipped: the rows of the vectors that come with the package.
+        dropout: dropout rate on features.
+        word_dropout: share of the words that are replaced by the unknown word in training.
     """
 
     def __init__(
@@ -125,7 +145,7 @@ class WordEmbedding(Embedding):
 
     @torch.no_grad()
     def _begin(self, vectors: Tensor, starts: Tensor | None, shipped: ShippedRows | None) -> None:
-        """The first values of the rows that learn."""
+        """Set the initial values of the learnt rows."""
         known = vectors.float() if starts is None else torch.cat((vectors.float(), starts))
         if not len(known) and shipped is not None:
             known = shipped.numbers * shipped.scales[:, None]
@@ -139,7 +159,7 @@ class WordEmbedding(Embedding):
         row = torch.where(ids == UNK, 0, ids - self.first_learnt + 1)
         is_learnt = (ids == UNK) | (ids >= self.first_learnt)
         learnt = self.learnt(row.clamp(0, self.learnt.num_embeddings - 1))
-        # Half-precision tables are widened after the look-up, token by token.
+        # A half-precision table is converted after the look-up, only for the tokens of the batch.
         fixed = F.embedding(ids.masked_fill(ids >= self.first_learnt, PAD), self.table).to(learnt.dtype)
         vectors = torch.where(is_learnt.unsqueeze(-1), learnt, fixed)
         if self.has_shipped:
@@ -150,7 +170,7 @@ class WordEmbedding(Embedding):
 
 
 class ProjectedEmbedding(Embedding):
-    """A learnt linear map after another embedding, which itself drops no features; padding stays zero."""
+    """A learnt linear map after another embedding, which must not drop features; padding stays zero."""
 
     def __init__(self, embedding: Embedding, output_size: int, *, dropout: float = 0.0) -> None:
         super().__init__(output_size, dropout)
@@ -165,10 +185,11 @@ class ProjectedEmbedding(Embedding):
 
 
 class ContextualEmbedding(Embedding):
-    """Subwords (B, s), numbered as by `HuggingFaceEncoder.encode`, to vectors of words (B, n, output_size).
+    """Vectors of words (B, n, output_size) from a frozen encoder that reads subword ids (B, s).
 
-    The encoder is frozen: it is not among the weights and never drops anything. Vectors are normalised to
-    mean 0 and deviation 1. In training a share of the words is dropped.
+    Ids are numbered as by `HuggingFaceEncoder.encode`. The encoder is not saved with the weights and applies
+    no dropout. Each word's vector is normalised to mean 0 and deviation 1. In training, dropped words become
+    vectors of zeros.
     """
 
     def __init__(
@@ -190,7 +211,7 @@ class ContextualEmbedding(Embedding):
         for some in self._read([rows[place] for place in missing], ids.device):
             for place, vectors in some:
                 found[missing[place]] = vectors
-        where = ids.device if missing else "cpu"  # what is remembered goes to a GPU in one piece
+        where = ids.device if missing else "cpu"  # remembered vectors are copied to a GPU in one piece
         x = pad_sequence([one.to(where) for one in found if one is not None], batch_first=True)
         x = x.to(ids.device)
         if self.training and self.word_dropout:
@@ -199,18 +220,18 @@ class ContextualEmbedding(Embedding):
         return x
 
     def unread(self, splits: Sequence[EncodedExamples]) -> list[Row]:
-        """The different texts of the splits whose vectors are not remembered yet."""
+        """Return the distinct texts of the splits whose vectors are not remembered yet."""
         rows = {row.tobytes(): row for split in splits for row in _rows_of(split)}
         return [row for key, row in rows.items() if key not in self.encoder.remembered]
 
     def bytes_of(self, rows: Sequence[Row]) -> int:
-        """How much memory their vectors take."""
+        """Return how many bytes of memory the vectors of these texts take."""
         return 4 * self.output_size * sum(int(begins_word(torch.from_numpy(row)).sum()) for row in rows)
 
     def remember(
         self, rows: Sequence[Row], device: torch.device, advance: Callable[[int], None] = lambda done: None
     ) -> None:
-        """Read texts once and keep their vectors; `advance` is called with how many are done."""
+        """Encode the texts and keep their vectors; `advance` is called with the number done so far."""
         done = 0
         for some in self._read(rows, device):
             self.encoder.remembered |= {rows[place].tobytes(): vectors.cpu() for place, vectors in some}
@@ -219,7 +240,7 @@ class ContextualEmbedding(Embedding):
 
     @torch.no_grad()
     def _read(self, rows: Sequence[Row], device: torch.device) -> Iterator[list[tuple[int, Tensor]]]:
-        """(place, vectors (n, d)) of every row, shortest first, as many at a time as are read at once."""
+        """Yield lists of (index of a row, its vectors (n, d)), shortest first, one list per encoder pass."""
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         while order:
             longest = [len(rows[place]) + 2 for place in order[:_SUBWORDS_AT_ONCE]]
@@ -235,7 +256,7 @@ class ContextualEmbedding(Embedding):
             yield [(place, x[~empty]) for place, x, empty in zip(some, words, padding, strict=True)]
 
     def _encode(self, rows: Sequence[Row], device: torch.device) -> Tensor:
-        """Vectors of all subwords (B, s, d); a row too long for the encoder is read in parts."""
+        """Return the vectors of all subwords (B, s, d); a row too long for the encoder is read in parts."""
         encoder = self.encoder
         network = encoder.network.to(device)
         subwords = [(torch.from_numpy(row) - FIRST_WORD) // 2 for row in rows]
@@ -253,7 +274,7 @@ class ContextualEmbedding(Embedding):
 
 
 def begins_word(ids: Tensor) -> Tensor:
-    """Which subwords are the first of their word."""
+    """Return True for subwords that are the first of their word."""
     return (ids >= FIRST_WORD) & ((ids - FIRST_WORD) % 2 == 1)
 
 

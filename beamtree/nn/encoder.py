@@ -1,4 +1,4 @@
-"""A sentence encoder, (B, n, d) → (B, d): the roots of the K best trees, averaged by score (EBT-GRC)."""
+"""The sentence encoder EBT-GRC, (B, n, d) → (B, d): the roots of the K best trees, averaged by score."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from beamtree.engine.export import exported_forest, exported_root
 from beamtree.engine.record import Beams
 from beamtree.errors import BeamtreeError
+from beamtree.nn.leaf import LeafTransform
 from beamtree.parts.cell import GatedRecursiveCell
-from beamtree.parts.leaf import LeafTransform
 from beamtree.parts.scorer import SlicedScorer
 from beamtree.pytorch.checks import warn_if_greedy
 from beamtree.pytorch.tracing import is_exporting
@@ -21,7 +21,7 @@ from beamtree.trees.forest import Forest
 
 
 class BeamTreeEncoder(SavedBlock):
-    """Finds trees in a sequence and returns its root vector, (B, n, input_size) -> (B, d_model).
+    """Finds the K best trees over a sequence and averages their roots, (B, n, input_size) -> (B, d_model).
 
     ```python
     encoder = BeamTreeEncoder(128)
@@ -32,15 +32,18 @@ class BeamTreeEncoder(SavedBlock):
     Args:
         d_model: width of a node.
         input_size: width of the tokens, `d_model` if not given.
-        beam_size: how many trees are kept; 1 is greedy.
+        beam_size: how many trees are kept (K); 1 is greedy search.
         slice_size: how many features the scorer sees; None for all of them.
-        scorer_hidden: the scorer's hidden size; 64 with a slice, else `d_model`.
-        dropout: on the cell's hidden layer, one mask per node.
+        scorer_hidden: the scorer's hidden size; if not given, 64 with a slice, else `d_model`.
+        dropout: dropout rate on the cell's hidden layer, with one mask per node.
         stochastic: perturb both selections with Gumbel noise in training.
         merge_equal_trees: unite beams that reach the same tree by different orders of merging, so that all
             beams are different trees, each with the weight of all its orders; slower on a GPU.
-        cell: a cell of your own, called `cell(left, right, keep)` on rows.
-        scorer: a scorer of your own, called `scorer(left, right)` on rows.
+        cell: a cell of your own, see `beamtree.Cell` and `beamtree.CellWithDropout`.
+        scorer: a scorer of your own, see `beamtree.Scorer`.
+
+    Raises:
+        ValueError: if an option is out of range, or belongs to a built-in part that your own replaces.
     """
 
     def __init__(
@@ -99,16 +102,22 @@ class BeamTreeEncoder(SavedBlock):
         merges: Tensor | None = None,
         pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
-        """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the trees found.
+        """Encode x as (B, d_model); with `need_trees` also return the trees found.
 
-        `key_padding_mask` (B, n) is True at padding, as for `nn.MultiheadAttention`, and padding is on the
-        right; without a mask every sequence has n tokens.
+        Args:
+            x: (B, n, input_size), padding on the right.
+            key_padding_mask: (B, n), True at padding, as for `nn.MultiheadAttention`; without it every
+                sequence has n tokens.
+            need_trees: also return the trees, as `BeamTrees`.
+            merges: (B, n−1), trees to follow instead of searching, in the format of `BeamTrees.merges`.
+            pinned_spans: spans that every tree must contain: for each sequence a list of half-open
+                (start, end), or all in one tensor (B, P, 2), filled up with −1.
 
-        `merges` (B, n−1) makes the encoder follow given trees; `pinned_spans`, a list of half-open
-        (start, end) per sequence, makes every tree contain these spans.
+        Raises:
+            ValueError: if an argument has a wrong shape, dtype, device or value; the message says which.
 
-        `torch.export` takes the encoder in evaluation mode, without these three options; batch and length
-        may be dynamic, the length from 2 on.
+        `torch.export` accepts the encoder in evaluation mode, without the last three options. Batch size and
+        length may be dynamic; the length must be at least 2.
         """
         if is_exporting():
             self._refuse_equal_trees()
@@ -125,7 +134,7 @@ class BeamTreeEncoder(SavedBlock):
         merges: Tensor | None = None,
         pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
     ) -> Beams:
-        """The surviving beams before they are averaged."""
+        """Return the surviving beams before they are averaged; arguments as for `forward`."""
         return self._grow(x, key_padding_mask, merges, pinned_spans)[1]
 
     def forest(
@@ -136,7 +145,7 @@ class BeamTreeEncoder(SavedBlock):
         merges: Tensor | None = None,
         pinned_spans: Tensor | list[list[tuple[int, int]]] | None = None,
     ) -> Forest:
-        """The surviving beams with all their nodes."""
+        """Return the surviving trees with the vectors of all their nodes; arguments as for `forward`."""
         if is_exporting():
             self._refuse_equal_trees()
             given = (merges, pinned_spans)
@@ -177,7 +186,7 @@ class BeamTreeEncoder(SavedBlock):
             raise ValueError("merge_equal_trees cannot be exported: set it to False first")
 
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The leaves (B, n, d) and the lengths (B,); padded rows have no effect."""
+        """Return the leaves (B, n, d) and the lengths (B,); the content of padded rows has no effect."""
         return self.leaf.read(x, key_padding_mask, once=True)
 
     def _options(self) -> dict[str, Any]:

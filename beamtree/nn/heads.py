@@ -1,6 +1,6 @@
-"""From vectors to classes, of sentences or pairs and of single tokens, with losses and probabilities.
+"""Classification heads for sentences, pairs and single tokens, with their losses and probabilities.
 
-Two classes of sentences share one logit, σ(logit) = P(class 1); a tagger has a logit per class.
+With two classes a sentence has one logit, σ(logit) = P(class 1); a tagger has one logit per class.
 """
 
 import torch
@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 
 class Perceptron(nn.Module):
-    """W₂·drop(GELU(W₁·drop(x) + b₁)) + b₂, (…, input_size) -> (…, output_size)."""
+    """A perceptron with one hidden layer, (…, input_size) -> (…, output_size).
+
+    y = W₂·drop(GELU(W₁·drop(x) + b₁)) + b₂
+    """
 
     def __init__(
         self,
@@ -32,7 +35,7 @@ class Perceptron(nn.Module):
 
 
 class ClassifierHead(Perceptron):
-    """(B, input_size) -> logits: (B, classes), or (B, 1) where there are two classes."""
+    """Classifies vectors, (B, input_size) -> logits (B, classes), or (B, 1) if there are two classes."""
 
     def __init__(
         self,
@@ -50,7 +53,20 @@ class ClassifierHead(Perceptron):
 
 
 class TaggerHead(Perceptron):
-    """W₂·drop(GELU(W₁·drop(x) + b₁)) + b₂ at every token: (B, n, d) -> logits (B, n, classes)."""
+    """Classifies every token, (B, n, d_model) -> logits (B, n, classes).
+
+    ```python
+    block, head = BeamTreeContextualizer(128), TaggerHead(128, classes=10)
+    logits = head(block(x, key_padding_mask=is_pad))  # (B, n, 10)
+    ```
+
+    It is a perceptron with a hidden layer of width `d_model`: W₂·drop(GELU(W₁·drop(x) + b₁)) + b₂.
+
+    Args:
+        d_model: width of a token.
+        classes: number of classes, at least 2.
+        dropout: dropout rate on the input and on the hidden layer.
+    """
 
     def __init__(
         self,
@@ -71,12 +87,12 @@ def refuse_one_class(classes: int) -> None:
 
 
 def pair_features(first: Tensor, second: Tensor) -> Tensor:
-    """[a; b; a⊙b; |a−b|] of two sentences' vectors, (B, d) each -> (B, 4d)."""
+    """Return [a; b; a⊙b; |a−b|] for the vectors of two sentences, (B, d) each -> (B, 4d)."""
     return torch.cat((first, second, first * second, (first - second).abs()), -1)
 
 
 def class_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of every example, (B, classes or 1) and class ids (B,) -> (B,), at least in float32."""
+    """Return the loss of every example, (B, classes or 1) and class ids (B,) -> (B,), at least in float32."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if logits.shape[-1] == 1:
         one = logits.squeeze(-1)
@@ -85,14 +101,14 @@ def class_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def predicted_classes(logits: Tensor) -> Tensor:
-    """(B, classes or 1) -> class ids (B,); of two classes the second, iff σ(logit) ≥ 0.5."""
+    """Return class ids (B,) from logits (B, classes or 1); of two classes the second if σ(logit) ≥ 0.5."""
     if logits.shape[-1] == 1:
         return (logits.squeeze(-1) >= 0).long()
     return logits.argmax(-1)
 
 
 def class_probabilities(logits: Tensor) -> Tensor:
-    """(B, classes or 1) -> (B, classes), at least in float32."""
+    """Return the probabilities (B, classes) from logits (B, classes or 1), at least in float32."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if logits.shape[-1] == 1:
         return torch.cat(((-logits).sigmoid(), logits.sigmoid()), -1)
@@ -100,12 +116,12 @@ def class_probabilities(logits: Tensor) -> Tensor:
 
 
 def tag_loss(logits: Tensor, tags: Tensor, is_counted: Tensor) -> Tensor:
-    """Mean cross-entropy of the counted tokens, at least in float32; tags and is_counted are (B, n)."""
+    """Return the mean cross-entropy of the counted tokens, at least in float32; tags, is_counted: (B, n)."""
     logits = logits[is_counted].to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, tags[is_counted], reduction="sum") / max(1, len(logits))
 
 
 def tag_accuracy(logits: Tensor, tags: Tensor, is_counted: Tensor) -> float:
-    """The share of counted tokens whose best class is their tag."""
+    """Return the share of the counted tokens whose most probable class is their tag."""
     right = (logits.argmax(-1) == tags) & is_counted
     return float(right.sum()) / max(1, int(is_counted.sum()))

@@ -1,8 +1,8 @@
-"""Trees among other layers: stacks of unlike layers, a tree block in place of a Transformer layer, and the
-words of an encoder that reads subwords.
+"""Trees combined with other layers: mixed stacks, a tree block in place of a Transformer layer, and words
+averaged from subwords.
 
-Every layer of a stack is a pre-norm residual block, (B, n, d) → (B, n, d), so they go in any order; the stack
-carries the padding mask.
+Every layer of a stack is a pre-norm residual block, (B, n, d) → (B, n, d), so layers can go in any order; the
+stack passes the padding mask on to each.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +17,31 @@ from beamtree.nn.state_space import StateSpaceLayer
 from beamtree.pytorch.checks import lengths_from, looks_at_values, require_tokens, zero_at_padding
 from beamtree.pytorch.precision import layer_norm_wide
 
-OUTSIDE = -1  # the word of a special token, or of padding
+OUTSIDE = -1  # the word id of special tokens and of padding
 
 
 class HybridStack(nn.Module):
-    """`HybridStack(["ssm", "tree", "attention"], 128)`.
+    """A stack of different layers with a final layer norm, (B, n, d_model) -> (B, n, d_model).
 
-    A layer is a name or a module of your own, called `layer(x, key_padding_mask)`. "tree" is a
-    `BeamTreeContextualizer`, "ssm" a `StateSpaceLayer`, "attention" PyTorch's Transformer layer, which does
-    not know positions: add them to the tokens, or put a layer below it that reads in order. A layer norm ends
-    the stack.
+    ```python
+    stack = HybridStack(["ssm", "tree", "attention"], 128)
+    y = stack(x, key_padding_mask=is_pad)  # (B, n, 128), (B, n) -> (B, n, 128), zero at padding
+    ```
+
+    PyTorch's Transformer layer does not know the positions of tokens: add them to the tokens, or put a layer
+    below it that reads in order, such as "ssm".
+
+    Args:
+        layers: names or modules of your own, from the input to the output: "tree" is a
+            `BeamTreeContextualizer`, "ssm" a `StateSpaceLayer`, "attention" an `nn.TransformerEncoderLayer`.
+            Your own module is called `layer(x, key_padding_mask)` and returns a tensor of the shape of x.
+        d_model: width of a token.
+        beam_size: how many trees a "tree" layer keeps.
+        heads: number of heads of an "attention" layer; must divide `d_model`.
+        feedforward_size: feed-forward width of an "attention" layer, 4·d_model if not given.
+        state_size: states per feature of an "ssm" layer.
+        bidirectional: whether an "ssm" layer reads in both directions.
+        dropout: dropout rate of all named layers.
     """
 
     def __init__(
@@ -77,6 +92,7 @@ class HybridStack(nn.Module):
         self.norm = nn.LayerNorm(d_model, **factory)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Apply the layers to x (B, n, d_model); the mask (B, n) is True at padding, on the right."""
         lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
         x = zero_at_padding(x, key_padding_mask)
         for layer in self.layers:
@@ -89,10 +105,20 @@ class HybridStack(nn.Module):
 
 
 class TreeTransformerLayer(nn.Module):
-    """A block that is called like `nn.TransformerEncoderLayer`, to take its place.
+    """Wraps a block so that it can replace an `nn.TransformerEncoderLayer`.
 
-    The block itself is called `block(x, key_padding_mask)` on (B, n, d). Give it `residual=True`, as the
-    layers it replaces are residual. A tree sees the whole sequence, so causal use raises an error.
+    ```python
+    layer = TreeTransformerLayer(BeamTreeContextualizer(128, residual=True))
+    transformer = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    y = transformer(x, src_key_padding_mask=is_pad)  # (B, n, 128), (B, n) -> (B, n, 128)
+    ```
+
+    A tree spans the whole sequence, so `is_causal=True` or a `src_mask` raises a ValueError.
+
+    Args:
+        block: called `block(x, key_padding_mask)` on (B, n, d). Give it `residual=True`, as Transformer
+            layers are residual.
+        batch_first: whether `src` is (B, n, d) or (n, B, d).
     """
 
     def __init__(self, block: nn.Module, *, batch_first: bool = True) -> None:
@@ -112,10 +138,11 @@ class TreeTransformerLayer(nn.Module):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
+        """Apply the block to src, called like `nn.TransformerEncoderLayer`; src may also be (n, d)."""
         if is_causal:
             raise ValueError("is_causal must be False: a tree spans the whole sequence, the future included")
         if src_mask is not None:
-            raise ValueError("src_mask must be None: a leaf attends to its ancestors, whatever a mask allows")
+            raise ValueError("src_mask must be None: a tree spans the whole sequence and cannot obey a mask")
         if src.dim() not in (2, 3):
             raise ValueError(f"src must have 2 or 3 dimensions, got shape {tuple(src.shape)}")
         x, mask = src, src_key_padding_mask
@@ -127,8 +154,8 @@ class TreeTransformerLayer(nn.Module):
             is_padding = mask == -torch.inf
             if looks_at_values(mask) and not (is_padding | (mask == 0)).all():
                 raise ValueError(
-                    "a floating-point src_key_padding_mask must be 0 at tokens and -inf at padding: trees "
-                    "cannot weight their tokens"
+                    "a floating-point src_key_padding_mask must be 0 at tokens and -inf at padding: a tree "
+                    "cannot weight its tokens"
                 )
             mask = is_padding
         y = require_tokens(self.block(x, mask), x, self.block)
@@ -138,13 +165,20 @@ class TreeTransformerLayer(nn.Module):
 
 
 class SubwordsToWords(nn.Module):
-    """The mean of each word's subwords: vectors (B, s, d) and word ids (B, s) -> (B, n, d), padding (B, n).
+    """Averages each word's subwords: vectors (B, s, d), word ids (B, s) -> (B, n, d), padding (B, n).
+
+    ```python
+    encoding = tokenizer(texts, padding=True, return_tensors="pt")
+    subwords = model(**encoding).last_hidden_state  # (B, s, d)
+    words, is_pad = SubwordsToWords()(subwords, SubwordsToWords.word_ids(encoding))
+    ```
 
     Word ids count from 0 in every row and are −1 at special tokens and padding. A word without subwords gets
     a vector of zeros. The layer has no weights.
     """
 
     def forward(self, x: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the words (B, n, d) and their padding mask (B, n), True at padding."""
         if x.dim() != 3 or word_ids.shape != x.shape[:2]:
             raise ValueError(
                 f"word_ids must be (B, s) for x (B, s, d), got shapes {tuple(word_ids.shape)} "
@@ -154,11 +188,13 @@ class SubwordsToWords(nn.Module):
         places = torch.arange(int(counts.max()), device=x.device)  # (n,)
         belongs = (word_ids.unsqueeze(1) == places.unsqueeze(1)).to(x.dtype)  # (B, n, s)
         shares = belongs / belongs.sum(-1, keepdim=True).clamp(min=1)
+        # Some encoders leave NaN at padding, of which even a share of zero is NaN.
+        x = zero_at_padding(x, word_ids < 0)
         return shares @ x, places >= counts
 
     @staticmethod
     def word_ids(encoding: Any) -> Tensor:
-        """Word ids (B, s), from what a fast tokenizer of `transformers` returns for a list of texts."""
+        """Return the word ids (B, s) of the result of a fast `transformers` tokenizer for a list of texts."""
         if not getattr(encoding, "is_fast", False):
             raise ValueError("word ids need a fast tokenizer, one with a tokenizer.json")
         rows = range(len(encoding["input_ids"]))

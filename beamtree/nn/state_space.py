@@ -1,14 +1,14 @@
-"""State-space layers, (B, n, d) → (B, n, d), every feature on its own.
+"""State-space layers, (B, n, d) → (B, n, d), whose recurrence treats each feature separately.
 
-A diagonal one in the manner of S4D (Gu et al. 2022), with complex states:
+The diagonal layer follows S4D (Gu et al. 2022), with complex states:
 
     s_t = exp(Δa)·s_{t−1} + b̄·x_t      y_t = 2·Re Σ c·s_t + D·x_t      b̄ = (exp(Δa) − 1)/a
 
-As it is linear, y is a convolution of x, done by FFT. And a selective one, that of Mamba (Gu and Dao 2023):
+It is linear, so y is a convolution of x, computed by FFT. The selective layer is Mamba's (Gu and Dao 2023):
 
     s_t = exp(Δ_t·A)·s_{t−1} + Δ_t·b_t·u_t      y_t = c_t·s_t + D·u_t
 
-Step Δ, input b and readout c depend on the token, so this is no convolution: the recurrence is a scan.
+Here step Δ, input b and readout c depend on the token, so y is not a convolution: the recurrence is a scan.
 """
 
 import math
@@ -22,12 +22,15 @@ from torch.autograd.function import once_differentiable
 from beamtree.pytorch.checks import at_least_one, at_least_one_if_given, lengths_from, zero_at_padding
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
 
-STEPS = (1e-3, 1e-1)  # Δ is drawn log-uniformly between them
+STEPS = (1e-3, 1e-1)  # Δ is initialised log-uniformly between these
 _WINDOW = 4  # tokens that the convolution before the scan sees
 
 
 class DiagonalStateSpace(nn.Module):
-    """The convolution alone. `bidirectional` adds a second one over what lies to the right."""
+    """The S4D convolution of a `StateSpaceLayer`, without norm, nonlinearity and residual connection.
+
+    `bidirectional` adds a second convolution, over the tokens to the right.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class DiagonalStateSpace(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all parameters, as PyTorch asks for after `to_empty` and in sharded training."""
+        """Initialise all parameters; called by PyTorch's sharded training after `to_empty`."""
         self.log_step.uniform_(*map(math.log, STEPS))
         self.log_decay.fill_(math.log(0.5))
         number = torch.arange(self.frequency.shape[-1], device=self.frequency.device)
@@ -61,7 +64,10 @@ class DiagonalStateSpace(nn.Module):
         self.skip.normal_()
 
     def discretize(self) -> tuple[Tensor, Tensor]:
-        """log of the transition Δa and what a state adds to the output, c·b̄: complex (directions, d, N)."""
+        """Return Δa, the log of the transition, and c·b̄, a state's share of the output.
+
+        Both are complex, (directions, d, state_size).
+        """
         wide = torch.promote_types(self.log_step.dtype, torch.float32)
         step = self.log_step.to(wide).exp().unsqueeze(-1)
         a = torch.complex(-self.log_decay.to(wide).exp(), self.frequency.to(wide))
@@ -69,21 +75,21 @@ class DiagonalStateSpace(nn.Module):
         return transition, torch.view_as_complex(self.readout.to(wide)) * torch.expm1(transition) / a
 
     def kernel(self, n: int) -> Tensor:
-        """What x has added to y after 0, 1, …, n−1 tokens: (directions, d, n)."""
+        """Return the convolution kernel: what x adds to y after 0, 1, …, n−1 tokens, (directions, d, n)."""
         transition, added = self.discretize()
         after = torch.arange(n, device=added.device)
         return 2 * torch.einsum("kds,kdsn->kdn", added, (transition.unsqueeze(-1) * after).exp()).real
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, n, d) must be zero at padding, so that nothing leaks from there in either direction."""
+        """Convolve x (B, n, d), which must be zero at padding so that nothing leaks in from there."""
         n = x.shape[1]
         with without_autocast(x):
             kernel = self.kernel(n)
             x = x.to(kernel.dtype)
-            if x.shape[0] == 0:  # the Fourier transform refuses it; the kernel stays in the graph
+            if x.shape[0] == 0:  # FFTs refuse an empty batch; the sum keeps the kernel in the autograd graph
                 return (x * self.skip + kernel.sum()).to(self.skip.dtype)
-            # Circular of length 2n: what lies to the right of a token comes in from the kernel's end.
-            # No two tokens are n apart, so the last of what is left does not matter.
+            # A circular convolution of length 2n: the end of the kernel reads the tokens to the right.
+            # No two tokens are n apart, so the entry in the middle does not matter.
             leftwards = kernel[1].flip(-1) if self.bidirectional else torch.zeros_like(kernel[0])
             around = torch.cat((kernel[0], leftwards), -1)
             spectrum = torch.fft.rfft(x, 2 * n, dim=1) * torch.fft.rfft(around, dim=-1).T
@@ -95,7 +101,19 @@ class DiagonalStateSpace(nn.Module):
 
 
 class StateSpaceLayer(nn.Module):
-    """x + GLU(W·GELU(state space(LayerNorm(x)))), a block that stacks with others."""
+    """A residual S4D block, x + GLU(W·GELU(state space(LayerNorm(x)))), (B, n, d_model) -> (B, n, d_model).
+
+    ```python
+    layer = StateSpaceLayer(128)
+    y = layer(x, is_pad)  # (B, n, 128), (B, n) -> (B, n, 128), zero at padding
+    ```
+
+    Args:
+        d_model: width of a token.
+        state_size: number of complex states per feature.
+        bidirectional: also read the tokens from the right.
+        dropout: dropout rate on what the block adds to x.
+    """
 
     def __init__(
         self,
@@ -117,6 +135,7 @@ class StateSpaceLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Apply the block to x (B, n, d_model); the mask (B, n) is True at padding, on the right."""
         lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
         x = zero_at_padding(x, key_padding_mask)
         read = zero_at_padding(layer_norm_wide(x, self.norm), key_padding_mask)
@@ -125,9 +144,14 @@ class StateSpaceLayer(nn.Module):
 
 
 class SelectiveStateSpaceLayer(nn.Module):
-    """x + Mamba's block of LayerNorm(x). It reads from the left, or `backwards` from the right.
+    """A residual Mamba block, x + Mamba(LayerNorm(x)), (B, n, d_model) -> (B, n, d_model).
 
-    `inner_size` is the width inside, 2·d if not given; each of these features has `state_size` states.
+    Args:
+        d_model: width of a token.
+        inner_size: number of features inside the block, 2·d_model if not given.
+        state_size: number of states per inner feature.
+        backwards: read the tokens from right to left.
+        dropout: dropout rate on what the block adds to x.
     """
 
     def __init__(
@@ -162,20 +186,21 @@ class SelectiveStateSpaceLayer(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the parameters that PyTorch's own layers do not draw this way."""
+        """Initialise the parameters that PyTorch's own layers do not initialise this way."""
         number = torch.arange(1, self.state_size + 1, device=self.log_decay.device)
         self.log_decay.copy_(number.double().log().expand_as(self.log_decay))
         self.skip.fill_(1.0)
         self.step.weight.uniform_(-(self.rank**-0.5), self.rank**-0.5)
         step = torch.empty_like(self.step.bias, dtype=torch.float64).uniform_(*map(math.log, STEPS)).exp()
-        self.step.bias.copy_(step.expm1().log())  # softplus makes the step of it
+        self.step.bias.copy_(step.expm1().log())  # the inverse of softplus
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Apply the block to x (B, n, d_model); the mask (B, n) is True at padding, on the right."""
         lengths_from(x, key_padding_mask, input_size=self.d_model, weight=self.norm.weight)
         x = zero_at_padding(x, key_padding_mask)
         u, gate = self.enter(layer_norm_wide(x, self.norm)).chunk(2, -1)  # (B, n, inner)
         u = self._turn(zero_at_padding(u, key_padding_mask))
-        # From the right padding comes first: zero before and behind the window, so that states stay zero too.
+        # Read backwards, padding comes first: zero it before and after the window, so that states stay zero.
         padding = None if key_padding_mask is None else self._turn(key_padding_mask)
         u = self.window(F.pad(u.transpose(1, 2), (_WINDOW - 1, 0))).transpose(1, 2)
         y = self._turn(self._read(zero_at_padding(F.silu(u), padding)))
@@ -186,12 +211,12 @@ class SelectiveStateSpaceLayer(nn.Module):
         return tokens.flip(1) if self.backwards else tokens
 
     def _read(self, u: Tensor) -> Tensor:
-        """The states of all tokens, read out: (B, n, inner) -> (B, n, inner)."""
+        """Run the recurrence over all tokens and read out the states: (B, n, inner) -> (B, n, inner)."""
         rank, write, read = self.select(u).split((self.rank, self.state_size, self.state_size), -1)
         step = F.softplus(self.step(rank))  # (B, n, inner)
         with without_autocast(u):
             wide = torch.promote_types(self.skip.dtype, torch.float32)
-            # Token by token: what is done for one of them lies together in memory.
+            # Tokens first, so that the data of one step of the scan is contiguous in memory.
             by_token = [part.to(wide).transpose(0, 1).contiguous() for part in (u, step, write, read)]
             y: Tensor = ReadStates.apply(*by_token, self.log_decay.to(wide), self.skip.to(wide))
         return y.transpose(0, 1).to(self.skip.dtype)
@@ -201,10 +226,10 @@ class SelectiveStateSpaceLayer(nn.Module):
 
 
 class ReadStates(torch.autograd.Function):
-    """(n, B, inner) -> (n, B, inner) by the recurrence, from s = 0.
+    """The recurrence from s = 0 with its readout, (n, B, inner) -> (n, B, inner).
 
-    It keeps its inputs alone: the states, (n, B, inner, states), would take much memory in every layer, and
-    are quickly made again. Their gradient is the recurrence from the end to the beginning.
+    Only the inputs are kept for the backward pass: the states, (n, B, inner, states), would take much memory
+    in every layer and are quick to recompute. Their gradient is the recurrence from the end to the start.
     """
 
     @staticmethod
@@ -227,7 +252,7 @@ class ReadStates(torch.autograd.Function):
         d_read = torch.einsum("nbis,nbi->nbs", states, d_y)
         d_write = torch.einsum("nbis,nbi->nbs", d_states, step * u)
         d_added = torch.einsum("nbis,nbs->nbi", d_states, write)  # of step·u
-        d_exponent = decay[1:].mul_(d_states[1:]).mul_(states[:-1])  # the first state has none before it
+        d_exponent = decay[1:].mul_(d_states[1:]).mul_(states[:-1])  # the first state has no predecessor
         a = -log_decay.exp()
         d_step = d_added * u
         d_step[1:] += torch.einsum("nbis,is->nbi", d_exponent, a)
@@ -236,7 +261,7 @@ class ReadStates(torch.autograd.Function):
 
 
 def _make_states(u: Tensor, step: Tensor, write: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor]:
-    """By what a state is multiplied at a token, and the states after it: both (n, B, inner, states)."""
+    """Return each token's decay factors and the states after each token: both (n, B, inner, states)."""
     decay = (step.unsqueeze(-1) * -log_decay.exp()).exp_()
     states = (step * u).unsqueeze(-1) * write.unsqueeze(2)
     for t in range(1, len(u)):

@@ -1,5 +1,5 @@
-"""The tables of a report that stand for themselves: other splits, trees against gold, models in the
-package, figures run by run, and every run with its commands.
+"""The tables of a report without published figures: other splits, trees compared with gold trees, models in
+the package, figures run by run, and every run with its commands.
 """
 
 import shlex
@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from beamtree.classifier.model_folder import PRETRAINED
+from beamtree.files.bounded import hash_files
+from beamtree.paper.evaluations import AS_TRAINED, SplitFigures
 from beamtree.paper.published import TABLES, PaperTable
 from beamtree.paper.remarks import Remarks
-from beamtree.paper.runs import AS_TRAINED, SplitFigures, TrainedRun
+from beamtree.paper.runs import TrainedRun
 from beamtree.paper.table import NOTHING, Line, Table, TableCell
 from beamtree.paper.table_rows import ABOUT, Row, Rows, in_task_order, row_of, training_command
-from beamtree.saving.folder import WEIGHTS, hash_weights
+from beamtree.saving.folder import WEIGHTS
 
 
 def other_splits_table(table: PaperTable, ours: Rows) -> Table:
@@ -30,7 +32,7 @@ def other_splits_table(table: PaperTable, ours: Rows) -> Table:
 
 
 def trees_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
-    """Bracketing F1 against the gold trees, and how many trees are gold's; below, trees of no model."""
+    """Bracketing F1 against the gold trees and the share of trees equal to them; then trees of no model."""
     lines: list[Line] = []
     for row in ours.values():
         cells = [_trees(row, split) for split in table.columns]
@@ -43,8 +45,8 @@ def trees_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
             lines.append([f"{unlearnt.shape}, no model", *shown, NOTHING])
     caption = (
         "Unlabelled bracketing F1 of the best trees against the gold trees in %, over the whole split: spans "
-        "of two tokens or more, except the whole sentence. In brackets the share of sentences whose tree is "
-        "the gold tree. Sentences of one or two tokens have only one tree and are left out. "
+        "of two or more tokens, except the whole sentence. In brackets the share of sentences whose tree "
+        "equals the gold tree. Sentences of one or two tokens have only one tree and are left out. "
         f"{table.statistic.capitalize()} of the seeds."
     )
     headers = ["model", *table.columns.values(), "runs"]
@@ -61,10 +63,10 @@ def _trees(row: Row, split: str) -> TableCell:
 
 
 def shipped_table(runs: Sequence[TrainedRun]) -> Table:
-    """Found by their weights: an evaluation keeps the hash of those that it measured."""
+    """The shipped models, matched to runs by the hash of the weights that an evaluation measured."""
     lines: list[Line] = []
     for file in sorted(PRETRAINED.glob(f"*/{WEIGHTS}")):
-        digest = hash_weights(file.parent)
+        digest = hash_files(file)
         for run in runs:
             same = [one for one in run.evaluations if one.weights == digest and one.search == AS_TRAINED]
             for split in in_task_order(run.recipe.task.name, {split for one in same for split in one.splits}):
@@ -84,8 +86,8 @@ def shipped_table(runs: Sequence[TrainedRun]) -> Table:
                 )
     caption = (
         "The figures of the run that a model's weights come from, and of the same weights on a CPU: "
-        "accuracy, unlabelled bracketing F1 of the trees against the gold trees, and the share of gold "
-        "trees, in %."
+        "accuracy, unlabelled bracketing F1 of the trees against the gold trees, and the share of trees "
+        "equal to them, in %."
     )
     measures = ["accuracy", "on a CPU", "bracketing F1", "bracketing F1 on a CPU", "gold trees"]
     headers = ["model", "split", *measures, "run"]
@@ -151,18 +153,18 @@ def runs_table(runs: Sequence[TrainedRun]) -> Table:
         )
     headers = ["run", "row", "folder", "commands", "seed", "epochs", "end"]
     headers += ["best epoch", "dev loss", "dev accuracy", "minutes"]
-    caption = "Every run given to the report. Dev figures are those of the best epoch, whose weights count."
+    caption = "Every run given to the report. Dev figures are those of the best epoch; its weights are kept."
     return Table("runs", "Runs", caption, headers, lines, words=range(4))
 
 
 def _commands(run: TrainedRun) -> list[str]:
-    """What repeats the run and its figures, in the folder in which it was evaluated."""
+    """The commands that repeat the run and its evaluations, in the folder in which it was evaluated."""
     train = training_command(run.recipe) or f"beamtree train {run.path / 'recipe.toml'}"
     if run.own_data is not None:
         train += f" --data {shlex.quote(run.own_data)}"
     kept = [evaluation.command for evaluation in run.evaluations if evaluation.command]
     evaluations = [f"{command} --save" for some in kept for command in some.split("; ")]
-    with suppress(ValueError, IndexError):  # a stranger's command may be anything
+    with suppress(ValueError, IndexError):  # a saved command may be any text
         folder = shlex.split(evaluations[0])[2]
         if folder != f"runs/{shlex.split(train)[2]}-seed{run.seed}":
             train += f" --out {shlex.quote(folder)}"

@@ -1,6 +1,6 @@
-"""What run folders cannot say themselves: `remarks.toml`, beside them in a folder of runs.
+"""`remarks.toml` in a folder of runs: what the runs cannot say themselves.
 
-It has notes to print below a task's table, and how good trees are that were made without a model.
+It has notes to print below a task's table, and the F1 of trees that were made without a model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _FORMER = ("targets", "costs", "cut_off", "options")  # lists of earlier version
 
 @dataclass(frozen=True)
 class Note:
-    """Said below the table of a task, or below the one of all tasks if none is named."""
+    """A note below the table of a task, or below the summary if no task is named."""
 
     said: str
     task: str = ""
@@ -42,21 +42,21 @@ _KINDS: dict[str, type] = {"notes": Note, "trees": Unlearnt}
 class Remarks:
     notes: list[Note] = field(default_factory=list)
     trees: list[Unlearnt] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)  # a sentence on each list that is no longer read
+    unread: list[str] = field(default_factory=list)  # a sentence about each list that is no longer read
 
     def on(self, task: str) -> list[str]:
-        """What is said of a task, or of all of them."""
+        """The notes on a task; those on all tasks for an empty name."""
         return [note.said for note in self.notes if note.task == task]
 
 
 def read_remarks(paths: Sequence[Path]) -> Remarks:
-    """The remarks of all folders named, none where there is no such file."""
+    """The remarks of all these folders; a folder without the file has none."""
     remarks = Remarks()
     for path in dict.fromkeys(paths):
         file = path / FILE
         for name, entries in read_toml(file).items() if is_file(file) else ():
             if name in _FORMER:
-                remarks.unread.append(f"{file}: {name} are no longer read; notes can say it.")
+                remarks.unread.append(f"{file}: {name} are no longer read; use notes instead.")
                 continue
             if name not in _KINDS:
                 raise BeamtreeError(f"{file}: there is no list {shown(name)}{nearest(name, _KINDS)}")

@@ -1,6 +1,6 @@
-"""A report: the tables asked for from the runs named, as Markdown in short and in full and as one HTML page.
+"""A report: the chosen tables of the given runs, as Markdown, short and in full, and as one HTML page.
 
-The tables that hold ours against the paper's figures are made here, the others in `details.py`.
+The tables that compare our figures with the paper's are made here, the others in `details.py`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +12,7 @@ from beamtree.errors import BeamtreeError, nearest
 from beamtree.paper import details
 from beamtree.paper.published import COPIED, LABELS, TABLES, PaperTable, group
 from beamtree.paper.remarks import Remarks, read_remarks
-from beamtree.paper.runs import data_note, marked_title, read_runs
+from beamtree.paper.runs import data_note, is_learnt_from_subset, marked_title, read_runs
 from beamtree.paper.table import NOTHING, Line, Table, TableCell, write_html_page, write_markdown_page
 from beamtree.paper.table_rows import ABOUT, Row, RowKey, Rows, group_runs, runs_of
 from beamtree.printable import without_links
@@ -57,7 +57,9 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
         if kind == "runs" or (table.lines and kind in (wanted or TABLE_NAMES))
     ]
     empty = [f"No run has figures for the table {kind!r}." for kind in wanted if kind not in dict(shown)]
-    short = [glance, *(short_table(TABLES[task], ours[task]) for task in tasks if task in (wanted or tasks))]
+    comparable = [task for task in tasks if not is_learnt_from_subset(runs_of(ours[task]))]
+    in_short = [task for task in tasks if task in (wanted or comparable)]
+    short = [glance, *(short_table(TABLES[task], ours[task]) for task in in_short)]
     short += not_papers if not wanted or "splits" in wanted else []
     return Report(
         [table for _, table in shown],
@@ -67,8 +69,8 @@ def build_report(paths: Sequence[Path], wanted: Sequence[str] = (), *, skip: boo
 
 
 BESIDE_THE_PAPER = (
-    "Rows with the paper's settings. In the tables by task a cell is the median (ListOps) or mean of our "
-    "seeds, after a slash the worst of several, in brackets the paper's figure. "
+    "How close do runs with the paper's settings come to its figures? Tables by task show the median "
+    "(ListOps) or mean of our seeds / the worst of several (the paper's figure). "
 )
 IN_FULL = (
     "[In full]({full}): deviations, other settings and splits, trees against gold, every run with its "
@@ -77,7 +79,7 @@ IN_FULL = (
 
 
 def to_short_markdown(report: Report, command: str, full: str) -> str:
-    """What most readers look for; `full` is where the rest is."""
+    """The tables that most readers look for; `full` is the page with the rest."""
     from_paper = any(table.name.endswith("-short") for table in report.short)
     said = (BESIDE_THE_PAPER if from_paper else "") + IN_FULL.format(full=full)
     return write_markdown_page("Results", command, [said], report.short)
@@ -93,18 +95,20 @@ def to_html(report: Report, command: str) -> str:
 
 
 def glance_table(ours: Mapping[str, Rows], remarks: Remarks) -> Table:
-    """A line for every row of the paper that was measured with its settings: is it as good as the paper's?"""
+    """A line for every row of the paper measured with its settings: does it reach the paper's figures?"""
     lines: list[Line] = []
     for task, rows in ours.items():
         table = TABLES[task]
         usual = {key: row for key, row in rows.items() if key.plain and key.name in table.rows}
         title = marked_title(table, runs_of(usual))
-        measured = [[title, *cells] for row in usual.values() if (cells := _at_a_glance(row, table))]
-        lines += measured or [[title, "no figures yet", *[NOTHING] * 5]]
+        measured = [cells for row in usual.values() if (cells := _at_a_glance(row, table))]
+        for cells in measured or [["no figures yet", *[NOTHING] * 5]]:
+            lines.append([title, *cells])
+            title = ""  # it holds for the lines below as well
     caption = (
-        "Accuracy in %, the mean over the test splits that the paper has: its own, ours (median or mean of "
-        "the seeds) and our worst seed's. A split is at the paper's level if ours is at least its figure "
-        "minus one of its standard deviations."
+        "Mean accuracy in % over the paper's test splits: the paper's, ours (median or mean of the seeds) "
+        "and our worst seed's. A split is at the paper's level if our figure is at least the paper's minus "
+        "its standard deviation; not counted where ours learn from a subset of the task's training data."
     )
     headers = ["task", "model", "paper", "ours", "worst seed", "seeds", "splits at the paper's level"]
     without = [table.title for task, table in TABLES.items() if task not in ours]
@@ -113,7 +117,7 @@ def glance_table(ours: Mapping[str, Rows], remarks: Remarks) -> Table:
 
 
 def _at_a_glance(row: Row, table: PaperTable) -> Line:
-    """Nothing for a row without a figure beside one of the paper's."""
+    """Empty for a row that has no split in common with the paper."""
     measured = [
         (split, ours, paper)
         for split, paper in table.rows[row.key.name].items()
@@ -123,19 +127,19 @@ def _at_a_glance(row: Row, table: PaperTable) -> Line:
         return []
     seeds = [[one.figures(split) for split, _, _ in measured] for one in row.runs]
     whole = [mean(figures.accuracy for figures in seed if figures) for seed in seeds if all(seed)]
-    reached = sum(ours.rounded >= paper.value - paper.deviation for _, ours, paper in measured)
+    reached = sum(ours.rounded >= paper.least for _, ours, paper in measured)
     return [
         row.label,
         f"{mean(paper.value for _, _, paper in measured):.1f}",
         f"{mean(ours.rounded for _, ours, _ in measured):.1f}",
         f"{100 * min(whole):.1f}" if len(whole) > 1 else NOTHING,
         str(len(row.runs)),
-        f"{reached} of {len(measured)}",
+        NOTHING if is_learnt_from_subset(row.runs) else f"{reached} of {len(measured)}",
     ]
 
 
 def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
-    """Ours with the published figures beneath each, and ours that were not published."""
+    """Our rows with the published figures below each, and our rows that the paper does not have."""
     published = {
         split: {name: row[split].value for name, row in table.rows.items() if split in row}
         for split in table.columns
@@ -167,7 +171,7 @@ def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
             lines.append(["", source, *cells, seeds, *[NOTHING] * 3])
     caption = (
         f"Trained on {table.training}. Accuracy in %: {table.statistic} of the seeds ± population standard "
-        f"deviation, beside the paper's Table {table.number}. Bold: best of ours, best of theirs; options "
+        f"deviation, with the paper's Table {table.number}. Bold: best of ours, best of theirs; options "
         f"and the gold-tree model do not compete"
         f"{', nor do interaction models with sentence encoders' if 'gau' in table.rows else ''}."
     )
@@ -180,7 +184,7 @@ def paper_table(table: PaperTable, ours: Rows, remarks: Remarks) -> Table:
 
 
 def _is_best(name: str, column: Mapping[str, float]) -> bool:
-    """Whether a row has the highest figure of those that it competes with, if there are any."""
+    """Whether a row has the highest figure of its group, if it has competitors."""
     rivals = [figure for rival, figure in column.items() if group(rival) == group(name)]
     return group(name) is not None and len(rivals) > 1 and column.get(name) == max(rivals)
 
@@ -191,7 +195,7 @@ def _footnotes(table: PaperTable, ours: Rows, filled: Collection[RowKey], remark
     rounded = {run.number for run in runs_of(ours) if run.recipe.training.precision == "tf32"}
     if rounded:
         numbers = ", ".join(map(str, sorted(rounded)))
-        said.append(f"Trained with products in tf32 instead of float32: runs {numbers}.")
+        said.append(f"Trained with matrix products in tf32 instead of float32: runs {numbers}.")
     if empty := [LABELS[name] for name in table.rows if RowKey(table.task, name) not in filled]:
         said.append(f"Not evaluated: {', '.join(empty)}.")
     if elsewhere := [key.label for key in ours if not key.plain and key not in filled]:

@@ -1,4 +1,4 @@
-"""A table of results, and how it and a page of tables are written: Markdown, HTML, a terminal."""
+"""A table of results, written as Markdown, as HTML or to a terminal, and pages of tables."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 import beamtree
-from beamtree.printable import code, printable_lines, without_links
+from beamtree.printable import code, html_with_code, printable_lines, without_links
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,9 +20,9 @@ class TableCell:
     text: str = NOTHING
     best: bool = False
     code: bool = False
-    hint: str = ""  # shown on demand where the format can
+    hint: str = ""  # shown on demand, if the format can
     runs: tuple[int, ...] = ()  # the numbers of runs that the text names
-    describes: int | None = None  # the run that this line is about, where those numbers lead
+    describes: int | None = None  # the run that this line is about, to which those numbers link
 
 
 Line = Sequence[TableCell | str]
@@ -34,9 +34,9 @@ class Table:
     title: str
     caption: str
     headers: Sequence[str]
-    lines: Sequence[Line]  # one without a name has the paper's figures of the line above
+    lines: Sequence[Line]  # a line without a name has the paper's figures for the line above
     words: Collection[int] = (0,)  # the columns of words, aligned left; the others are figures
-    remarks: Sequence[str] = ()  # sentences below it
+    remarks: Sequence[str] = ()  # sentences below the table
 
     @property
     def rows(self) -> list[list[TableCell]]:
@@ -44,11 +44,11 @@ class Table:
 
     @property
     def texts(self) -> list[list[str]]:
-        """What the cells say, line by line."""
+        """The texts of the cells, line by line."""
         return [[cell.text for cell in row] for row in self.rows]
 
     def to_markdown(self) -> list[str]:
-        """The lines of the table alone."""
+        """The lines of the table, without title, caption and remarks."""
         heads = [without_links(head).replace("|", "\\|") for head in self.headers]
         rule = ["---" if column in self.words else "---:" for column in range(len(heads))]
         rows = [map(_markdown, row) for row in self.rows]
@@ -58,7 +58,7 @@ class Table:
         """A section with title, caption and remarks; the numbers of runs are links to their lines."""
         heads = "".join(f"<th{self._class(i)}>{escape(head)}</th>" for i, head in enumerate(self.headers))
         rows = "\n".join(map(self._html_row, self.rows))
-        said = "".join(f"<li>{_with_code(sentence)}</li>" for sentence in self.remarks)
+        said = "".join(f"<li>{html_with_code(sentence)}</li>" for sentence in self.remarks)
         remarks = f"\n<ul>{said}</ul>" if said else ""
         return (
             f'<h2 id="{escape(self.name)}">{escape(self.title)}</h2>\n<p>{escape(self.caption)}</p>\n'
@@ -105,10 +105,6 @@ def _markdown(cell: TableCell) -> str:
     return f"**{text}**" if cell.best else text
 
 
-def _with_code(sentence: str) -> str:
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence))
-
-
 _STYLE = """
 :root { color-scheme: light dark; --text: #1c1e21; --muted: #6a7078; --page: #ffffff; --line: #dfe2e6;
   --band: #f5f6f8; --best: #0b6e4f; --link: #1f5fbf; }
@@ -152,7 +148,7 @@ def write_markdown_page(title: str, command: str, notes: Sequence[str], tables: 
 
 
 def write_html_page(title: str, command: str, notes: Sequence[str], tables: Sequence[Table]) -> str:
-    """One file that needs nothing else."""
+    """A page in a single file that needs no others."""
     sections = "\n".join(table.to_html() for table in tables)
     said = "".join(f"<p>{escape(note)}</p>\n" for note in notes)
     page = f"""<!doctype html>

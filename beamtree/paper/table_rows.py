@@ -1,5 +1,5 @@
-"""Rows of the tables: a run belongs to the row of the nearest shipped recipe, which names changed settings;
-a row sums up its seeds.
+"""Rows of the tables: a run belongs to the row of the most similar shipped recipe, labelled with the settings
+that differ; a row summarises its seeds.
 """
 
 import shlex
@@ -11,13 +11,15 @@ from typing import Any
 
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
+from beamtree.paper.evaluations import AS_TRAINED, Search, SplitFigures
 from beamtree.paper.published import LABELS, OPTIONAL, TABLES
-from beamtree.paper.runs import AS_TRAINED, EARLY, UNFINISHED, Search, SplitFigures, TrainedRun
+from beamtree.paper.runs import EARLY, UNFINISHED, TrainedRun
 from beamtree.paper.table import NOTHING, Line, TableCell
 from beamtree.printable import write_json
-from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
+from beamtree.training.recipe import Recipe, load_recipe
+from beamtree.training.recipes import shipped_recipes
 
-# What changes neither what is learnt nor how long it may take.
+# Settings that change neither what is learnt nor how long it may take.
 _WITHOUT_EFFECT = (
     "training.seed",
     "training.micro_batch_size",
@@ -26,7 +28,7 @@ _WITHOUT_EFFECT = (
     "task.bad_rows",
 )
 
-# Rounding alone: such a run stays in its row, and the table says so.
+# Changes only rounding: such a run stays in its row, and the table says so.
 TF32 = ("training.precision", "tf32")
 
 ABOUT = ("seeds", "epochs", "early stop", "runs")  # the headings of `Row.about`
@@ -36,7 +38,7 @@ Changes = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class RowKey:
-    """The row of a shipped recipe, with changed settings and the search of the test where it is another."""
+    """The row of a shipped recipe, with the settings that differ and how the search of the test differed."""
 
     task: str
     name: str
@@ -73,7 +75,7 @@ class RowKey:
 class Summary:
     """A row's accuracy on one split, in percent."""
 
-    rounded: float  # as shown, so that ties of what is shown are ties
+    rounded: float  # as shown, so that figures that look equal are equal
     worst: float  # of its seeds
     text: str
     hint: str
@@ -94,7 +96,7 @@ class Row:
         return [(run, found) for run in self.runs if (found := run.figures(split)) is not None]
 
     def centre(self, values: Sequence[float]) -> float:
-        """As the paper sums up the seeds of this task."""
+        """The median or the mean, as the paper summarises the seeds of this task."""
         table = TABLES.get(self.key.task)
         return median(values) if table is not None and table.median else mean(values)
 
@@ -118,12 +120,12 @@ class Row:
 
     @property
     def unfinished(self) -> bool:
-        """Whether none of these trainings was finished."""
+        """Whether none of these runs finished training."""
         return bool(self.runs) and all(run.end == UNFINISHED for run in self.runs)
 
     @property
     def label(self) -> str:
-        """The row's name, for tables without a column that tells that its training was cut short."""
+        """The row's name for tables without a column that says whether training was cut short."""
         return f"{self.key.label} (unfinished)" if self.unfinished else self.key.label
 
     @property
@@ -155,15 +157,15 @@ def row_of(run: TrainedRun) -> RowKey:
         row = encoder
         dropped |= {"model.encoder", *(key for key, value in changes if value is None)}
     if run.end == EARLY and run.epochs <= load_recipe(name).training.max_epochs:
-        dropped.add("training.max_epochs")  # it ended by itself within either limit
+        dropped.add("training.max_epochs")  # it stopped early within either limit
     kept = tuple(change for change in changes if change[0] not in dropped and change != TF32)
     if run.own_data is not None:
-        kept = (("data", run.own_data), *kept)  # files of one's own are no part of a recipe
+        kept = (("data", run.own_data), *kept)  # a user's own files are not part of a recipe
     return RowKey(task, row, kept)
 
 
 def group_runs(runs: Sequence[TrainedRun], *, skip: bool = False) -> tuple[dict[str, Rows], list[str]]:
-    """By task the rows in the tables' order, with their runs in the seeds' order; notes on runs that do not
+    """The rows of each task in the tables' order, with their runs by seed; and notes on runs that do not
     count."""
     rows: dict[RowKey, list[TrainedRun]] = {}
     notes = []
@@ -197,7 +199,7 @@ def in_task_order(task: str, splits: Iterable[str]) -> list[str]:
 
 
 def training_command(recipe: Recipe) -> str | None:
-    """The command that trains by exactly this recipe, or None if no shipped one leads to it."""
+    """The command that trains with exactly this recipe; None if changes to a shipped one cannot yield it."""
     name, changes = _nearest(recipe)
     settings = [
         f"{key}={write_json(value, ensure_ascii=False)}" for key, value in changes if value is not None
@@ -211,7 +213,11 @@ def training_command(recipe: Recipe) -> str | None:
 
 
 def _nearest(recipe: Recipe) -> tuple[str, Changes]:
-    """The shipped recipe of the same encoder with the fewest differences (an option's: none), and those."""
+    """The most similar shipped recipe, and the settings that differ (None for an option left out).
+
+    The same task comes first, then the same encoder, then few differences. A recipe without the paper's
+    settings counts as similar only to a run that does not differ from it in effect.
+    """
     mine = _flat(recipe)
 
     def differences(name: str) -> Changes:

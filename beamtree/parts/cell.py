@@ -1,4 +1,4 @@
-"""The gated recursive cell: two children make a parent.
+"""The gated recursive cell, which composes two children into a parent.
 
 u = keep · GELU(W₁ [l; r] + b₁)
 [a; b; g; c] = W₂ u + b₂
@@ -10,15 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.pytorch.checks import at_least_one, check_rates
-from beamtree.pytorch.direct_reading import DirectlyRead, read_part
+from beamtree.pytorch.direct_reading import DirectlyRead, read_norm, read_part
 from beamtree.pytorch.precision import layer_norm_wide
 
 
 class GatedRecursiveCell(DirectlyRead):
-    """Composes rows of left and right children, (…, d) each, into parents, (…, d).
+    """Composes left and right children, (…, d) each, into parents, (…, d).
 
-    The cell is a pure function of its arguments. Its dropout mask comes from outside (`keep`, already scaled
-    by 1/(1−p)), because a mask belongs to a node: whoever recomputes the node must be able to pass it again.
+    ```python
+    cell = GatedRecursiveCell(128)
+    parents = cell(left, right)  # (rows, 128), (rows, 128) -> (rows, 128)
+    ```
+
+    The cell is a pure function of its arguments. Its dropout mask is passed in as `keep`, because a mask
+    belongs to a node: code that recomputes a node in the backward pass must pass the same mask again.
+
+    Args:
+        d_model: width of a node.
+        hidden_size: width of the hidden layer, 4·d_model if not given.
+        dropout: dropout rate on the hidden layer, used by `draw_keep`.
     """
 
     def __init__(
@@ -41,6 +51,7 @@ class GatedRecursiveCell(DirectlyRead):
         self.norm = nn.LayerNorm(d_model, device=device, dtype=dtype)
 
     def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Return the parents (…, d); `keep` (…, hidden_size) is a dropout mask, already scaled by 1/(1−p)."""
         wide = torch.promote_types(left.dtype, torch.float32)
         pair = torch.cat((left, right), -1)  # (…, 2d)
         hidden = F.gelu(F.linear(pair, *read_part(self.w1)).to(wide)).to(left.dtype)  # (…, 4d)
@@ -50,24 +61,24 @@ class GatedRecursiveCell(DirectlyRead):
         return layer_norm_wide(gate(gates, left, right), self.norm)
 
     def weights(self) -> list[Tensor]:
-        """W₁, b₁, W₂, b₂ and the norm's two, for those who take them instead of calling the cell."""
-        return [*read_part(self.w1), *read_part(self.w2), *read_part(self.norm)]
+        """Return W₁, b₁, W₂, b₂, and the norm's weight and bias, for code that does not call the cell."""
+        return [*read_part(self.w1), *read_part(self.w2), *read_norm(self.norm)]
 
     def draw_keep(self, *shape: int, generator: torch.Generator | None = None) -> Tensor | None:
-        """A fresh dropout mask (*shape, hidden), or None where there is nothing to drop."""
+        """Draw a dropout mask (*shape, hidden_size); None in evaluation mode or without dropout."""
         if not self.training or self.dropout == 0.0:
             return None
         weight = self.w1.weight
-        rate = 1.0 - self.dropout
+        kept = 1.0 - self.dropout
         keep = torch.empty(*shape, self.hidden_size, device=weight.device, dtype=weight.dtype)
-        return keep.bernoulli_(rate, generator=generator).div_(rate)
+        return keep.bernoulli_(kept, generator=generator).div_(kept)
 
     def extra_repr(self) -> str:
         return f"d_model={self.d_model}, hidden_size={self.hidden_size}, dropout={self.dropout}"
 
 
 def gate(gates: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """σ(a)·l + σ(b)·r + σ(g)·c, at least in float32 whatever the products' precision."""
+    """Return σ(a)·l + σ(b)·r + σ(g)·c, at least in float32 whatever the precision of the products."""
     wide = torch.promote_types(left.dtype, torch.float32)
     to_left, to_right, to_content, content = gates.to(wide).chunk(4, -1)
     return to_left.sigmoid() * left + to_right.sigmoid() * right + to_content.sigmoid() * content

@@ -1,16 +1,17 @@
-"""What is asked of a cell and a scorer of your own; both are modules, called on rows of nodes, (…, d) each.
+"""The interfaces that your own cell and scorer must implement, and checks that they do.
 
-They are functions of their arguments and parameters, row by row: nodes are computed again in the backward
-pass. In inference and without dropout a cell is called `cell(left, right)`.
+Both are modules that are called on rows of nodes, (…, d) each. A row of the result may depend only on the
+same row of the arguments and on the parameters, because nodes are recomputed in the backward pass. In
+evaluation and without dropout a cell is called `cell(left, right)`.
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 _CHANGING = (  # layers and hooks whose result changes from call to call
@@ -23,86 +24,151 @@ _CHANGING = (  # layers and hooks whose result changes from call to call
 
 
 class Cell(Protocol):
-    """Two children make a parent."""
+    """A module that composes two children into a parent."""
 
     def __call__(self, left: Tensor, right: Tensor, /) -> Tensor:
-        """Parents (…, d) of left and right children, (…, d) each."""
+        """Return the parents (…, d) of left and right children, (…, d) each."""
 
 
 @runtime_checkable
 class CellWithDropout(Protocol):
-    """A cell that drops out: in training it is called with masks (…, hidden_size), each for one node, already
-    scaled by 1/(1 − dropout)."""
+    """A cell with dropout: in training it gets masks `keep` (…, hidden_size), one per node, to multiply by.
+
+    The masks are already scaled by 1/(1 − dropout).
+    """
 
     dropout: float
     hidden_size: int
 
     def __call__(self, left: Tensor, right: Tensor, keep: Tensor | None = None, /) -> Tensor:
-        """Parents (…, d) of left and right children, (…, d) each."""
+        """Return the parents (…, d) of left and right children, (…, d) each."""
 
 
 class Scorer(Protocol):
-    """How good a merge of two neighbours would be: the higher its score, the sooner a pair is merged."""
+    """A module that scores pairs of neighbours.
+
+    The higher its score, the sooner a pair is merged; −inf forbids the merge, but some tree must stay
+    permitted.
+    """
 
     def __call__(self, left: Tensor, right: Tensor, /) -> Tensor:
-        """Scores (…) of pairs of left and right nodes, (…, d) each."""
+        """Return the scores (…) of pairs of left and right nodes, (…, d) each."""
 
 
 def dropout_rate(cell: nn.Module) -> float:
-    """The rate at which a cell drops out now; a layer named `dropout` is not one."""
-    if not cell.training or not hasattr(cell, "dropout") or isinstance(cell.dropout, nn.Module):
+    """Return the cell's dropout rate: 0 in evaluation mode, or if `dropout` is a layer or no number."""
+    try:
+        rate = float(getattr(cell, "dropout", 0.0)) if cell.training else 0.0
+    except (TypeError, ValueError, RuntimeError):  # as of None, a method, a layer, several numbers
         return 0.0
-    return float(cell.dropout)
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"cell.dropout must be a rate, at least 0 and less than 1, got {rate}")
+    return rate
 
 
 def mask_width(cell: nn.Module) -> int:
-    """The width of the masks that a cell with dropout gets."""
+    """Return the width of the dropout masks that a cell takes; an error if it does not say."""
     if not isinstance(cell, CellWithDropout) or cell.hidden_size < 1:
         raise ValueError("cell has a rate `dropout` but no `hidden_size`, the width of the masks it gets")
     return int(cell.hidden_size)
 
 
 def refuse_random_layers(module: nn.Module, role: str) -> None:
-    """The engine recomputes nodes, so a layer that draws or counts in training would give wrong gradients."""
+    """Refuse a module with layers that draw random numbers or mix rows, as most of them do in training only.
+
+    The engine recomputes nodes in the backward pass, so such layers would give wrong gradients.
+    """
     for name, layer in module.named_modules():
-        if not layer.training or getattr(layer, "p", 1.0) == 0.0:
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None:
+            raise ValueError(
+                f"{role} contains {type(layer).__name__} ({name or 'itself'}) without running statistics, "
+                "but must compute each row by itself: normalise rows, as nn.LayerNorm does"
+            )
+        if not layer.training or (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p == 0.0):
             continue
         drops = isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)) and layer.dropout > 0.0
         for part in (layer, *layer._forward_pre_hooks.values()):
             if isinstance(part, _CHANGING) or (drops and part is layer):
                 raise ValueError(
                     f"{role} contains {type(part).__name__} ({name or 'itself'}) in training mode, but must "
-                    "be a function of its arguments: drop out by its `keep`, or put the layer in eval mode"
+                    "be a function of its arguments: apply dropout with its `keep` mask, or put the layer in "
+                    "eval mode"
                 )
 
 
-_draws_nothing: WeakSet[nn.Module] = WeakSet()
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor was changed in place; always 0 if it was made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
-def refuse_random_numbers(part: nn.Module, role: str, *rows: Tensor) -> None:
-    """The same for what draws without such a layer, as by `F.dropout`: a first call on a row tells."""
-    device = rows[0].device
-    if not part.training or part in _draws_nothing or device.type not in ("cpu", "cuda"):
+# The settings with which a part's results were compared last.
+_compared: weakref.WeakKeyDictionary[nn.Module, tuple[bool | float, ...]] = weakref.WeakKeyDictionary()
+
+
+def refuse_changing_results(part: nn.Module, role: str, *rows: Tensor) -> None:
+    """Refuse a module that gives other results for the same rows, without a layer that says so.
+
+    For example, `F.dropout` draws random numbers. The module is called on the given rows again and again, and
+    the results are compared: at first, and when its mode or a number among its attributes has changed, as a
+    rate may have been zero before. Not every time, because the host waits for a GPU.
+
+    Where a graph is recorded it is called each time, before the search calls it without a graph: it may keep
+    weights that it derives from its parameters.
+    """
+    kind = rows[0].device.type
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and torch.cuda.is_current_stream_capturing()):
         return
-    if device.type == "cpu":
-        generator = torch.default_generator
-    elif torch.cuda.is_current_stream_capturing():
+    settings = tuple(
+        value
+        for module in part.modules()
+        for value in vars(module).values()
+        if isinstance(value, (bool, float))
+    )
+    if _compared.get(part) == settings:
+        if torch.is_grad_enabled():
+            part(*(row.clone() for row in rows))  # it may work in place
         return
-    else:
-        generator = torch.cuda.default_generators[device.index]
-    before = generator.get_state()
+    for _ in range(3):  # another thread may change weights meanwhile, but hardly each time
+        fault = _find_change(part, rows)
+        if not fault:
+            _compared[part] = settings
+            return
+    raise ValueError(
+        f"{role} {fault} in {'training' if part.training else 'evaluation'}, but must be a function of its "
+        "arguments and parameters: apply dropout with its `keep` mask, and keep nothing from call to call"
+    )
+
+
+def _find_change(part: nn.Module, rows: Sequence[Tensor]) -> str | None:
+    """What a module does that it must not do, in words."""
+    found = part(*(row.clone() for row in rows))
+    # Only now, as the first call may have made what is kept from then on.
+    buffers = {name: (buffer, version_of(buffer)) for name, buffer in part.named_buffers()}
     with torch.no_grad():
-        part(*rows)
-    if not torch.equal(before, generator.get_state()):
-        raise ValueError(
-            f"{role} draws random numbers in training, as F.dropout does, but must be a function of its "
-            "arguments: drop out by its `keep`"
-        )
-    _draws_nothing.add(part)
+        alike = all(_alike(found, part(*(row.clone() for row in rows))) for _ in range(3))
+    now = dict(part.named_buffers())
+    for name, (buffer, version) in buffers.items():
+        if now.get(name) is not buffer or version_of(buffer) != version:
+            return f"changes its buffer {name} when it is called"
+    return None if alike else "gives other results for the same rows"
 
 
-def refuse_other_tensors(outputs: Tensor, inputs: Sequence[Tensor]) -> None:
-    """Gradient goes to parameters only: a tensor from elsewhere would silently get none."""
+def _alike(found: object, again: object) -> bool:
+    """Whether two results are equal up to rounding, which may differ on a GPU."""
+    if not isinstance(found, Tensor) or not isinstance(again, Tensor) or not found.is_floating_point():
+        return True  # another check says what is wrong
+    if torch.equal(found, again):
+        return True
+    near = torch.finfo(found.dtype).eps ** 0.5
+    return torch.allclose(found.detach(), again, near, near, equal_nan=True)
+
+
+def refuse_other_tensors(outputs: Tensor, inputs: Sequence[Tensor]) -> set[Node]:
+    """Refuse outputs that depend on a tensor that requires grad and is not among the inputs.
+
+    Gradients are computed for inputs and parameters only, so such a tensor would silently get none. Returns
+    the nodes of the graph.
+    """
     seen = {get_gradient_edge(tensor).node for tensor in inputs}
     nodes = [outputs.grad_fn]
     while nodes:
@@ -113,7 +179,8 @@ def refuse_other_tensors(outputs: Tensor, inputs: Sequence[Tensor]) -> None:
         other = getattr(node, "variable", None)
         if other is not None:
             raise ValueError(
-                f"a cell or scorer reads a tensor of shape {tuple(other.shape)} that requires gradient and "
-                "is none of its parameters: make it one, or detach it"
+                f"a cell or scorer reads a tensor of shape {tuple(other.shape)} that requires gradient but "
+                "is not one of its parameters: make it a parameter, or detach it"
             )
         nodes += [below for below, _ in node.next_functions]
+    return seen

@@ -1,7 +1,7 @@
-"""Pair scorers: how good a merge of two neighbours would be.
+"""Pair scorers, which score how good a merge of two neighbours would be.
 
-A scorer sees its two nodes only and has no dropout, so a pair's score never changes: that is what lets the
-search keep it. Scores are at least float32 whatever the parameters are, autocast included.
+A scorer sees only the two nodes and has no dropout. A pair's score therefore never changes, and the search
+computes it once. Scores are at least float32, whatever the dtype of the parameters and under autocast too.
 """
 
 import torch
@@ -14,7 +14,13 @@ from beamtree.pytorch.precision import without_autocast
 
 
 class SlicedScorer(DirectlyRead):
-    """e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂ on the first s features; s = d gives the unsliced scorer."""
+    """Scores a pair from the first s features of its nodes: e = w₂·GELU(W₁ [l[:s]; r[:s]] + b₁) + b₂.
+
+    Args:
+        d_model: width of a node.
+        slice_size: s, at most `d_model`; None for all features.
+        hidden_size: width of the hidden layer; 64 if not given, or `d_model` without a slice.
+    """
 
     def __init__(
         self,
@@ -37,6 +43,7 @@ class SlicedScorer(DirectlyRead):
         self.out = nn.Linear(hidden_size, 1, device=device, dtype=dtype)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:  # (…, d), (…, d) -> (…)
+        """Return the scores (…) of pairs of left and right nodes, (…, d) each."""
         s = self.slice_size
         with without_autocast(left):
             pair = torch.cat((left[..., :s], right[..., :s]), -1)
@@ -47,7 +54,10 @@ class SlicedScorer(DirectlyRead):
 
 
 class EntangledScorer(DirectlyRead):
-    """e = w·cell(l, r) + b: the score is read off the parent that the cell would make (GT-GRC, BT-GRC)."""
+    """Scores a pair from the parent that the cell would make of it: e = w·cell(l, r) + b (GT-GRC, BT-GRC).
+
+    It is called on the parents, (…, d) -> (…).
+    """
 
     def __init__(
         self, d_model: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -58,12 +68,13 @@ class EntangledScorer(DirectlyRead):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw it anew, as an `nn.Linear` is."""
+        """Initialise weight and bias as `nn.Linear` does."""
         bound = self.weight.shape[-1] ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, parent: Tensor) -> Tensor:  # (…, d) -> (…)
+        """Return the scores (…) of pairs from their parents (…, d)."""
         with without_autocast(parent):
             return _linear_wide(parent, self).squeeze(-1)
 

@@ -1,1 +1,1 @@
-"""What PyTorch asks of a library: tracing, operators, precision, derivatives, checks of what is handed in."""
+"""The package's dealings with PyTorch: tracing, operators, precision, derivatives, checks of inputs."""

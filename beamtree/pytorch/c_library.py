@@ -1,8 +1,7 @@
-"""A C file of the package, compiled where a compiler is found, at its first use; without one callers do what
-they do in PyTorch.
+"""Compiles a C file of the package at its first use, if there is a compiler; else callers use PyTorch.
 
-The result lies in a folder of the user's, under a name that tells source, options and processor, so that it
-is made once for each; processes that make it at the same time do not disturb each other.
+The library is kept in a cache folder of the user's. Its name depends on source, options and processor, so
+each combination is compiled once; processes that compile it at the same time do not disturb each other.
 """
 
 import ctypes
@@ -19,24 +18,24 @@ from functools import cache
 from pathlib import Path
 
 SWITCH = "BEAMTREE_COMPILE"  # 0 turns it off
-FOLDER = "BEAMTREE_CACHE"  # where results lie
+FOLDER = "BEAMTREE_CACHE"  # where compiled libraries are kept
 _OPTIONS = ("-O3", "-march=native", "-std=gnu99", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
-_PATIENCE = 120.0  # seconds that a compiler may take
+_PATIENCE = 120.0  # seconds after which a compiler is stopped
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
 def load(source: Path, **definitions: str) -> ctypes.CDLL | None:
-    """The library made of a C file, or None where there is none; the reason is told by `why_not`."""
+    """The library compiled from a C file; None if that is not possible, for the reason `why_not` gives."""
     return _load(source, tuple(sorted(definitions.items())), _surroundings())[0]
 
 
 def why_not(source: Path, **definitions: str) -> str | None:
-    """Why there is no such library, in a few words; None where there is one."""
+    """Why `load` returns None, in a few words; None if it returns a library."""
     return _load(source, tuple(sorted(definitions.items())), _surroundings())[1]
 
 
 def _surroundings() -> tuple[str | None, ...]:
-    """What a user may change while the program runs."""
+    """Environment variables that affect the result; a user may change them while the program runs."""
     return tuple(map(os.environ.get, (SWITCH, FOLDER, "CC", "PATH", "XDG_CACHE_HOME", "HOME")))
 
 
@@ -55,7 +54,7 @@ def _load(
     except subprocess.SubprocessError as error:
         said = getattr(error, "stderr", None) or b""
         return None, f"the compiler failed: {said.decode(errors='replace').strip()[:200] or error}"
-    except (OSError, RuntimeError) as error:  # no compiler, no home, nowhere to write, not to be loaded
+    except (OSError, RuntimeError) as error:  # no compiler, no home, nowhere to write, cannot be loaded
         return None, str(error)
 
 
@@ -68,7 +67,7 @@ def _compiled(source: Path, options: tuple[str, ...]) -> Path:
     if path.is_file():
         return path
     compiler = shlex.split(os.environ.get("CC", "")) or [_find_compiler()]
-    # Written under a name of its own and renamed: whoever comes meanwhile sees nothing or all of it.
+    # Written under a temporary name, then renamed: other processes see either no file or the whole one.
     handle, part = tempfile.mkstemp(suffix=".so", prefix=f".{source.stem}-", dir=folder)
     os.close(handle)
     try:
@@ -88,7 +87,7 @@ def _find_compiler() -> str:
 
 
 def _private_folder() -> Path:
-    """A folder in which nobody else can put a library for us to load."""
+    """The cache folder. Nobody else may write to it, as they could put a library there for us to load."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.environ.get(FOLDER) or Path(home) / "beamtree").expanduser()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,7 +98,7 @@ def _private_folder() -> Path:
 
 
 def _processor() -> str:
-    """What -march=native looks at."""
+    """The lines of /proc/cpuinfo that say what -march=native compiles for."""
     lines = _PROCESSOR.read_text(errors="replace").splitlines() if _PROCESSOR.is_file() else []
     kinds = ("model name", "flags", "Features", "CPU part")
     return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))

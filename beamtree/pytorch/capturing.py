@@ -1,5 +1,7 @@
-"""CUDA graphs: whether they are wanted; capturing, one at a time, undisturbed and cleared up on failure; and
-the cache that every module which runs as graphs has of its own, as has the fused search.
+"""CUDA graphs: the switch that turns them off, how they are captured, and the class of their caches.
+
+Captures happen one at a time, undisturbed, and are cleaned up if they fail. Every module that runs as graphs
+has a cache of its own, and so do the kernels of the search and of its gradient.
 """
 
 import gc
@@ -9,7 +11,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -19,20 +20,20 @@ from beamtree.pytorch.derivatives import is_transformed
 
 Result = TypeVar("Result")
 
-# PyTorch allows one capture at a time in a process. A `with` of the lock itself, not of a function that takes
-# it, releases it wherever the thread is stopped.
+# PyTorch allows one capture at a time in a process. Write `with one_at_a_time`, not a context manager around
+# it: only the lock itself is sure to be released if the thread is interrupted at any point.
 one_at_a_time = threading.RLock()
 
 _wanted = True
 
 
-class cuda_graphs:  # noqa: N801, written as torch.set_grad_enabled is
-    """Turn CUDA graphs off or on again, in the whole process, for all that would run as one on a GPU.
+class cuda_graphs:  # noqa: N801, named like torch.set_grad_enabled
+    """Turn CUDA graphs off, or on again, in the whole process.
 
     `beamtree.cuda_graphs(False)` holds until the next call, `with beamtree.cuda_graphs(False):` until the end
-    of the block. Results are the same up to rounding; without graphs kernels are launched one by one, those
-    of the beam search included, which is slower. It helps to find a fault, and profilers that do not look
-    into graphs. Graphs that were captured before are kept.
+    of the block. Without graphs all kernels are launched one by one, those of the beam search included. That
+    is slower, with the same results up to rounding; it helps in debugging, and with profilers that do not
+    look into graphs. Graphs captured earlier are kept.
     """
 
     def __init__(self, mode: bool = True) -> None:
@@ -42,27 +43,25 @@ class cuda_graphs:  # noqa: N801, written as torch.set_grad_enabled is
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         global _wanted
         _wanted = self._before
 
 
 def are_wanted() -> bool:
-    """Whether graphs are on, see `cuda_graphs`."""
+    """Return True if graphs are on (see `cuda_graphs`)."""
     return _wanted
 
 
 def may_replay(tensor: Tensor) -> bool:
-    """Whether what reads this tensor may run as a graph, which it may not while the caller captures one."""
+    """Return True if code that reads this tensor may run as a graph; not inside a capture of the caller's."""
     return (
         _wanted and tensor.is_cuda and not torch.cuda.is_current_stream_capturing() and not is_transformed()
     )
 
 
 def surroundings(device: torch.device) -> tuple[Hashable, ...]:
-    """What a graph depends on besides its shapes: where it runs, and which kernels PyTorch would choose."""
+    """What a graph depends on besides shapes: where it runs, and which kernels PyTorch would choose."""
     stream = torch.cuda.current_stream(device).cuda_stream
     matmul = torch.backends.cuda.matmul
     precision = getattr(matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
@@ -71,8 +70,8 @@ def surroundings(device: torch.device) -> tuple[Hashable, ...]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """For the thread that captures: garbage may hold CUDA graphs, events or streams, and to free one of them
-    in the middle of a capture breaks it."""
+    """Keep the garbage collector off during a capture: garbage may hold CUDA graphs, events or streams, and
+    freeing one of them would break the capture."""
     collects = gc.isenabled()
     try:
         gc.disable()
@@ -82,12 +81,13 @@ def undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-# By device and by the stream on which the graphs are replayed.
+# Keyed by device and by the stream on which the graphs are replayed.
 _capturing_streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 
 
 def _capturing_stream(device: torch.device) -> torch.cuda.Stream:
-    """Always the same: the libraries keep tens of megabytes for every stream that ever made a product."""
+    """The stream to capture on, always the same one: the libraries keep tens of megabytes for every stream
+    that has ever run a matrix product."""
     key = device, torch.cuda.current_stream().cuda_stream
     if key not in _capturing_streams:
         _capturing_streams[key] = torch.cuda.Stream()
@@ -97,17 +97,18 @@ def _capturing_stream(device: torch.device) -> torch.cuda.Stream:
 def warm_up_and_capture(
     calls: Sequence[Callable[[], Result]], device: torch.device, pool: Any = None
 ) -> list[tuple[Callable[[], None], Result]]:
-    """For each call a function that replays its kernels, and the buffers that hold its outputs afterwards."""
+    """Capture each call. Returns, for each, a function that replays its kernels and the buffers that then
+    hold its outputs."""
     captured = []
     with one_at_a_time, undisturbed(), torch.cuda.device(device):
-        # Kernels are compiled and libraries set up at the first call, which a capture would refuse. Not on
-        # the stream of the captures: a product there works in memory in which graphs do theirs, and another
-        # thread may be replaying one.
+        # The first call compiles kernels and sets up libraries, which a capture would refuse. It must not run
+        # on the capturing stream: products there use the same workspace as the graphs captured on it, and
+        # another thread may be replaying one of those.
         for call in (*calls, *calls):
             call()
         stream = _capturing_stream(device)
         for call in calls:
-            # What the allocator holds would be of no use to a graph, which has memory of its own.
+            # A graph has a memory pool of its own and cannot use what the allocator holds: free it.
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             graph, outputs = capture(call, stream, pool)
@@ -116,7 +117,7 @@ def warm_up_and_capture(
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """One kernel a type; together, different types would be copied one by one."""
+    """Copy with one kernel per dtype; tensors of mixed dtypes would be copied one by one."""
     pairs = list(zip(targets, sources, strict=True))
     for dtype in {target.dtype: None for target in targets}:
         alike = [pair for pair in pairs if pair[0].dtype == dtype]
@@ -124,7 +125,7 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def copies_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """What a graph leaves in its buffers, for the caller to keep."""
+    """Copies of a graph's output buffers, for the caller to keep."""
     fresh = [torch.empty_like(tensor) for tensor in tensors]
     copy_all(fresh, tensors)
     return fresh
@@ -133,7 +134,7 @@ def copies_of(tensors: Sequence[Tensor]) -> list[Tensor]:
 def capture(
     call: Callable[[], Result], stream: torch.cuda.Stream, pool: Any = None
 ) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """A graph of what the call launches, and what it returned."""
+    """Capture what the call launches. Returns the graph and the result of the call."""
     graph = torch.cuda.CUDAGraph()
     pool = torch.cuda.graph_pool_handle() if pool is None else pool
     with one_at_a_time, undisturbed(), torch.cuda.stream(stream):
@@ -152,8 +153,8 @@ def _abandon(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any) -> No
     with suppress(RuntimeError):
         graph.capture_end()
         return
-    # A capture that cannot end leaves the allocator recording, and the random generator as if in use by it
-    # until another capture ends well.
+    # The capture cannot be ended. The allocator is then still recording, and the random generator counts as
+    # in use until another capture succeeds: stop the recording, and make a small capture.
     with suppress(RuntimeError):
         torch._C._cuda_endAllocateToPool(device.index, pool)
     with suppress(RuntimeError), torch.cuda.stream(torch.cuda.Stream(device)):
@@ -165,18 +166,18 @@ def _abandon(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any) -> No
 
 
 class Captured(Protocol):
-    """Graphs that are kept under one key; whoever uses them has a lock of theirs meanwhile."""
+    """Graphs kept under one key. They have a lock, which a caller holds while it uses them."""
 
     @property
     def nbytes(self) -> int:
-        """Of their buffers."""
+        """The size of their buffers."""
 
 
 Entry = TypeVar("Entry", bound=Captured)
 
 
 class SharedMemory:
-    """What the graphs of one cache on one stream work in, so one of them runs at a time."""
+    """The memory pool that one cache's graphs share on one stream, so that only one runs at a time."""
 
     def __init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
@@ -184,11 +185,11 @@ class SharedMemory:
 
 
 class GraphCache(Generic[Entry]):
-    """At most `capacity` entries of at most `bytes_at_most` together, the longest unused dropped first.
+    """At most `capacity` entries, of at most `bytes_at_most` in total; the least recently used go first.
 
-    A capacity of 0 turns the graphs off, as does a capture that fails, with a warning. Copies and pickles
-    start with none. A thread may be stopped anywhere: locks are held by a `with` alone, and what is half made
-    is in nobody's hands.
+    A capacity of 0 turns the graphs off; so does, in `find`, a capture that fails, with a warning. Copies and
+    pickles start empty. A thread may be interrupted anywhere, so locks are held by `with` only, and an entry
+    is added only when it is finished.
     """
 
     of_what = ""  # whose graphs they are, for the warning
@@ -210,14 +211,16 @@ class GraphCache(Generic[Entry]):
         return sum(entry.nbytes for entry in self._entries.values())
 
     def memory(self, device: torch.device) -> SharedMemory:
-        """For a capture on the current stream: only one stream's kernels keep an order."""
+        """The memory for a capture on the current stream. Each stream has its own, because kernels run in
+        order within one stream only."""
         device_and_stream = surroundings(device)[:2]
         if device_and_stream not in self._memory:
             self._memory[device_and_stream] = SharedMemory()
         return self._memory[device_and_stream]
 
     def find(self, key: Hashable, capture: Callable[[], Entry | None]) -> Entry | None:
-        """The entry of a key; None where there can be none, after a warning if its capture failed."""
+        """As `get`, but a capture that fails turns the graphs off, with a warning. None if there is no
+        entry."""
         if self.capacity == 0:
             return None
         try:
@@ -227,19 +230,19 @@ class GraphCache(Generic[Entry]):
             return None
 
     def get(self, key: Hashable, capture: Callable[[], Entry | None]) -> Entry | None:
-        """The entry of a key, which is captured where there is none and `capture` does not return None.
+        """The entry of a key, captured if it is missing; None if `capture` returns None.
 
-        Where it fails nothing has changed.
+        If the capture raises an error, the cache is unchanged.
         """
         entry = self._used(key)
         if entry is not None:
             return entry
-        # The turn to capture comes before that to look up: a call that somebody else warms up for a capture
-        # may have graphs of this cache.
+        # Take the capture lock first, then the look-up lock: another thread may hold the capture lock and,
+        # while it warms up a call, look up graphs in this same cache.
         with one_at_a_time, undisturbed():
             entry = self._used(key)
             if entry is None:
-                # Buffers made in inference mode could not be written to outside of it.
+                # Buffers made in inference mode cannot be written to outside it.
                 with torch.inference_mode(False), torch.no_grad():
                     entry = capture()
                 if entry is not None:
@@ -266,4 +269,6 @@ class GraphCache(Generic[Entry]):
         self.capacity = 0
         with self._look_up:
             self._entries.clear()
-        warnings.warn(f"beamtree: no CUDA graphs{self.of_what}, slower but as exact: {reason}", stacklevel=2)
+        warnings.warn(
+            f"beamtree: no CUDA graphs{self.of_what}, slower but just as exact: {reason}", stacklevel=2
+        )

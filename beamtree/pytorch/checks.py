@@ -1,5 +1,6 @@
-"""What an encoder accepts: options; of inputs shapes, types and devices always, values where looking costs no
-synchronisation.
+"""Checks of an encoder's options and inputs.
+
+Shapes, types and devices are always checked; values only where reading them costs no synchronisation.
 """
 
 import warnings
@@ -24,7 +25,7 @@ def validate(enabled: bool = True) -> None:
 
 
 def looks_at_values(x: Tensor) -> bool:
-    """Whether values may be read now: eager mode on the CPU, or on a GPU if the user asked for it."""
+    """Return True if values may be read now: in eager mode on the CPU, or on a GPU if the user asked."""
     if is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter):
         return False
     if x.is_cuda:
@@ -45,19 +46,19 @@ def lengths_from(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int,
 
 
 def zero_at_padding(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """x (B, n, d) as it is at tokens, and zero where the mask (B, n) says padding."""
+    """x (B, n, d) with zeros where the mask (B, n) marks padding."""
     return x if key_padding_mask is None else x.masked_fill(key_padding_mask.unsqueeze(-1), 0.0)
 
 
 def padding_of(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """The mask (B, n) of x (B, n, d); where none is given, no token is padding."""
+    """The padding mask (B, n) of x (B, n, d); all False if none is given."""
     if key_padding_mask is not None:
         return key_padding_mask
     return torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
 
 
 def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, weight: Tensor) -> None:
-    """Shapes, types and devices of an input and its padding mask."""
+    """Check shapes, types and devices of an input and its padding mask."""
     if not isinstance(x, Tensor):
         raise ValueError(f"x must be a tensor of shape (B, n, {input_size}), got {type(x).__name__}")
     if x.is_nested or x.layout != torch.strided:
@@ -68,9 +69,10 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
         raise ValueError(f"x must have shape (B, n, {input_size}), got {tuple(x.shape)}")
     if x.shape[1] < 1:
         raise ValueError(f"x holds no token: every sequence needs at least one, got shape {tuple(x.shape)}")
-    if x.dtype != weight.dtype and not autocasts(x):
+    if x.dtype != weight.dtype and not (autocasts(x) and autocasts(weight)):
+        remedy = "" if torch.float64 in (x.dtype, weight.dtype) else ", or use autocast"
         raise ValueError(
-            f"x must have the parameters' dtype {weight.dtype}, got {x.dtype}: convert one, or use autocast"
+            f"x must have the parameters' dtype {weight.dtype}, got {x.dtype}: convert one{remedy}"
         )
     if x.device != weight.device:
         raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")
@@ -79,26 +81,26 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
 
 
 def at_least_one(**sizes: int) -> None:
-    """Refuse a size below one by its name."""
+    """Refuse a size below one; the error names it."""
     for name, size in sizes.items():
         if size is None or size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
 
 
 def at_least_one_if_given(**sizes: int | None) -> None:
-    """The same of sizes that may be left open."""
+    """The same for sizes that may be None."""
     at_least_one(**{name: size for name, size in sizes.items() if size is not None})
 
 
 def check_rates(**rates: float) -> None:
-    """Refuse a rate of dropout outside [0, 1) by its name."""
+    """Refuse a dropout rate outside [0, 1); the error names it."""
     for name, rate in rates.items():
         if not 0.0 <= rate < 1.0:
             raise ValueError(f"{name} must lie in [0, 1), got {rate}")
 
 
 def warn_if_greedy(encoder: Any, *, stacklevel: int) -> None:
-    """Once for an encoder that trains with one beam; `stacklevel` leads from here to the call of it."""
+    """Warn once if an encoder trains with one beam; `stacklevel` counts frames from here to its call."""
     if encoder.beam_size > 1 or encoder._warned or not encoder.training or is_compiling():
         return
     encoder._warned = True
@@ -116,7 +118,7 @@ def _check_mask(mask: Tensor, x: Tensor) -> None:
     B, n = x.shape[0], x.shape[1]
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        hint = "; of an attention_mask, 1 at tokens, take attention_mask == 0"
+        hint = "; for an attention_mask with 1 at tokens, pass attention_mask == 0"
         wanted = "key_padding_mask must be a bool tensor, True at padding"
         raise ValueError(f"{wanted}, got {kind}{hint if isinstance(mask, Tensor) else ''}")
     if mask.dim() != 2 or mask.shape[0] != B or mask.shape[1] != n:
@@ -148,7 +150,7 @@ def _check_values(x: Tensor, mask: Tensor | None, lengths: Tensor) -> None:
 
 
 def require_tokens(y: object, x: Tensor, layer: torch.nn.Module) -> Tensor:
-    """What a layer made of tokens, which must be tokens again: (B, n, d) -> (B, n, d)."""
+    """Check that a layer has mapped tokens x to tokens y, (B, n, d) -> (B, n, d); return y."""
     if not isinstance(y, Tensor) or y.shape != x.shape:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Derivatives that there are not: forward mode (jvp, jacfwd, dual numbers) and second ones are refused."""
+"""Refuses derivatives that are not implemented: forward mode (jvp, jacfwd, dual numbers) and second ones."""
 
 from typing import Any, NoReturn
 
@@ -21,13 +21,13 @@ def carries_tangents(*inputs: Tensor) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether `torch.func` or dual numbers differentiate or batch this call: its tensors stand for others, so
-    nothing of it can be captured."""
+    """Return True if `torch.func` or dual numbers differentiate or batch this call. Its tensors are then
+    wrappers of others, so it cannot be captured."""
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def refuse_forward_mode(*inputs: Tensor) -> None:
-    """PyTorch would drop the tangents at a kernel or operator that has no rule for them, without a word."""
+    """Refuse tangents: at a kernel or operator without a rule for them, PyTorch drops them silently."""
     if not is_compiling() and carries_tangents(*inputs):
         raise NotImplementedError(
             "beamtree: this model has no forward-mode derivative (jvp, jacfwd, dual numbers): call "
@@ -36,11 +36,11 @@ def refuse_forward_mode(*inputs: Tensor) -> None:
 
 
 def refuse_second_derivative(*_: Any) -> NoReturn:
-    """What a backward pass has for its own derivative."""
+    """The derivative of a backward pass: raises an error."""
     raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
 def refuse_double_backward() -> None:
-    """In a backward pass: refuse to record it for a second derivative."""
+    """To be called in a backward pass: refuse to record it for a second derivative."""
     if torch.is_grad_enabled():
         refuse_second_derivative()

@@ -1,4 +1,4 @@
-"""In which type and in which order numbers are computed: autocast, wide norms, blocks of rows."""
+"""How numbers are rounded: autocast, layer norms in at least float32, matrix products in blocks of rows."""
 
 import itertools
 from collections.abc import Callable
@@ -13,22 +13,22 @@ from beamtree.pytorch.direct_reading import read_part
 
 
 def autocasts(x: Tensor) -> bool:
-    """Whether products of x are made in autocast's type; the meta device knows no autocast."""
-    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    """Return True if autocast applies to products of x: never in float64 or on the meta device."""
+    return not x.is_meta and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The type in which products of x are made."""
+    """The dtype in which products of x are computed."""
     return torch.get_autocast_dtype(x.device.type) if autocasts(x) else x.dtype
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Products in the types of their operands."""
+    """A context in which products have the dtype of their operands."""
     return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
 
 
 def layer_norm_wide(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Layer norm at least in float32; the result has the parameters' type."""
+    """Layer norm in at least float32; the result has the dtype of the parameters."""
     weight, bias = read_part(norm)
     wide = torch.promote_types(weight.dtype, torch.float32)
     with without_autocast(x):
@@ -37,10 +37,11 @@ def layer_norm_wide(x: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 def in_blocks(rows: Tensor) -> Tensor:
-    """The rows (m, k), on a CPU with zeros below them up to a multiple of `block_rows()`.
+    """The rows (m, k), on a CPU padded with rows of zeros to a multiple of `block_rows()`.
 
-    A product of some rows left over is rounded otherwise than one of a block, so that equal pairs would get
-    scores that differ, and ties be broken by whatever stands beside them in the batch.
+    The matrix library rounds rows left over after full blocks differently. Equal pairs would then get
+    different scores, and ties would be broken by whatever else is in the batch. In float64 some libraries
+    also round by the number of blocks; there `up_to_rounding` alone makes ties of such scores.
     """
     missing = -rows.shape[0] % block_rows() if rows.device.type == "cpu" else 0
     return F.pad(rows, (0, 0, 0, missing)) if missing else rows
@@ -48,16 +49,16 @@ def in_blocks(rows: Tensor) -> Tensor:
 
 @cache
 def block_rows() -> int:
-    """In multiples of how many rows this machine's matrix library rounds every row alike: tried out once.
+    """A number of rows in multiples of which this machine's matrix library rounds all rows in the same way.
 
-    8 on an AMD EPYC, 16 on an Intel Xeon, both with MKL.
+    Found by trying, once: 8 on an AMD EPYC, 16 on an Intel Xeon, both with MKL.
     """
     with torch.inference_mode(), torch.autocast("cpu", enabled=False):
         return smallest_block(lambda rows, weight: F.linear(rows, weight if len(weight) > 1 else weight[0]))
 
 
 def smallest_block(product: Callable[[Tensor, Tensor], Tensor]) -> int:
-    """The fewest rows, of 8, 16, 32 and 64, in whose multiples equal rows have equal products."""
+    """The smallest of 8, 16, 32 and 64 rows in multiples of which equal rows have equal products."""
     return next((block for block in (8, 16, 32) if _rounds_alike(product, block)), 64)
 
 

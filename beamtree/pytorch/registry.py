@@ -1,27 +1,13 @@
-"""How the package registers its operators."""
+"""Registers the package's operators with PyTorch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib.util import find_spec
 from inspect import Parameter, Signature
 from typing import Any, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
 
-HAS_TRITON = find_spec("triton") is not None
-
-
-@cache
-def has_kernels(device: torch.device) -> bool:
-    """Whether our kernels can run there."""
-    if not HAS_TRITON or device.type != "cuda" or torch.version.hip is not None:
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
 _LIBRARY = torch.library.Library("beamtree", "FRAGMENT")
-
 
 Call = TypeVar("Call", bound=tuple[Any, ...])  # a NamedTuple
 Output = TypeVar("Output")
@@ -37,9 +23,9 @@ def register(
 ) -> None:
     """Register an operator whose arguments are the fields of the NamedTuple that `run` takes.
 
-    `shapes` returns what `run` does, empty. `remember(ctx, call, output)` keeps what `differentiate(ctx,
-    *gradients)` needs, which returns the gradients of the arguments by name. Nothing of
-    `torch.library.custom_op` is used, which imports the whole compiler at the first call.
+    `shapes` returns empty tensors like those that `run` returns. `differentiate(ctx, *gradients)` returns the
+    gradients of the arguments by name, and `remember(ctx, call, output)` saves what it needs for that. We do
+    not use `torch.library.custom_op`, because it imports the whole compiler at the first call.
     """
     hints = get_type_hints(run)
     returned = hints.pop("return")

@@ -1,8 +1,8 @@
-"""What a tracer sees: is this call compiled or exported, what a compiler leaves alone, and loops that
-`torch.export` keeps as loops.
+"""Support for `torch.compile` and `torch.export`: is one of them tracing this call, code that is left to
+Python, and loops that `torch.export` keeps as loops.
 
-Those run for any number of iterations, in inference only. Their state has one size from the first iteration
-to the last, so a row of n live nodes stays n wide and closes up with every merge.
+Such a loop runs for any number of iterations, in inference only. The size of its state never changes: a row
+stays n nodes wide, and the nodes that are left move up after every merge.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from torch._higher_order_ops.while_loop import while_loop
 
 BREAKS = "beamtree leaves this model's loop to Python: compile it without fullgraph=True"
 
-# Older releases answer torch.compiler.is_exporting() with yes whenever Dynamo traces (PyTorch issue 176347).
+# In older releases torch.compiler.is_exporting() is true whenever Dynamo traces (PyTorch issue 176347).
 _EXPORT_IS_TOLD_APART = torch.__version__ >= "2.13"
 
 P = ParamSpec("P")
@@ -26,28 +26,28 @@ T = TypeVar("T")
 
 
 def is_compiling() -> bool:
-    """Whether `torch.compile` or `torch.export` is tracing this call."""
+    """Return True if `torch.compile` or `torch.export` is tracing this call."""
     return torch.compiler.is_compiling()
 
 
 def is_exporting() -> bool:
-    """Whether `torch.export` is tracing this call; `torch.compile`, which also trains, is not."""
+    """Return True if `torch.export` is tracing this call; False under `torch.compile`, which also trains."""
     if _EXPORT_IS_TOLD_APART:
         return torch.compiler.is_exporting()
     return bool(torch.compiler._is_exporting_flag)
 
 
 def runs_eagerly(function: Callable[P, T]) -> Callable[P, T]:
-    """`torch.compiler.disable`, asked for only while compiling: importing what it needs takes a second.
+    """`torch.compiler.disable`, but applied only while compiling, because its imports take a second.
 
-    A loop over tokens or merges would be unrolled for each length if it were traced.
+    For loops over tokens or merges, which tracing would unroll for each length.
     """
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
         if not is_compiling():
             return function(*args, **options)
-        torch._dynamo.graph_break(msg=BREAKS)  # told to those who asked for fullgraph=True
+        torch._dynamo.graph_break(msg=BREAKS)  # an error with this text under fullgraph=True
         return torch.compiler.disable(function)(*args, **options)
 
     return call
@@ -55,7 +55,7 @@ def runs_eagerly(function: Callable[P, T]) -> Callable[P, T]:
 
 State = tuple[Tensor, ...]
 
-# What an older release saves of a change of gradient mode it cannot load again.
+# An older release cannot load the exported program again if it changes the gradient mode.
 _GRADIENT_MODE_IS_SAVED = torch.__version__ >= "2.10"
 
 
@@ -64,7 +64,7 @@ class HasMode(Protocol):
 
 
 def traced_loop(is_running: Callable[..., Tensor], step: Callable[..., State], state: State) -> State:
-    """The state at which `is_running(t, *state)` ends, step(t, *state) being the next one; t counts steps."""
+    """Replace the state by step(t, *state) while `is_running(t, *state)`, t = 0, 1, …; return the last."""
     if not torch.compiler.is_dynamo_compiling():
         _forget_earlier_loops()
     start = torch.zeros((), dtype=torch.int64, device=state[0].device)
@@ -74,7 +74,8 @@ def traced_loop(is_running: Callable[..., Tensor], step: Callable[..., State], s
 
 
 def _forget_earlier_loops() -> None:
-    """PyTorch compares a loop with those it has traced before, which would fix a dynamic size to theirs."""
+    """Make PyTorch forget the loops it has traced: it would compare the next one with them, and fix a dynamic
+    size to theirs."""
     from torch._C._dynamo.eval_frame import reset_code  # private: no import of beamtree may depend on it
 
     for part in while_loop.__code__.co_consts:
@@ -83,27 +84,25 @@ def _forget_earlier_loops() -> None:
 
 
 def check_exported(module: HasMode, need_trees: bool = False) -> None:
-    """Refuse what an export cannot hold, where this is one."""
+    """During an export, refuse what cannot be exported."""
     if not is_exporting():
         return
     if module.training:
-        raise RuntimeError("torch.export is for inference here: call eval() on the encoder before")
+        raise RuntimeError("torch.export is for inference here: call eval() on the encoder first")
     if need_trees:
         raise ValueError("need_trees cannot be exported: leave it out")
 
 
 def at(rows: Tensor, t: Tensor, dim: int = 0) -> Tensor:
-    """rows[t] along a dimension, for a t that only the running program knows."""
+    """rows[t] along a dimension, for a t known only at run time."""
     return rows.index_select(dim, t.unsqueeze(0)).squeeze(dim)
 
 
-def follow_merges(
-    live: Tensor, merges: Tensor, join: Callable[[Tensor, Tensor, Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Join neighbours of rows (R, n, w) as merges (R, n−1) say, −1 where there is none: what is left of each
-    row, (R, w), and what every step made, (R, n−1, w), zero where nothing.
+def follow_merges(live: Tensor, merges: Tensor, join: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    """Join neighbours in rows (R, n, w) as merges (R, n−1) say, −1 for no merge.
 
-    `join(t, left, right)` makes parents (R, w) at step t.
+    Returns the node that each step made, (R, n−1, w), zero without a merge. `join(t, left, right)` makes the
+    parents (R, w) of step t.
     """
     R, n, _ = live.shape
     column, row = torch.arange(n, device=live.device), torch.arange(R, device=live.device)
@@ -118,10 +117,10 @@ def follow_merges(
         exists = (here >= 0).unsqueeze(-1)
         left = here.squeeze(1).clamp(min=0)
         parent = join(t, live[row, left], live[row, (left + 1).clamp(max=n - 1)]).unsqueeze(1)  # (R, 1, w)
-        stays = (column + (column > here)).clamp(max=n - 1)  # (R, n): the right child's place closed
+        stays = (column + (column > here)).clamp(max=n - 1)  # (R, n): skip the right child's column
         closed = torch.where((column == here).unsqueeze(-1), parent, live[row.unsqueeze(1), stays])
         is_now = exists & (column == t).unsqueeze(-1)
         return torch.where(exists, closed, live), torch.where(is_now, parent, made)
 
-    live, made = traced_loop(is_running, merge, (live.clone(), torch.zeros_like(live)))
-    return live[:, 0], made[:, : n - 1].contiguous()
+    _, made = traced_loop(is_running, merge, (live.clone(), torch.zeros_like(live)))
+    return made[:, : n - 1].contiguous()

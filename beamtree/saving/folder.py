@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import beamtree
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import replace_file
-from beamtree.files.bounded import hash_files, read_json, shown
+from beamtree.files.bounded import read_json, shown
 from beamtree.printable import code, plain, write_json
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -64,11 +64,6 @@ def check_options(options: Mapping[str, Any], name: str) -> None:
             raise BeamtreeError(f"{name}.{key[:80]} must be at most {most}, got {shown(option)}")
         if isinstance(option, dict):
             check_options(option, f"{name}.{key}")
-
-
-def hash_weights(folder: Path) -> str:
-    """SHA-256 of a folder's weights, which tells to which weights an evaluation belongs."""
-    return hash_files(folder / WEIGHTS)
 
 
 def sizes_of(make: Callable[[], nn.Module]) -> dict[str, Tensor]:

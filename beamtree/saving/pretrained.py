@@ -5,6 +5,7 @@ downloads and uploads need `huggingface_hub`.
 """
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import torch
@@ -104,24 +105,23 @@ class HubMixin:
         create_pr: bool | None = None,
     ) -> str:
         """Upload the folder as one commit, creating the repository if needed; returns its address."""
-        save = self.save_pretrained
         try:
-            from huggingface_hub import ModelHubMixin
+            from huggingface_hub import HfApi
         except ImportError as error:
             raise MissingExtraError("push_to_hub", "hub") from error
-
-        class Upload(ModelHubMixin):
-            def _save_pretrained(self, save_directory: Path) -> None:
-                save(save_directory)
-
-        options: dict[str, Any] = {
-            "private": private,
-            "token": token,
-            "branch": branch,
-            "create_pr": create_pr,
-        }
         try:
-            return str(Upload().push_to_hub(repo_id, commit_message=commit_message, **options))
+            hub = HfApi(token=token)
+            repo_id = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            with TemporaryDirectory() as folder:
+                self.save_pretrained(folder)
+                commit = hub.upload_folder(
+                    repo_id=repo_id,
+                    folder_path=folder,
+                    commit_message=commit_message,
+                    revision=branch,
+                    create_pr=create_pr,
+                )
+            return str(commit)
         except BeamtreeError:
             raise
         except Exception as error:  # those of the HTTP library too

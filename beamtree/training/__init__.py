@@ -1,5 +1,6 @@
-"""From a recipe to a trained model and its figures.
+"""From a recipe to a trained and evaluated model.
 
-`recipe.py` and `examples.py` say what is learnt by what; `fit.py` is the loop over a `run.py`, in a
-`run_folder.py` with its `checkpoint.py`; `schedule.py` ends it, `evaluate.py` measures what is kept.
+`recipe.py` has the settings, `examples.py` the data; `fit.py` is the training loop, `run.py` its state,
+`run_folder.py` and `checkpoint.py` what is saved; `schedule.py` decides when it ends, and `evaluate.py`
+measures the model that is kept.
 """

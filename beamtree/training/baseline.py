@@ -1,9 +1,9 @@
-"""What stands beside a model on the same rows: the most frequent label, TF-IDF with logistic regression, and
-the same model without its tree.
+"""Baselines for a model on the same rows: the most frequent label, TF-IDF with logistic regression, and the
+same model without its tree.
 
 The regression is scikit-learn's, over words and pairs of neighbouring words; cross-validation on the training
-rows chooses how it is regularised. The model without its tree reads its tokens and words alone, and
-is trained as the model itself is, in its run folder.
+rows chooses its regularisation. The model without its tree reads only tokens and words, and is trained like
+the model itself, inside its run folder.
 """
 
 import time
@@ -31,14 +31,14 @@ TFIDF = "TF-IDF, logistic regression"
 WITHOUT_TREE = "without its tree"
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # C, the inverse of the regularisation
 _FOLDS = 5
-_MOST_ROWS = 100_000  # learnt from, so that it takes minutes at most
+_MOST_ROWS = 100_000  # to learn from, so that it takes minutes at most
 _ROWS_TO_CHOOSE = 10_000  # for cross-validation
 _MOST_WEIGHTS = 20_000_000  # labels × features
 
 
 @dataclass(frozen=True)
 class Competitor:
-    """A way to label rows, and how it does on those that a model was measured on."""
+    """A way to label rows, and its results on the rows that a model was measured on."""
 
     name: str
     confusion: Confusion
@@ -49,8 +49,17 @@ class Competitor:
         return {"name": self.name, "accuracy": self.confusion.accuracy, "macro_f1": self.confusion.macro_f1}
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """A model and others on the same rows."""
+
+    model: Competitor
+    others: Sequence[Competitor]
+    missing: str | None = None  # what to install for a fuller comparison
+
+
 class Company:
-    """What stands beside a model: fitted to its training rows once, then measured on any."""
+    """The baselines of a model: fitted to its training rows once, then measured on any rows."""
 
     def __init__(
         self,
@@ -61,10 +70,10 @@ class Company:
         *,
         twin_seconds: float = 0.0,
     ) -> None:
-        """`twin` is the model without its tree, where there is one, which took so long to train."""
+        """`twin` is the model without its tree, if there is one; `twin_seconds` is its training time."""
         self.labels, self.twin, self.twin_seconds = labels, twin, twin_seconds
         self.most_frequent, share = largest_share(train)
-        self.missing: str | None = None  # what to install for a fuller comparison
+        self.missing: str | None = None  # what to install for all baselines
         self.counts: WordCounts | None = None
         self.balanced = settings.class_weights == "balanced"
         scoring = "balanced_accuracy" if self.balanced else "f1_macro" if share > IMBALANCED else "accuracy"
@@ -75,9 +84,13 @@ class Company:
 
     @classmethod
     def of(cls, run: RunFolder, model: Classifier, train: Sequence[Example]) -> "Company":
-        """What stands beside the model of a run, which was trained on these rows."""
+        """The baselines of the model of a run that was trained on these rows."""
         twin, seconds = load_twin(run, next(model.parameters()).device), run.without_tree.seconds
         return cls(train, model.task.labels, run.read_recipe().training, twin, twin_seconds=seconds)
+
+    def beside(self, model: Competitor, tested: Sequence[Example]) -> Comparison:
+        """Compare the model, which was measured on these rows, with the baselines."""
+        return Comparison(model, self.on(tested), self.missing)
 
     def on(self, tested: Sequence[Example]) -> list[Competitor]:
         always = [self.most_frequent] * len(tested)
@@ -87,7 +100,7 @@ class Company:
             found.append(Competitor(TFIDF, given, self.counts.seconds, self.balanced))
         if self.twin is not None:
             measured = evaluate(self.twin, WITHOUT_TREE, tested).confusion
-            assert measured is not None  # of own data it always is
+            assert measured is not None  # for a user's own data it always is
             found.append(Competitor(WITHOUT_TREE, measured, self.twin_seconds, self.balanced))
         return found
 
@@ -98,7 +111,7 @@ class WordCounts:
     def __init__(
         self, train: Sequence[Example], *, balanced: bool = False, scoring: str = "accuracy"
     ) -> None:
-        """`scoring`, by scikit-learn's name, chooses how it is regularised."""
+        """`scoring`, a name of scikit-learn, is the score by which the regularisation is chosen."""
         try:
             from sklearn.feature_extraction.text import TfidfVectorizer
             from sklearn.linear_model import LogisticRegression
@@ -139,12 +152,12 @@ def _choose_strength(regression: Any, found: Any, gold: Sequence[str], scoring: 
     )
     try:
         return float(search.fit(found[::every], gold[::every]).best_params_["C"])
-    except ValueError:  # too few rows to be parted
+    except ValueError:  # too few rows to split
         return _STRENGTHS[len(_STRENGTHS) // 2]
 
 
 def _word_features(example: Example) -> Iterator[str]:
-    """Words and pairs of neighbours, of a pair of texts each by its text, and the words that both have."""
+    """Words and pairs of neighbouring words; for a pair of texts, marked by text, also the shared words."""
     alone = len(example.sentences) == 1
     for number, tokens in enumerate(example.sentences, start=1):
         mark = "" if alone else f"{number}:"
@@ -162,7 +175,7 @@ def _confusion(tested: Sequence[Example], given: Sequence[str], labels: Sequence
 
 
 def training_rows(run: RunFolder) -> list[Example]:
-    """The rows that a run on a user's own data was trained on; none where they are gone or changed."""
+    """The rows that a run on a user's own data was trained on; none if they are gone or have changed."""
     with suppress(BeamtreeError):
         facts, place = run.read_data_facts(), run.read_data_place()
         if run.begun and facts is not None and place is not None and "path" in facts:
@@ -173,17 +186,17 @@ def training_rows(run: RunFolder) -> list[Example]:
 
 
 def load_twin(run: RunFolder, device: torch.device | str) -> Classifier | None:
-    """The model without its tree that was trained beside a run, if it was."""
+    """The model without its tree that was trained with a run, if there is one."""
     with suppress(BeamtreeError):
         return load_model(run.without_tree.path, device=device)
     return None
 
 
 def verdict(model: Competitor, others: Sequence[Competitor], split: str) -> str:
-    """One line that says which is best, by what they were trained for, and what the tree adds.
+    """A line that says which is best, by the measure they were trained for, and what the tree adds.
 
-    By mean recall where they learnt all labels as equally frequent, else by macro-F1 where labels are uneven,
-    else by accuracy.
+    The measure is mean recall if they were trained as if all labels were equally frequent, else macro-F1 if
+    labels are uneven, else accuracy.
     """
     uneven = model.confusion.majority[1] > IMBALANCED
     balanced = any(one.balanced for one in others)
@@ -196,9 +209,10 @@ def verdict(model: Competitor, others: Sequence[Competitor], split: str) -> str:
 
     def doubt(lead: Competitor, rival: Competitor) -> str:
         low, _ = wilson_interval(round(rows * score(lead)), rows)
-        return ", too close to tell" if score(rival) >= low else ""
+        return ", too close to call" if score(rival) >= low else ""
 
     best = max((model, *others), key=score)
+    level = [one for one in (model, *others) if score(one) == score(best)] if best is model else []
     next_best = max((one for one in (model, *others) if one is not best), key=score)
     rival, lead = (next_best, best) if best is model else (model, best)
     said = (
@@ -206,10 +220,13 @@ def verdict(model: Competitor, others: Sequence[Competitor], split: str) -> str:
         f"{100 * (score(lead) - score(rival)):.1f} points above {rival.name} ({score(rival):.1%}; "
         f"{rows:,} rows{doubt(lead, rival)})"
     )
+    if len(level) > 1:
+        names = "; ".join(one.name for one in level)
+        said = f"tied on {split} by {measure}: {names}, all with {score(model):.1%} ({rows:,} rows)"
     twin = next((one for one in others if one.name == WITHOUT_TREE), None)
     if best is twin:
-        return f"{said}; to train that alone: --set model.readout=tokens"
-    if twin is None or twin is rival:
+        return f"{said}; to train only that one: --set model.readout=tokens"
+    if twin is None or twin is rival or twin in level:
         return said
     better, worse = (model, twin) if score(model) >= score(twin) else (twin, model)
     does = "adds" if better is model else "costs"

@@ -1,4 +1,4 @@
-"""Everything a run is, in one safetensors file: weights, optimiser, schedule, position, random numbers."""
+"""The complete state of a run in a safetensors file: weights, optimiser, schedule, position, random state."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,8 +16,8 @@ from beamtree.saving.folder import bytes_of
 from beamtree.training.schedule import Schedule
 
 FORMAT = 1
-_MOST_COPIES = 8  # of the weights: themselves, their average, what the optimiser keeps of them
-_RANDOM_STATES = 64 << 20  # bytes: 5,000 of every process
+_MOST_COPIES = 8  # of the weights: themselves, their average, the optimiser's state
+_RANDOM_STATES = 64 << 20  # bytes; a process needs some 5,000
 
 
 @dataclass
@@ -26,9 +26,9 @@ class Position:
 
     data: str  # checksum of the examples
     epochs: int = 0  # finished
-    steps: int = 0  # optimiser steps of the epoch under way
+    steps: int = 0  # optimiser steps of the current epoch
     total_steps: int = 0
-    epoch_seconds: float = 0.0  # of the epoch under way
+    epoch_seconds: float = 0.0  # of the current epoch
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -42,7 +42,7 @@ def save_checkpoint(
     position: Position,
     by_process: dict[str, Tensor],
 ) -> None:
-    """Replace the checkpoint in one rename. `by_process` tensors have one row for every process."""
+    """Replace the checkpoint in one rename. `by_process` tensors have one row per process."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     if averaged is not None:
         tensors |= {f"averaged.{name}": tensor for name, tensor in averaged.state_dict().items()}
@@ -75,9 +75,9 @@ def load_checkpoint(
     schedule: Schedule,
     data: str | None = None,
 ) -> tuple[Position, dict[str, Tensor]]:
-    """Put a run back where it was; the position and the tensors with one row for every process.
+    """Restore a run; return its position and the tensors with one row per process.
 
-    `data` is the checksum of the examples that are there now: a run may not go on with others.
+    `data` is the checksum of the present examples: a run must not continue with other ones.
     """
     tensors, notes = load_tensors(path, largest=_MOST_COPIES * bytes_of(model.state_dict()) + _RANDOM_STATES)
     if notes.get("format") != FORMAT:
@@ -85,9 +85,12 @@ def load_checkpoint(
             f"{path} has checkpoint format {shown(notes.get('format'))}; "
             f"this version of beamtree reads {FORMAT}"
         )
-    match notes:  # looked at first: the weights do not fit other words, which is no cause but an effect
+    match notes:  # checked first: with other words the weights do not fit either, but that is only a symptom
         case {"position": {"data": str(begun_with)}} if data not in (None, begun_with):
-            raise BeamtreeError(f"cannot resume {path.parent.parent}: its data have changed since it began")
+            raise BeamtreeError(
+                f"cannot resume {path.parent.parent}: its data have changed since it began; put the old "
+                "files back, or start a new run with --out"
+            )
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "averaged": {}, "optimizer": {}, "process": {}}
     try:
         for name, tensor in tensors.items():
@@ -107,7 +110,7 @@ def load_checkpoint(
         schedule.restore(notes["schedule"])
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-        raise BeamtreeError(f"{path} does not fit the model of recipe.toml beside it: {reason}") from error
+        raise BeamtreeError(f"{path} does not fit the model of the run's recipe.toml: {reason}") from error
     return position, parts["process"]
 
 
@@ -125,7 +128,7 @@ def _position(notes: dict[str, Any]) -> Position:
 
 
 def _check_process(tensors: dict[str, Tensor]) -> None:
-    """One row for every process: the bytes of its random states, and its two sums."""
+    """Check that there is one row per process: the bytes of its random states, and its two sums."""
     random, sums = tensors["random"], tensors["sums"]
     kinds = [(tensor.dtype, tensor.dim()) for tensor in (random, sums)]
     if kinds != [(torch.uint8, 2), (torch.float64, 2)]:
@@ -136,7 +139,7 @@ def _check_process(tensors: dict[str, Tensor]) -> None:
 
 
 def _check_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
-    """Optimisers take any state, and would fail at their first step."""
+    """Check the state: optimisers accept any, and would fail only at their first step."""
     own = optimizer.state_dict()["param_groups"]
     if _kinds(state["param_groups"]) != _kinds(own):
         raise ValueError("its optimiser has other settings")
@@ -154,7 +157,7 @@ def _check_optimizer(state: dict[str, Any], optimizer: Optimizer) -> None:
 
 
 def _kinds(value: Any) -> Any:
-    """The types in tables and lists; JSON makes lists of tuples."""
+    """The types in tables and lists; tuples count as lists, into which JSON turns them."""
     if isinstance(value, dict):
         return {key: _kinds(entry) for key, entry in value.items()}
     return list(map(_kinds, value)) if isinstance(value, (list, tuple)) else type(value)

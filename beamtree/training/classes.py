@@ -1,6 +1,6 @@
-"""How a classifier does label by label: precision, recall and F1 of each, their mean, who is taken for whom.
+"""A classifier's results by label: precision, recall and F1, their means, and which label is taken for which.
 
-Where one label has most of the rows, accuracy tells little: always naming that label is nearly as right.
+If one label has most of the rows, accuracy says little: always naming that label is nearly as accurate.
 """
 
 import math
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 from beamtree.data.task import Example
 
-IMBALANCED = 0.7  # a label with a larger share of the rows
+IMBALANCED = 0.7  # labels are uneven if one has a larger share of the rows
 
 
 class ClassScore(NamedTuple):
     label: str
     examples: int  # that have this label
-    predicted: int  # that are given it
-    precision: float  # 0 where it is never given
-    recall: float  # 0 where no example has it
+    predicted: int  # that are given this label
+    precision: float  # 0 if the label is never given
+    recall: float  # 0 if no example has it
     f1: float
 
 
@@ -53,13 +53,13 @@ class Confusion:
 
     @property
     def macro_f1(self) -> float:
-        """The mean F1 of the labels that some example has or is given."""
+        """The mean F1 of the labels that occur or are predicted."""
         counted = [score.f1 for score in self.scores if score.examples or score.predicted]
         return sum(counted) / max(1, len(counted))
 
     @property
     def mean_recall(self) -> float:
-        """Of the labels that some example has: the accuracy, were all of them equally frequent."""
+        """The mean recall of the labels that occur: the accuracy if all were equally frequent."""
         found = [score.recall for score in self.scores if score.examples]
         return sum(found) / max(1, len(found))
 
@@ -87,18 +87,18 @@ def largest_share(examples: Iterable[Example]) -> tuple[str, float]:
 
 
 def log_frequencies(labels: Sequence[int], classes: int) -> list[float]:
-    """What a classifier's logits would be if it knew nothing but how often each class occurs.
+    """The logits of a classifier that knows only how often each class occurs.
 
-    Added to the logits in training alone, they leave the logits to learn what does not depend on how frequent
-    the classes are (Menon et al. 2021). Weighted losses do not once every training row is right: rare rows
-    are then as well known as others, and new ones are taken for the most frequent class.
+    Added to the logits in training only, they leave the logits to learn what does not depend on how frequent
+    the classes are (Menon et al. 2021). Weighted losses stop doing so once every training row is right: rare
+    rows are then fitted as well as others, and new ones are taken for the most frequent class.
     """
     counted = Counter(labels)
     return [math.log(max(1, counted[i]) / len(labels)) for i in range(classes)]
 
 
 def balanced_weights(labels: Sequence[int], classes: int) -> list[float]:
-    """A weight for each class, with which all have the same part in a loss and a row's mean weight is 1."""
+    """Weights with which all classes have the same share in a loss; the mean weight of a row is 1."""
     counted = Counter(labels)
     present = len(counted)
     return [len(labels) / (present * counted[i]) if counted[i] else 0.0 for i in range(classes)]

@@ -1,4 +1,4 @@
-"""What the user sees of a run: a live line in a terminal, elsewhere a plain line now and then."""
+"""The display of a run: a live line in a terminal, elsewhere a plain line now and then."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,12 +10,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from beamtree.printable import printable
 
-_MEASURED = 5.0  # seconds of steps that an estimate is made from
+_MEASURED = 5.0  # seconds of steps from which an epoch's time is estimated
 _LOG_SECONDS, _LOG_SHARE = 30.0, 0.1  # a log's next line: so much later, and so much of an epoch further on
 
 
 class EverySoOften:
-    """When a log is due its next line: so many seconds after the last one, and so much further on."""
+    """Decides when a log gets its next line: after `seconds`, and after another `share` of the work."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class EverySoOften:
         self.last_time, self.last_done = clock(), done
 
     def due(self, done: float = 0.0) -> bool:
-        """Whether now, with this share of the work done; a line is then taken to be written."""
+        """Whether a line is due now, with this share of the work done; if so, it counts as written."""
         now = self.clock()
         if now - self.last_time < self.seconds or done - self.last_done < self.share - 1e-9:
             return False
@@ -44,12 +44,19 @@ def in_words(seconds: float) -> str:
 
 
 class Display(AbstractContextManager["Display"]):
-    """Epochs, loss, accuracy, speed and time left; give a `Console(quiet=True)` for silence."""
+    """Epochs, loss, accuracy, speed and time left; give a `Console(quiet=True)` for silence.
+
+    `run` is the name of one run among many: it is shown next to the bar, and no line is printed per epoch.
+    """
 
     def __init__(
-        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console | None = None,
+        *,
+        run: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console, self.clock = console or Console(), clock
+        self.console, self.run, self.clock = console or Console(), run, clock
         self.live = self.console.is_terminal and not self.console.quiet
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -65,7 +72,7 @@ class Display(AbstractContextManager["Display"]):
         self._headed = self._estimated = False
 
     def __enter__(self) -> "Display":
-        self._estimated = False  # of the run that begins
+        self._estimated = False  # the run that begins has no estimate yet
         self._bar.start()
         return self
 
@@ -76,6 +83,8 @@ class Display(AbstractContextManager["Display"]):
         if self._task is not None:
             self._bar.remove_task(self._task)
         name = f"epoch {epoch}/{max_epochs}"
+        if self.run is not None:
+            name = f"{self.run}, {name}"
         self._task = self._bar.add_task(name, total=steps, completed=done, figures="")
         self._place, self._steps, self._epochs_left = _place(epoch, max_epochs), steps, max_epochs - epoch + 1
         self._first_look: tuple[int, float] | None = None  # at which step, and when
@@ -90,11 +99,11 @@ class Display(AbstractContextManager["Display"]):
         if self._first_look is None:  # steps before it are not counted: the first may compile
             self._first_look = step, now
         first, began = self._first_look
-        seconds = self._steps * (now - began) / max(step - first, 1)  # an epoch takes
+        seconds = self._steps * (now - began) / max(step - first, 1)  # per epoch
         if not self._estimated and now - began >= _MEASURED:
             self._estimated = True
             self.say(
-                f"an epoch takes about {in_words(seconds)}, its dev examples apart; at most "
+                f"an epoch takes about {in_words(seconds)}, without its dev examples; at most "
                 f"{self._epochs_left} to go: {in_words(seconds * self._epochs_left)}"
             )
         share = step / self._steps
@@ -103,6 +112,8 @@ class Display(AbstractContextManager["Display"]):
             self.say(f"{self._place}  {share:.0%}: {figures}{left}")
 
     def end_epoch(self, record: Mapping[str, Any], max_epochs: int) -> None:
+        if self.run is not None:
+            return
         if not self._headed:
             macro = "  macro-F1" if "dev_macro_f1" in record else ""
             self.say(f"  epoch     loss  accuracy  dev loss  dev accuracy{macro}  tokens/s  seconds")
@@ -117,7 +128,7 @@ class Display(AbstractContextManager["Display"]):
         )
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 

@@ -1,13 +1,11 @@
-"""What a trained model is worth on labelled data: accuracy with a 95 % interval, loss, its best trees against
-the gold ones; by split, by length and by depth."""
+"""Evaluates a trained model on labelled data: accuracy with a 95 % interval, loss, and its best trees against
+the gold trees; by split, by length and by depth."""
 
 import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -16,11 +14,9 @@ from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.ensemble import Ensemble, average
 from beamtree.classifier.inference import BATCH_TOKENS, run_in_batches
 from beamtree.data.batching import Batch, EncodedExamples
-from beamtree.data.folders import data_folder
 from beamtree.data.formal import nesting
-from beamtree.data.task import REFUSE, BadRows, Example, Task
-from beamtree.errors import BeamtreeError, nearest
-from beamtree.files.lines import MissingFileError
+from beamtree.data.task import Example
+from beamtree.errors import BeamtreeError
 from beamtree.nn.heads import class_losses, predicted_classes
 from beamtree.training.classes import Confusion
 from beamtree.trees.beam_trees import BeamTrees
@@ -28,14 +24,14 @@ from beamtree.trees.brackets import Agreement
 
 Range = tuple[int, int]  # both ends included
 
-# Finer where sentences are many; the hundreds are those of the ListOps length splits.
+# Finer where there are many sentences; the hundreds are those of the ListOps length splits.
 _LENGTH_EDGES = (10, 20, 30, 40, 50, 75, 100, 150, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1500, 2000)
 
 
 def wilson_interval(correct: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a proportion; unlike p ± 1.96 s it stays honest near 0 and 1."""
+    """Wilson's 95 % interval of a proportion; unlike p ± 1.96 s it stays valid near 0 and 1."""
     if not 0 <= correct <= total or total == 0:
-        raise ValueError(f"correct must lie between 0 and total, and total above 0, got {correct} of {total}")
+        raise ValueError(f"correct must be between 0 and total, and total above 0, got {correct} of {total}")
     z = 1.959963984540054
     p, shrink = correct / total, 1 + z * z / total
     centre = (p + z * z / (2 * total)) / shrink
@@ -45,7 +41,7 @@ def wilson_interval(correct: int, total: int) -> tuple[float, float]:
 
 
 def length_range(length: int) -> Range:
-    """The range of lengths that one row of a table or one point of a plot stands for."""
+    """The range of lengths, a row of a table or a point of a plot, to which a length belongs."""
     index = bisect_left(_LENGTH_EDGES, length)
     if index < len(_LENGTH_EDGES):
         return (_LENGTH_EDGES[index - 1] + 1 if index else 1), _LENGTH_EDGES[index]
@@ -55,7 +51,7 @@ def length_range(length: int) -> Range:
 
 @dataclass
 class Tally:
-    """Counts over some examples, and how their trees agree with gold ones where there are both."""
+    """Counts over some examples, and the agreement of their trees with gold trees, if there are both."""
 
     examples: int = 0
     correct: int = 0
@@ -98,13 +94,13 @@ class Tally:
 
 @dataclass
 class SplitResult:
-    """All examples of a split, and the same by length and by depth (no depths without brackets)."""
+    """The results on a split, in total, by length and by depth (empty for tasks without brackets)."""
 
     name: str
     total: Tally = field(default_factory=Tally)
     by_length: defaultdict[Range, Tally] = field(default_factory=lambda: defaultdict(Tally))
     by_depth: defaultdict[int, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    confusion: Confusion | None = None  # of a user's own data
+    confusion: Confusion | None = None  # for a user's own data
     members: dict[str, "SplitResult"] = field(default_factory=dict)  # of an ensemble, each alone
 
     def add(self, outcome: Tally, *, length: int, depth: int | None) -> None:
@@ -127,7 +123,7 @@ class SplitResult:
 
 
 def pool(results: Iterable[SplitResult], name: str = "all") -> SplitResult:
-    """Several splits as one."""
+    """Add up several splits into one."""
     whole = SplitResult(name)
     for result in results:
         whole.total += result.total
@@ -138,51 +134,6 @@ def pool(results: Iterable[SplitResult], name: str = "all") -> SplitResult:
     return whole
 
 
-@dataclass(frozen=True)
-class Source:
-    """A split to evaluate: its name in the results, and how to read it."""
-
-    name: str
-    read: Callable[[], Iterator[Example]]
-
-
-def find_sources(
-    task: Task, data: Sequence[Path], splits: Sequence[str] = (), bad_rows: BadRows = REFUSE
-) -> list[Source]:
-    """The splits in folders and files: in each folder those asked for, or all that are not for training."""
-    for split in splits:
-        if split not in task.splits:
-            raise BeamtreeError(f"task {task.name!r} has no split {split!r}{nearest(split, task.splits)}")
-    sources: list[Source] = []
-    for path in data:
-        if path.is_file():
-            if splits:
-                raise BeamtreeError(f"--split chooses from a folder, but {path} is a file")
-            namesakes = sum(other.name == path.name for other in data)
-            name = path.name if namesakes == 1 else str(path)
-            sources.append(Source(name, partial(task.read_file, path, bad_rows)))
-        else:
-            sources += _splits_of(task, data_folder(task.name, path), splits, bad_rows)
-    return sources
-
-
-def _splits_of(task: Task, folder: Path, splits: Sequence[str], bad_rows: BadRows) -> list[Source]:
-    # In the task's order, which is that of the paper's table, whatever order they were asked for in.
-    wanted = [split for split in task.splits if (split in splits if splits else "train" not in split)]
-    found = []
-    for split in wanted:
-        try:
-            next(task.read(folder, split, bad_rows), None)
-        except MissingFileError:
-            if splits:
-                raise
-            continue
-        found.append(Source(split, partial(task.read, folder, split, bad_rows)))
-    if not found:
-        raise BeamtreeError(f"{folder} holds no split of task {task.name!r}; wanted {', '.join(wanted)}")
-    return found
-
-
 def evaluate(
     model: Classifier,
     name: str,
@@ -191,10 +142,10 @@ def evaluate(
     batch_tokens: int = BATCH_TOKENS,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> SplitResult:
-    """Run a model over labelled examples; `advance` hears how many are done of how many.
+    """Run a model over labelled examples; `advance(done, total)` is told how far it is.
 
-    Length and depth of a pair are those of its longer and deeper sentence. Of an ensemble every member is
-    measured too, in the same pass; its trees are those of the first.
+    Length and depth of a pair are those of its longer and deeper sentence. The members of an ensemble are
+    measured in the same pass; the trees of the ensemble are those of its first member.
     """
     task, sizes = model.task, list[tuple[int, int | None]]()
     noted = _note_sizes(name, examples, sizes, deep=task.gold_merges is not None)
@@ -229,7 +180,7 @@ def _count(
     logits: Tensor,
     trees: BeamTrees | None,
 ) -> None:
-    """Add to a split's result what a model says of a batch of its examples."""
+    """Add a model's predictions for a batch of a split's examples to the result."""
     rows, right, given = batch.rows.tolist(), batch.labels.tolist(), predicted_classes(logits).tolist()
     losses = class_losses(logits, batch.labels).tolist()
     outcomes = [Tally(1, r == g, loss) for r, g, loss in zip(right, given, losses, strict=True)]
@@ -249,10 +200,10 @@ def _count(
 def _note_sizes(
     name: str, examples: Iterable[Example], sizes: list[tuple[int, int | None]], deep: bool
 ) -> Iterator[Example]:
-    """The examples; of each its length is noted, and its depth where it has one."""
+    """Yield the examples, noting the length of each in `sizes` and, if `deep`, its depth."""
     for example in examples:
         depth = max(map(nesting, example.sentences)) if deep else None
         sizes.append((max(map(len, example.sentences)), depth))
         yield example
     if not sizes:
-        raise BeamtreeError(f"{name} has no example that can be read")
+        raise BeamtreeError(f"{name} has no readable example")

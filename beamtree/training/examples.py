@@ -1,8 +1,11 @@
-"""The examples that a recipe learns from, and their words: a task's files, or ListOps drawn on the fly."""
+"""Loads examples: those that a recipe learns from, with their words (from a task's files, or ListOps drawn on
+the fly), and the splits that a model is evaluated on.
+"""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +16,26 @@ from beamtree.data.own import find_split, look_at
 from beamtree.data.task import REFUSE, BadRows, Example, Task, find_task
 from beamtree.data.vectors import SHIPPED_FILE, find_vectors
 from beamtree.data.words import VectorUse, Words, find_words
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.lines import MissingFileError
 from beamtree.training.recipe import Recipe, SampledSettings, TaskSettings, WordSettings
+
+_MANY_UNKNOWN = 0.3  # of the words of a split
 
 
 @dataclass(frozen=True)
 class LearningData:
-    """What a run learns from; `words` are None where the task's language is given."""
+    """The data that a run learns from; `words` is None for a task with a fixed language."""
 
     task: Task
     train: Sequence[Example]
     dev: Sequence[Example]
     words: Words | None = None
     path: Path | None = None  # of a user's own files
-    place: Path | None = None  # what --data names to find them again; None where they are drawn
+    place: Path | None = None  # the --data that finds them again; None if they are drawn
 
     def facts(self, settings: TaskSettings) -> dict[str, Any]:
-        """What a report should say about them, as JSON."""
+        """What a report says about the data, as JSON."""
         return {
             "train": {"split": settings.train, "examples": len(self.train)},
             "dev": {"split": settings.dev, "examples": len(self.dev)},
@@ -42,7 +47,7 @@ class LearningData:
 def load_learning_data(
     recipe: Recipe, given: Path | None = None, say: Callable[[str], None] = lambda sentence: None
 ) -> LearningData:
-    """Examples and words; `say` hears of rows that were skipped and of the vectors that were found."""
+    """Load examples and words; `say` is told of skipped rows and of the word vectors that were found."""
     settings, bad_rows = recipe.task, BadRows.chosen(recipe.task.bad_rows)
     task, train, dev = load_examples(settings, given, bad_rows)
     words = None
@@ -58,7 +63,7 @@ def load_learning_data(
     elif task.words is not None:
         vectors = _choose_vectors(recipe, given)
         if vectors is None:
-            say(f"no word vectors: all words learn {recipe.model.embedding_size} features of their own")
+            say(f"no word vectors: every word learns its own {recipe.model.embedding_size} features")
         words = find_words(
             task,
             data_folder(task.name, given),
@@ -70,6 +75,11 @@ def load_learning_data(
             bad_rows=bad_rows,
         )
         say(words.describe())
+        if task.own is not None and max(words.unknown.values(), default=0.0) > _MANY_UNKNOWN:
+            say(
+                "many words are unknown; if the language has no blanks between words, use "
+                "--set task.own.tokenizer=characters"
+            )
     for sentence in bad_rows.report():
         say(sentence)
     folder = data_folder(task.name, given)
@@ -137,13 +147,13 @@ def load_examples(
         if not examples:
             shared = task.own is not None and find_split(folder, "dev") == find_split(folder, "train")
             needed = f"at least ten rows of at most {settings.own.longest:,} tokens are needed"
-            why = f": one row of ten is held out for dev, so {needed}" if shared else ""
+            why = f": one row in ten is held out for dev, so {needed}" if shared else ""
             raise BeamtreeError(f"the split {split!r} of {task.name} in {folder} has no examples{why}")
     return task, train, dev
 
 
 def _sample(settings: SampledSettings) -> tuple[list[Example], list[Example]]:
-    """Deep and shallow expressions by turns, all distinct, so that every prefix is half and half."""
+    """Deep and shallow expressions in turn, all distinct, so that every prefix is half and half."""
     from beamtree.data.listops import sample_expressions
 
     if settings.dev < 1:
@@ -156,3 +166,48 @@ def _sample(settings: SampledSettings) -> tuple[list[Example], list[Example]]:
         len(shallow) :
     ]
     return examples[settings.dev :], examples[: settings.dev]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A split to evaluate: its name in the results, and how to read it."""
+
+    name: str
+    read: Callable[[], Iterator[Example]]
+
+
+def find_sources(
+    task: Task, data: Sequence[Path], splits: Sequence[str] = (), bad_rows: BadRows = REFUSE
+) -> list[Source]:
+    """The splits in folders and files: in each folder those asked for, or all that are not for training."""
+    for split in splits:
+        if split not in task.splits:
+            raise BeamtreeError(f"task {task.name!r} has no split {split!r}{nearest(split, task.splits)}")
+    sources: list[Source] = []
+    for path in data:
+        if path.is_file():
+            if splits:
+                raise BeamtreeError(f"--split chooses from a folder, but {path} is a file")
+            namesakes = sum(other.name == path.name for other in data)
+            name = path.name if namesakes == 1 else str(path)
+            sources.append(Source(name, partial(task.read_file, path, bad_rows)))
+        else:
+            sources += _splits_of(task, data_folder(task.name, path), splits, bad_rows)
+    return sources
+
+
+def _splits_of(task: Task, folder: Path, splits: Sequence[str], bad_rows: BadRows) -> list[Source]:
+    # In the task's order, which is that of the paper's table, in whatever order they were asked for.
+    wanted = [split for split in task.splits if (split in splits if splits else "train" not in split)]
+    found = []
+    for split in wanted:
+        try:
+            next(task.read(folder, split, bad_rows), None)
+        except MissingFileError:
+            if splits:
+                raise
+            continue
+        found.append(Source(split, partial(task.read, folder, split, bad_rows)))
+    if not found:
+        raise BeamtreeError(f"{folder} holds no split of task {task.name!r}; wanted {', '.join(wanted)}")
+    return found

@@ -1,7 +1,7 @@
-"""The training loop: the same code on a CPU, a GPU, or under `torchrun` and `accelerate launch` on many.
+"""The training loop: the same code for a CPU, a GPU, or many under `torchrun` and `accelerate launch`.
 
-Nothing in a step waits for a GPU. Losses are summed there and looked at a few times a second; so is the
-gradient's norm of every step, which tells afterwards at which step the loss stopped being finite.
+No step waits for a GPU. Losses are summed there and read a few times a second, as is the gradient norm of
+every step, which shows afterwards at which step the loss stopped being finite.
 """
 
 import math
@@ -20,9 +20,9 @@ from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.files.atomic import replace_file
 from beamtree.nn.heads import class_losses
 from beamtree.printable import write_json
-from beamtree.processes.launched import Processes, failing_together
 from beamtree.training.display import Display
 from beamtree.training.examples import LearningData
+from beamtree.training.processes import Processes, failing_together
 from beamtree.training.recipe import Recipe, TrainingSettings
 from beamtree.training.run import Run, add_up
 from beamtree.training.run_folder import RunFolder
@@ -31,13 +31,13 @@ from beamtree.training.schedule import Stopping
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-LOOK_SECONDS = 0.25  # how often a single process looks at what its GPU has summed up
-LOOK_STEPS = 20  # several processes have to look together, so they count steps
+LOOK_SECONDS = 0.25  # how often a single process reads the sums from its GPU
+LOOK_STEPS = 20  # several processes have to read together, so they count steps
 
 
 @dataclass(frozen=True)
 class TrainingEnd:
-    """How a run ended: `finished`, or stopped and to be resumed."""
+    """How a run ended: `finished`, or stopped and ready to be resumed."""
 
     finished: bool
     reason: str
@@ -45,7 +45,7 @@ class TrainingEnd:
 
 
 def create_accelerator() -> "Accelerator":
-    """This process's place among those that share the run."""
+    """The accelerator of this process, connected to the others of the run if there are several."""
     try:
         from accelerate import Accelerator
     except ImportError as error:
@@ -67,13 +67,13 @@ def fit(
     stopping: Stopping | None = None,
     display: Display | None = None,
 ) -> TrainingEnd:
-    """Train in a run folder that has begun, from its checkpoint if it has one, until over or stopped."""
+    """Train in a run folder that has begun, from its checkpoint if it has one, until finished or stopped."""
     accelerator = accelerator or create_accelerator()
     with stopping or Stopping() as stopping, display or Display() as display, _arithmetic(recipe.training):
         main = accelerator.is_main_process
         with failing_together():
             run = Run(recipe, folder, data, accelerator, display)
-            if main:  # only now: a run that cannot go on as asked stays as it was
+            if main:  # only now, so that a run that cannot continue as asked stays unchanged
                 folder.write_recipe(recipe)
                 folder.write_data_place(data.place)
                 folder.write_metrics(run.position.history)
@@ -101,7 +101,7 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
         if not math.isfinite(dev_loss):
             raise BeamtreeError(
                 f"the dev loss is not finite after epoch {position.epochs + 1}: stopped; "
-                "the last good checkpoint and best/ are kept"
+                "the last good checkpoint and best/ are kept; start again with a lower training.learning_rate"
             )
     rate = run.schedule.learning_rate
     best = run.schedule.judge(run.schedule.score(dev_loss, dev_accuracy, dev_macro_f1))
@@ -134,7 +134,7 @@ def _end_epoch(run: Run, tokens: int, writer: Any) -> None:
 
 
 class _Epoch:
-    """One pass over the training split, from wherever the position is."""
+    """One pass over the training split, starting from the run's position."""
 
     def __init__(self, run: Run, stopping: Stopping, writer: Any) -> None:
         self.run, self.stopping, self.writer = run, stopping, writer
@@ -153,7 +153,7 @@ class _Epoch:
         return self.run.position.steps == len(self.plan)
 
     def train(self) -> str | None:
-        """Run to the epoch's end or a reason to stop, which is returned."""
+        """Run to the end of the epoch, or until there is a reason to stop; return that reason."""
         run, position = self.run, self.run.position
         run.display.begin_epoch(position.epochs + 1, run.settings.max_epochs, len(self.plan), position.steps)
         run.wrapped.train()
@@ -182,7 +182,7 @@ class _Epoch:
             learnt = losses = class_losses(logits, batch.labels)
             if run.class_offsets is not None:
                 learnt = class_losses(logits + run.class_offsets, batch.labels)
-            # Gradients are averaged over the processes, but the parts of a mean add up.
+            # Gradients are averaged over the processes, but parts of a mean must be added up.
             run.accelerator.backward(batch.part_of_mean(learnt) * run.processes)
         add_up(run.sums, batch, run.weigh(losses, batch.labels), logits)
 
@@ -208,7 +208,7 @@ class _Epoch:
         return stop is not None or time.monotonic() - self.looked_at >= LOOK_SECONDS
 
     def _agree(self, stop: str | None) -> tuple[str | None, bool]:
-        """Whether any process has to stop or finds a checkpoint due; all of them then do."""
+        """The reason to stop and whether to save; all processes do what any of them wants."""
         run = self.run
         due = time.monotonic() - run.saved_at >= 60 * run.settings.checkpoint_minutes
         wishes = torch.tensor([stop is not None, due], dtype=torch.int64, device=run.device)
@@ -216,7 +216,7 @@ class _Epoch:
         return (stop or "another process was stopped") if any_stop else None, any_due
 
     def _look(self) -> None:
-        """Read the sums and norms since the last look; refuse to go on from a loss that is not finite."""
+        """Show the sums so far, and fail if a gradient norm since the last time is not finite."""
         run, first, steps = self.run, self.looked_step, self.run.position.steps
         if first == steps:
             return
@@ -245,17 +245,18 @@ class _Epoch:
         few = ", ".join(map(str, rows[:8])) + (", …" if len(rows) > 8 else "")
         raise BeamtreeError(
             f"the loss or its gradient is not finite in epoch {epoch}, step {step + 1} (training examples "
-            f"{few}; all {len(rows)} in {where}): stopped; the last good checkpoint and best/ are kept"
+            f"{few}; all {len(rows)} in {where}): stopped; the last good checkpoint and best/ are kept; "
+            "start again with a lower training.learning_rate"
         )
 
 
 @contextmanager
 def _arithmetic(settings: TrainingSettings) -> Iterator[None]:
-    """The recipe's precision and determinism while the run lasts."""
+    """Apply the recipe's precision and determinism while the run lasts."""
     precision = torch.get_float32_matmul_precision()
     switch = settings.deterministic and not torch.are_deterministic_algorithms_enabled()
     if switch:  # and only then: the call imports torch's compiler, which takes seconds
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
         torch.use_deterministic_algorithms(True)
     torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
     try:
@@ -272,7 +273,7 @@ def _event_writer(folder: RunFolder, total_steps: int) -> Iterator[Any]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise MissingExtraError("writing TensorBoard events", "train") from error
-    # What an interrupted run wrote after its last checkpoint is written again.
+    # Drops what an interrupted run wrote after its last checkpoint, as it will be written again.
     writer = SummaryWriter(folder.tensorboard, purge_step=total_steps + 1 if total_steps else None)
     try:
         yield writer

@@ -1,6 +1,6 @@
 """Ranger: rectified Adam with decoupled weight decay, and Lookahead around it.
 
-For every tensor with a gradient, t counting its updates, g its gradient, φ its slow weights:
+For the t-th update of a tensor with gradient g and slow weights φ:
 
     m ← β₁ m + (1−β₁) g ;  v ← β₂ v + (1−β₂) g² ;  θ ← θ (1 − lr·wd)
     ρ∞ = 2/(1−β₂) − 1 ;  ρ = ρ∞ − 2 t β₂ᵗ / (1−β₂ᵗ)
@@ -23,9 +23,9 @@ from torch.optim.optimizer import Optimizer, ParamsT
 class Ranger(Optimizer):
     """The optimiser of all the paper's tables.
 
-    `lookahead_alpha` weighs the fast weights. Weight decay reaches every parameter. A parameter without a
-    gradient is left alone altogether: no decay, no Lookahead, no count. A step launches a handful of fused
-    kernels and never waits for the device. `state_dict` holds everything, the slow weights included.
+    `lookahead_alpha` is the weight of the fast weights. Weight decay applies to all parameters, but one
+    without a gradient is not touched at all: no decay, no Lookahead, no count. A step launches a handful of
+    fused kernels and never waits for the device. `state_dict` holds everything, including the slow weights.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Ranger(Optimizer):
     def _by_update_count(
         self, params: list[Tensor]
     ) -> dict[tuple[int, torch.device, torch.dtype], list[Tensor]]:
-        # Tensors of one count, device and type share their scalars and so their kernel launches.
+        # Tensors with the same count, device and dtype share scalars and so kernel launches.
         alike = defaultdict(list)
         for p in params:
             if p.grad is None:

@@ -1,4 +1,4 @@
-"""One run in the making: what learns, from what, how far it has come, and how that is saved and restored."""
+"""The state of one run: model, data, optimiser and position, and how it is saved and restored."""
 
 import hashlib
 import time
@@ -18,7 +18,6 @@ from beamtree.data.task import Example
 from beamtree.files.bounded import machine_memory
 from beamtree.nn.embedding import ContextualEmbedding, WordEmbedding
 from beamtree.nn.heads import class_losses, predicted_classes
-from beamtree.processes.launched import failing_together
 from beamtree.training.checkpoint import (
     Position,
     load_checkpoint,
@@ -35,6 +34,7 @@ from beamtree.training.classes import (
 )
 from beamtree.training.display import Display, EverySoOften
 from beamtree.training.examples import LearningData
+from beamtree.training.processes import failing_together
 from beamtree.training.ranger import Ranger
 from beamtree.training.recipe import Recipe, TrainingSettings
 from beamtree.training.run_folder import RunFolder
@@ -43,9 +43,9 @@ from beamtree.training.schedule import Schedule
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-SECONDS_OF_READING = 20.0  # between two lines that tell how far an encoder has read
+SECONDS_OF_READING = 20.0  # between two lines about how many texts an encoder has read
 DEV_TOKENS = 1 << 15  # padded tokens in a dev batch, so that long expressions fit
-DEV_BATCH = 4  # training batches in a dev batch: without a gradient there is room, and fewer launches
+DEV_BATCH = 4  # training batches in a dev batch: without gradients there is room, and launches are saved
 
 
 class Run:
@@ -95,10 +95,10 @@ class Run:
             num_processes=self.processes,
         )
         _read_texts_once(self.model, (self.train_batches.examples, self.dev_batches.examples), display)
-        # Which label is taken for which is counted of a user's own data, and where it decides.
+        # Which label is taken for which is counted for a user's own data, or if macro-F1 is the dev score.
         self.counts_classes = data.task.own is not None or settings.selection == "macro_f1"
-        self.class_weights: Tensor | None = None  # in the losses that are shown and judged
-        self.class_offsets: Tensor | None = None  # on the logits that are learnt from
+        self.class_weights: Tensor | None = None  # for the losses that are shown and compared
+        self.class_offsets: Tensor | None = None  # added to the logits of the loss that is minimised
         if settings.class_weights == "balanced":
             counted = self.train_batches.examples.labels.tolist(), len(self.model.task.labels)
             self.class_weights = torch.tensor(balanced_weights(*counted), device=self.device)
@@ -109,11 +109,13 @@ class Run:
         self._seed_noise()
         if folder.checkpoint_file.is_file():
             self._restore()
+        else:
+            folder.refuse_if_records_alone()
         self.saved_at = time.monotonic()
 
     @property
     def over(self) -> str | None:
-        """Why nothing is left to do, or None."""
+        """Why the run is finished, or None."""
         if self.schedule.exhausted:
             return f"the dev score has not risen for {self.schedule.epochs_without_improvement} epochs"
         if self.position.epochs >= self.settings.max_epochs:
@@ -122,12 +124,12 @@ class Run:
 
     @property
     def kept(self) -> TreeClassifier:
-        """The model that is judged and kept: the one that learns, or the mean of its weights."""
+        """The model that is evaluated and kept: the one that learns, or the running mean of its weights."""
         return self.model if self.averaged is None else cast(TreeClassifier, self.averaged.module)
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float, float | None]:
-        """Loss, accuracy and, where classes are counted, macro-F1 on the dev split."""
+        """Loss, accuracy and, if classes are counted, macro-F1 on the dev split."""
         model = self.kept.eval()
         sums = torch.zeros_like(self.sums)
         labels = model.task.labels
@@ -146,7 +148,7 @@ class Run:
         return loss, accuracy, Confusion(labels, table).macro_f1
 
     def weigh(self, losses: Tensor, labels: Tensor) -> Tensor:
-        """Losses (B,) in which, if asked for, every label has the same part."""
+        """Losses (B,), weighted so that all labels have the same share if the recipe asks for it."""
         return losses if self.class_weights is None else losses * self.class_weights[labels]
 
     def means(self, sums: Tensor, examples: int) -> tuple[float, float]:
@@ -158,7 +160,7 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
 
     def save(self) -> None:
-        """Replace `last/`, the checkpoint and the metrics; every process has to call it."""
+        """Replace `last/`, the checkpoint and the metrics; every process must call this."""
         by_process = {
             "random": self.accelerator.gather(random_state(self.device).to(self.device)[None]),
             "sums": self.accelerator.gather(self.sums[None]),
@@ -202,13 +204,13 @@ class Run:
             )
 
     def _seed_noise(self) -> None:
-        """Every process drops and draws on its own."""
+        """Give every process its own dropout and noise."""
         place = (self.settings.seed, self.accelerator.process_index, self.position.total_steps)
         torch.manual_seed(int.from_bytes(hashlib.sha256(repr(place).encode()).digest()[:8], "little") >> 1)
 
 
 def choose_selection(settings: TrainingSettings, train: Sequence[Example]) -> TrainingSettings:
-    """`auto` decided by the training rows."""
+    """Replace the selection `auto` by what suits the training rows."""
     if settings.selection != "auto":
         return settings
     uneven = settings.class_weights == "none" and largest_share(train)[1] > IMBALANCED
@@ -216,13 +218,13 @@ def choose_selection(settings: TrainingSettings, train: Sequence[Example]) -> Tr
 
 
 def _read_texts_once(model: TreeClassifier, splits: Sequence[EncodedExamples], display: Display) -> None:
-    """Keep what an encoder that does not learn makes of the texts, if there is room; always the same."""
+    """Let an encoder that does not learn read all texts once and keep the vectors, if there is room."""
     reader = next((part for part in model.modules() if isinstance(part, ContextualEmbedding)), None)
     if reader is None:
         return
     rows = reader.unread(splits)
     if reader.bytes_of(rows) > machine_memory() / 4:
-        display.say("the vectors of all texts would take too much memory: their encoder reads in every epoch")
+        display.say("the vectors of all texts would take too much memory: the encoder reads them every epoch")
     elif rows:
         display.say(f"the encoder in {reader.encoder.place} reads {len(rows):,} texts once")
         log = EverySoOften(SECONDS_OF_READING, clock=display.clock)
@@ -239,13 +241,13 @@ def create_optimizer(model: TreeClassifier, recipe: Recipe, device: torch.device
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "ranger":
         return Ranger(groups, lr=rate, weight_decay=decay)
-    # On a GPU the step is one kernel for many parameters: the same rule, launched in less time.
+    # On a GPU a fused step updates many parameters in one kernel: the same rule, launched in less time.
     fused = True if device.type == "cuda" else None
     return torch.optim.AdamW(groups, lr=rate, weight_decay=decay, fused=fused)
 
 
 def _groups(model: TreeClassifier, words_rate: float) -> list[dict[str, Any]]:
-    """All parameters; the rows of words apart where they have a rate of their own."""
+    """All parameters; the vectors of words in a separate group if they have their own learning rate."""
     apart = {
         id(row) for part in model.modules() if isinstance(part, WordEmbedding) for row in part.parameters()
     }

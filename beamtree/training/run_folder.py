@@ -1,10 +1,11 @@
 """A run folder: `recipe.toml`, `data.json`, `metrics.jsonl`, `tensorboard/`, `best/`, `last/`, `checkpoint/`.
 
-That of several seeds has a run folder for each, and `config.json` once all are trained (seeds.py).
-Every file in it is replaced whole, and the checkpoint is a single file, so a run that is killed at any
-moment can be resumed; `metrics.jsonl` is written anew from the checkpoint's own history.
+The folder of several seeds has a run folder for each, and `config.json` once all are trained (seeds.py).
+Every file is replaced as a whole, and the checkpoint is a single file, so a run that is killed at any moment
+can be resumed; `metrics.jsonl` is rewritten from the history in the checkpoint.
 """
 
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,37 +16,42 @@ from typing import Any
 
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file
-from beamtree.files.bounded import parse_json, read_json, read_text
+from beamtree.files.bounded import parse_json, read_json, read_text, shown
 from beamtree.printable import write_json
 from beamtree.saving.folder import CONFIG
 from beamtree.training.recipe import RESUMABLE, Recipe, by_seed, load_recipe, same_but_for_stopping
 
 
+def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The record of the epoch whose weights are kept; None before there is one."""
+    return next((record for record in reversed(history) if record["best"]), None)
+
+
 class TakenError(BeamtreeError):
-    """Another process trains in the folder."""
+    """Another process is training in the folder."""
 
 
 class RunFolder:
-    """What a run keeps, and where; a folder that is looked at need not exist."""
+    """The files of a run; the folder need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recipe_file = path / "recipe.toml"
-        self.data_file = path / "data.json"  # how much was learnt from, and which words had which vectors
+        self.data_file = path / "data.json"  # how many examples, and how many words had which vectors
         self.metrics_file = path / "metrics.jsonl"
-        self.failure_file = path / "failure.json"  # the batch whose loss was not finite, if it ended so
+        self.failure_file = path / "failure.json"  # the batch whose loss was not finite, if there was one
         self.tensorboard = path / "tensorboard"
         self.best = path / "best"
         self.last = path / "last"
         self.checkpoint_file = path / "checkpoint" / "state.safetensors"
-        self.data_place_file = path / "checkpoint" / "data_place.json"  # of this machine, needed to resume
+        self.data_place_file = path / "checkpoint" / "data_place.json"  # on this machine; used to resume
         self.ensemble_file = path / CONFIG  # of several seeds, once all are trained
-        # Of a run on a user's own data: how it learnt, and which label is taken for which.
+        # For a user's own data: how the model learnt, and which label is taken for which.
         self.pictures = path / "learning-curve.png", path / "confusion.png"
 
     @property
     def has_all_seeds(self) -> bool:
-        """Whether all of several seeds are trained, and so without the tree where that has begun."""
+        """Whether all of several seeds are trained, also without the tree if that has begun."""
         twin = self.without_tree
         return self.ensemble_file.is_file() and (twin.ensemble_file.is_file() or not twin.begun)
 
@@ -55,31 +61,29 @@ class RunFolder:
 
     @property
     def seeds(self) -> "list[RunFolder]":
-        """The runs within a run with several seeds, begun or not; none where the recipe cannot be read."""
+        """The runs of the single seeds, begun or not; none for a single seed or an unreadable recipe."""
         with suppress(BeamtreeError):
             return [RunFolder(self.path / name) for name in by_seed(self.read_recipe())]
         return []
 
     @property
     def without_tree(self) -> "RunFolder":
-        """Of a run on a user's own data: the same without its tree; of one of several seeds too."""
+        """The same model without its tree, for a run on a user's own data or for one of its seeds."""
         among_seeds = self.path.parent / "without-tree" / self.path.name
         return RunFolder(among_seeds if among_seeds.is_dir() else self.path / "without-tree")
 
     @property
     def seconds(self) -> float:
-        """How long the epochs took, of all seeds; 0 where no record tells."""
+        """How long the epochs of all seeds took; 0 if none is recorded."""
         runs = [run for run in (self, *self.seeds) if run.metrics_file.is_file()]
-        records = [record for run in runs for record in run.read_metrics() if isinstance(record, dict)]
-        times = (record.get("seconds") for record in records)
-        return sum(time for time in times if isinstance(time, float))
+        return sum(float(record["seconds"]) for run in runs for record in run.read_metrics())
 
     @property
     def has_checkpoint(self) -> bool:
         return any(run.checkpoint_file.is_file() for run in (self, *self.seeds))
 
     def refuse_if_taken(self, overwrite: bool) -> None:
-        """Nothing that stands here may be lost unless the user said so, and then only a run."""
+        """Raise if the folder holds anything but a run that the user allows to overwrite."""
         if self.path.is_dir() and all(entry.name.startswith(".") for entry in self.path.iterdir()):
             return  # empty, or left by a run that was killed before it had begun
         if self.begun and not overwrite:
@@ -90,9 +94,18 @@ class RunFolder:
         if self.path.exists() and not self.begun:
             raise BeamtreeError(f"{self.path} exists and is not a run folder: name another one with --out")
 
+    def refuse_if_records_alone(self) -> None:
+        """Raise if there are epochs in metrics.jsonl but no checkpoint, so that training would begin anew."""
+        epochs = len(self.read_metrics()) if self.metrics_file.is_file() else 0
+        if epochs:
+            raise BeamtreeError(
+                f"{self.path} cannot be resumed: it has no checkpoint, and training again would replace the "
+                f"records of {epochs} epochs; --out names another folder, --overwrite replaces the run"
+            )
+
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make the folder and keep other processes from training in it meanwhile, where there are locks."""
+        """Make the folder and, where there are locks, keep other processes from training in it."""
         make_folder(self.path)
         if os.name != "posix":
             yield
@@ -104,7 +117,7 @@ class RunFolder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                told = f"another process trains in {self.path}: let it end, or stop it"
+                told = f"another process is training in {self.path}: let it finish, or stop it"
                 raise TakenError(told) from None
             except OSError:
                 pass  # some network file systems have no locks
@@ -113,10 +126,10 @@ class RunFolder:
             os.close(handle)
 
     def begin(self, recipe: Recipe) -> None:
-        """Make the folder empty but for the recipe."""
+        """Make the folder, or empty it, and write the recipe."""
         make_folder(self.path)
         try:
-            self.ensemble_file.unlink(missing_ok=True)  # first: what it names goes next
+            self.ensemble_file.unlink(missing_ok=True)  # first, as what it names is deleted next
             inner = [run.path for run in (*self.seeds, RunFolder(self.path / "without-tree")) if run.begun]
             for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard, *inner):
                 if folder.exists():
@@ -134,12 +147,12 @@ class RunFolder:
         return load_recipe(self.recipe_file.absolute())
 
     def write_data_facts(self, facts: Mapping[str, Any]) -> None:
-        """But for a run that goes on: it is refused if its data changed, so the old facts must stay."""
+        """Write data.json, unless the run is resumed: its data must not change, so the old facts hold."""
         if not (self.has_checkpoint and self.data_file.is_file()):
             replace_file(self.data_file, write_json(facts, indent=2) + "\n")
 
     def read_data_facts(self) -> dict[str, Any] | None:
-        """What `data.json` says, if it is there."""
+        """The content of `data.json`, if it exists."""
         if not self.data_file.is_file():
             return None
         facts = read_json(self.data_file)
@@ -149,7 +162,7 @@ class RunFolder:
                 "words": None | {"vectors": None | str(), "width": None | int()},
             } if isinstance(facts.get("path", ""), str):
                 return facts
-        raise BeamtreeError(f"{self.data_file} does not say what was learnt from")
+        raise BeamtreeError(f"{self.data_file} does not say which data the run learnt from")
 
     def write_data_place(self, place: Path | None) -> None:
         if place is not None:
@@ -157,12 +170,12 @@ class RunFolder:
             replace_file(self.data_place_file, write_json(str(place.absolute())) + "\n")
 
     def read_data_place(self) -> Path | None:
-        """Where the data of this run were when it was last trained, if it says so."""
+        """Where the data of this run were when it was last trained, if that is recorded."""
         place = read_json(self.data_place_file) if self.data_place_file.is_file() else None
         return Path(place) if isinstance(place, str) else None
 
     def continue_with(self, recipe: str | Path | None, changes: Sequence[str]) -> Recipe:
-        """The recipe of this run, with changes that leave what was learnt so far valid."""
+        """The recipe of this run with changes; those that would invalidate what was learnt are refused."""
         if not self.begun:
             raise BeamtreeError(f"there is no run to resume in {self.path}: it has no recipe.toml")
         wanted = self._as_begun(load_recipe(recipe or self.recipe_file, changes))
@@ -170,7 +183,7 @@ class RunFolder:
         return wanted
 
     def began_with(self, recipe: Recipe) -> bool:
-        """Whether a run stands here that may go on with this recipe."""
+        """Whether the folder holds a run that may continue with this recipe."""
         return self.begun and same_but_for_stopping(
             self._as_begun(self.read_recipe()), self._as_begun(recipe)
         )
@@ -186,13 +199,28 @@ class RunFolder:
         replace_file(self.metrics_file, "".join(write_json(record) + "\n" for record in history))
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The records, one an epoch."""
+        """The records, one per epoch."""
         lines = enumerate(read_text(self.metrics_file).split("\n"), start=1)
-        return [parse_json(line, f"{self.metrics_file}, line {number},") for number, line in lines if line]
+        found = [parse_json(line, f"{self.metrics_file}, line {number},") for number, line in lines if line]
+        for number, record in enumerate(found, start=1):
+            _check_record(self.metrics_file, number, record)
+        return found
 
     def _as_begun(self, recipe: Recipe) -> Recipe:
-        """`auto` means no vectors in a run that found none and did not know of those in the package."""
+        """In a run that found no vectors before some came with beamtree, `auto` still means none."""
         words = (self.read_data_facts() or {}).get("words")
         if words is None or words["vectors"] is not None or recipe.words.vectors != "auto":
             return recipe
         return replace(recipe, words=replace(recipe.words, vectors="none"))
+
+
+def _check_record(file: Path, number: int, record: Any) -> None:
+    kinds = {"epoch": int, "dev_loss": float, "dev_accuracy": float, "best": bool, "seconds": float}
+    for key, kind in kinds.items():
+        value = record.get(key) if isinstance(record, dict) else None
+        if kind is float and type(value) is int and abs(value) < 2**63:
+            continue
+        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+            raise BeamtreeError(f"{file}, line {number}: {key} must be {kind.__name__}, got {shown(value)}")
+    if record["epoch"] != number:
+        raise BeamtreeError(f"{file}, line {number}: this is epoch {record['epoch']}, not {number}")

@@ -1,4 +1,4 @@
-"""What steers and ends a run: the dev score once an epoch, a signal or a limit of the user's at any step."""
+"""Steers and ends a run: by the dev score after each epoch, by a signal or the user's limit at any step."""
 
 import signal
 import threading
@@ -26,7 +26,7 @@ class Schedule:
     epochs_without_improvement: int = 0
 
     def __post_init__(self) -> None:
-        # The threshold is relative, as published: of a negative score it forgives a loss that hardly rises.
+        # The threshold is relative, as published: for a negative score, a loss may even rise slightly.
         self._plateau = ReduceLROnPlateau(
             self.optimizer, mode="max", factor=0.5, patience=self.settings.plateau_patience, threshold=1e-4
         )
@@ -38,7 +38,7 @@ class Schedule:
         return -loss if self.settings.selection == "loss" else 100 * accuracy
 
     def judge(self, score: float) -> bool:
-        """Take note of an epoch's dev score; whether it is the best so far."""
+        """Take an epoch's dev score into account; return whether it is the best so far."""
         improved = self.best_score is None or score - self.best_score > BETTER_BY
         if improved:
             self.best_score, self.epochs_without_improvement = score, 0
@@ -57,9 +57,9 @@ class Schedule:
         return rate
 
     def state(self) -> dict[str, Any]:
-        """What JSON can hold of it; the rate itself belongs to the optimiser."""
+        """The state as JSON; the learning rate itself is in the optimiser's."""
         plateau = {key: getattr(self._plateau, key) for key in ("best", "num_bad_epochs", "last_epoch")}
-        # Before the first epoch the best is −∞, which JSON has not.
+        # Before the first epoch the best is −∞, which JSON does not have.
         plateau["best"] = plateau["best"] if self.best_score is not None else None
         return {
             "best_score": self.best_score,
@@ -75,7 +75,7 @@ class Schedule:
 
 
 class Stopping(AbstractContextManager["Stopping"]):
-    """When a run stops before it is over, to be resumed: a signal, or a limit on time or steps.
+    """Stops a run before it is finished, to be resumed later: at a signal, or a limit on time or steps.
 
     Within the block a first SIGINT or SIGTERM asks for a clean stop; a second one interrupts at once.
     """
@@ -88,7 +88,7 @@ class Stopping(AbstractContextManager["Stopping"]):
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Stopping":
-        # Python lets the main thread alone set handlers; elsewhere signals keep their meaning.
+        # Python lets only the main thread set handlers; in others, signals keep their usual effect.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._note)
@@ -100,7 +100,7 @@ class Stopping(AbstractContextManager["Stopping"]):
 
     @property
     def reason(self) -> str | None:
-        """Why to stop after this step, or None to go on."""
+        """Why to stop after this step, or None to continue."""
         if self.signal_number is not None:
             return f"stopped by {signal.Signals(self.signal_number).name}"
         if self.steps is not None and self.steps_taken >= self.steps:

@@ -1,14 +1,14 @@
-"""Several seeds of one recipe, one after another in one folder, which is an ensemble when all are trained."""
+"""Trains several seeds of a recipe, one after another in one folder, which is an ensemble in the end."""
 
 from typing import TYPE_CHECKING
 
 from beamtree.classifier.model_folder import save_ensemble
-from beamtree.processes.launched import failing_together
 from beamtree.training.display import Display
 from beamtree.training.examples import LearningData
 from beamtree.training.fit import TrainingEnd, fit
+from beamtree.training.processes import failing_together
 from beamtree.training.recipe import Recipe, by_seed
-from beamtree.training.run_folder import RunFolder
+from beamtree.training.run_folder import RunFolder, best_epoch
 from beamtree.training.schedule import Stopping
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def fit_seeds(
     stopping: Stopping,
     display: Display,
 ) -> dict[str, TrainingEnd]:
-    """Train in a folder that has begun, from where it stopped; of several seeds each in a folder within it.
+    """Train in a folder that has begun, from where it stopped; several seeds each in a folder within it.
 
-    How each ended, by the name of its folder; the last of them tells how the whole did.
+    Returns how each ended, by the name of its folder; the last one shows how the whole ended.
     """
     alone = by_seed(recipe) or {"": recipe}
     main = accelerator.is_main_process
@@ -44,13 +44,13 @@ def fit_seeds(
             own, place, data, accelerator=accelerator, stopping=stopping, display=display
         )
         with failing_together():
-            if main and name:  # only now: a run that cannot go on as asked stays as it was
+            if main and name:  # only now, so that a run that cannot continue as asked stays unchanged
                 folder.write_recipe(recipe)
                 folder.write_data_place(data.place)
         if not outcome.finished:
             return outcomes
         display.say(_ending(outcome, place))
-        accelerator.free_memory()  # the wrapped model, which holds on to the process group
+        accelerator.free_memory()  # lets go of the wrapped model, which keeps the process group alive
     with failing_together():
         if main and len(alone) > 1:
             save_ensemble(folder.path, list(alone))
@@ -58,7 +58,7 @@ def fit_seeds(
 
 
 def begin_within(place: RunFolder, recipe: Recipe, data: LearningData) -> None:
-    """Begin a run that is part of another, or see that it may go on."""
+    """Begin a run that is part of another, or check that it may continue."""
     if place.begun:
         place.refuse_other_settings(recipe)
     else:
@@ -67,7 +67,8 @@ def begin_within(place: RunFolder, recipe: Recipe, data: LearningData) -> None:
 
 
 def _ending(outcome: TrainingEnd, folder: RunFolder) -> str:
-    best = [record for record in outcome.history if record["best"]][-1]
+    best = best_epoch(outcome.history)
+    assert best is not None  # the first epoch is always the best so far
     macro = f" and macro-F1 {best['dev_macro_f1']:.2%}" if "dev_macro_f1" in best else ""
     return (
         f"finished: {outcome.reason}; best epoch {best['epoch']} with dev accuracy "

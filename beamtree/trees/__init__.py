@@ -1,1 +1,1 @@
-"""Trees and what can be done with them: structure, brackets, drawings, constraints, agreement."""
+"""Trees and operations on them: structure, brackets, agreement with gold trees, drawings and constraints."""

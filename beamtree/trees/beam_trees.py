@@ -1,5 +1,6 @@
-"""`BeamTrees`: the K best trees of each sequence of a batch, best first, as merges with scores, and all that
-follows from them: spans, heights, children, brackets, JSON, pictures.
+"""`BeamTrees`, the K best trees of each sequence of a batch, stored as merges with scores.
+
+Everything else is computed from these: spans, heights, children, brackets, JSON and pictures.
 """
 
 import json
@@ -18,12 +19,18 @@ from beamtree.trees.structure import Structure, find_structure
 from beamtree.trees.svg import draw_as_svg
 
 TokenLists = Sequence[Sequence[str]] | Sequence[str] | None
-SHOWN_IN_NOTEBOOK = 3  # sequences
-DRAWN_IN_NOTEBOOK = 500  # tokens
+SHOWN_IN_NOTEBOOK = 3  # at most so many sequences
+DRAWN_IN_NOTEBOOK = 500  # a sequence of at most so many tokens
 
 
 class ScoredTree(NamedTuple):
-    """One beam of one sequence: its log-score, its share of the softmax, and the position of each merge."""
+    """One tree of one sequence.
+
+    Fields:
+        log_score: the log-score of its beam.
+        weight: its share of the softmax over the beams.
+        merges: for each step, the position of the merged pair's left node among the live nodes.
+    """
 
     log_score: float
     weight: float
@@ -31,14 +38,25 @@ class ScoredTree(NamedTuple):
 
 
 class BeamTrees:
-    """The trees that an encoder found.
+    """The K best trees of each sequence of a batch, best first.
 
-    `merges` (B, K, n-1) is the position of the left node of the merged pair among the live nodes at each
-    step, -1 where there is no merge (after the end of a sequence, in dead beams). `relative_scores` (B, K)
-    are log-scores less `offset` (B,), -inf for dead beams: near -11,000 float32 cannot tell beams apart.
+    ```python
+    y, trees = encoder(x, key_padding_mask=is_pad, need_trees=True)
+    trees.brackets(words)  # the best tree of each sequence; words is a list of tokens per sequence
+    trees.weights  # (B, K), how much each tree counts
+    print(trees.draw(words, index=0))
+    ```
 
-    Methods that take `tokens` want a list of tokens per sequence (one list will do for one sequence); without
-    it, leaves have the names that `named` gave them, or their positions.
+    Methods that take `tokens` need one list of tokens per sequence (for a single sequence, the list of tokens
+    itself will do). Without `tokens`, leaves get the names set by `named`, or else their positions.
+
+    Args:
+        merges: (B, K, n-1), for each step the position of the merged pair's left node among the live nodes;
+            -1 if there is no merge, after the end of a sequence and in dead beams.
+        relative_scores: (B, K), log-scores minus `offset`; -inf for dead beams. They are relative because
+            near -11,000 float32 cannot resolve the differences between beams.
+        offset: (B,), float64, what was subtracted from the log-scores of a sequence.
+        lengths: (B,), the number of tokens of each sequence.
     """
 
     def __init__(self, merges: Tensor, relative_scores: Tensor, offset: Tensor, lengths: Tensor) -> None:
@@ -59,7 +77,11 @@ class BeamTrees:
     def from_merges(
         cls, merges: Tensor | Sequence[Sequence[int]], lengths: Tensor | None = None
     ) -> "BeamTrees":
-        """One given tree per sequence, with score 0: merges (B, n-1), or a list of positions each."""
+        """Make one tree per sequence, with score 0, from merges (B, n-1) or a list of positions for each.
+
+        `lengths` (B,) are counted from the merges if not given. Raises ValueError if the merges of a sequence
+        are not one whole tree.
+        """
         if not isinstance(merges, Tensor):
             steps = max(map(len, merges), default=0)
             padded = [[*positions, *[-1] * (steps - len(positions))] for positions in merges]
@@ -73,28 +95,31 @@ class BeamTrees:
 
     @property
     def alive(self) -> Tensor:
-        """(B, K) whether the beam holds a tree."""
+        """(B, K), True for beams that hold a tree."""
         return self.relative_scores != -torch.inf
 
     @property
     def log_scores(self) -> Tensor:
-        """(B, K) accumulated log-scores, -inf for dead beams; carry gradient."""
+        """(B, K), the log-scores of the trees, -inf for dead beams; with gradient."""
         scores = self.relative_scores.double() + self.offset[:, None]
         return scores.to(self.relative_scores.dtype)
 
     @property
     def weights(self) -> Tensor:
-        """(B, K) softmax of the scores, 0 for dead beams; carry gradient."""
+        """(B, K), the softmax of the scores, 0 for dead beams; with gradient."""
         return self.relative_scores.softmax(-1)
 
     @property
     def spans(self) -> Tensor:
-        """(B, K, n-1, 2) the half-open [start, end) of tokens under the node made at each step."""
+        """(B, K, n-1, 2), the half-open span [start, end) of tokens under the node made at each step."""
         return self._structure.spans
 
     @property
     def span_weights(self) -> Tensor:
-        """(B, n, n+1) at [i, j] the weight of the trees in which tokens [i, j) are a node; carry gradient."""
+        """(B, n, n+1), at [i, j] the total weight of the trees that have a node over tokens [i, j).
+
+        With gradient.
+        """
         exists, n = self.merges >= 0, self.merges.shape[-1] + 1
         start, end = self.spans.where(exists[..., None], 0).unbind(-1)  # nothing is added at [0, 0)
         weights = self.weights[..., None] * exists
@@ -104,21 +129,22 @@ class BeamTrees:
 
     @property
     def heights(self) -> Tensor:
-        """(B, K, n-1) the height of the node made at each step: its higher child's + 1; a leaf has 0."""
+        """(B, K, n-1), the height of the node made at each step: its higher child's + 1; a leaf has 0."""
         return self._structure.heights
 
     @property
     def children(self) -> Tensor:
-        """(B, K, n-1, 2) the two nodes joined at each step, as rows of the leaves and nodes put together.
+        """(B, K, n-1, 2), the ids of the two nodes joined at each step.
 
-        Leaf i is i and the node made at step t is n + t, n being the padded width merges.shape[-1] + 1, so
-        that the ids index `torch.cat([leaves, nodes], 1)`. `trees[b]` has its own length as width.
+        Leaf i has id i and the node made at step t has id n + t, where n is the padded width
+        merges.shape[-1] + 1; so ids index `torch.cat([leaves, nodes], 1)`. In `trees[b]`, n is the length of
+        the sequence.
         """
         return self._structure.children
 
     @property
     def _structure(self) -> Structure:
-        # Kept by hand, as the lock of a cached_property breaks a compiled graph.
+        # Cached by hand, because the lock of a cached_property causes a graph break in torch.compile.
         if self._found is None:
             B, K, _ = self.merges.shape
             found = find_structure(self.merges.flatten(0, 1))
@@ -129,7 +155,7 @@ class BeamTrees:
         return len(self.lengths)
 
     def __getitem__(self, index: int | slice) -> "BeamTrees":
-        """The trees of one sequence as a batch of one, cut to its length; or those of a slice."""
+        """Return the trees of one sequence as a batch of one, cut to its length, or those of a slice."""
         if isinstance(index, slice):
             rows, steps = index, self.merges.shape[-1]
         else:
@@ -142,11 +168,11 @@ class BeamTrees:
         return some
 
     def detach(self) -> "BeamTrees":
-        """The same trees without gradient: keeping them does not keep a training step's memory."""
+        """Return the same trees without gradient, so that keeping them does not keep the autograd graph."""
         return self._each(Tensor.detach)
 
     def to(self, device: torch.device | str) -> "BeamTrees":
-        """The same trees on a device; scores keep their gradient."""
+        """Return the same trees on another device; scores keep their gradient."""
         return self._each(lambda part: part.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "BeamTrees":
@@ -164,32 +190,35 @@ class BeamTrees:
         return f"BeamTrees(B={B}, K={K}, n={steps + 1})"
 
     def named(self, tokens: TokenLists) -> "BeamTrees":
-        """The same trees with these tokens as the names of their leaves, also in notebooks."""
+        """Return the same trees with these tokens as names of their leaves; a notebook draws them so too."""
         shown = self[:]
         shown._names = [_tokens_of(tokens, i, int(self.lengths[i]), len(self)) for i in range(len(self))]
         return shown
 
     def k_best(self, index: int = 0) -> list[ScoredTree]:
-        """The living beams of one sequence, best first."""
+        """Return the trees of one sequence with their scores, best first, without dead beams.
+
+        Several may be the same tree, merged in another order; the encoder's `merge_equal_trees` unites them.
+        """
         one = self[index].to_dict()["sequences"][0]
         return [ScoredTree(beam["log_score"], beam["weight"], beam["merges"]) for beam in one["beams"]]
 
     def span_sets(self, index: int = 0, beam: int = 0) -> set[tuple[int, int]]:
-        """The spans of one tree without its leaves; trees over as many tokens are equal if these are."""
+        """Return the spans of one tree's inner nodes; trees over the same tokens are equal if these are."""
         return set(self._plain(None, index, beam).spans)
 
     def brackets(self, tokens: TokenLists = None, beam: int = 0) -> list[str]:
-        """One tree of each sequence as "((a b) c)"; a bracket inside a token becomes -LRB- or -RRB-."""
+        """Return one tree of each sequence as "((a b) c)"; brackets inside tokens become -LRB- and -RRB-."""
         trees = (self._plain(tokens, index, beam) for index in range(len(self)))
         return [write_brackets(tree.tokens, tree.spans) for tree in trees]
 
     def nltk(self, tokens: TokenLists = None, label: str = "X", beam: int = 0) -> list[str]:
-        """One tree of each sequence as "(X (X a b) c)", which `nltk.Tree.fromstring` reads."""
+        """Return one tree of each sequence as "(X (X a b) c)", which `nltk.Tree.fromstring` reads."""
         trees = (self._plain(tokens, index, beam) for index in range(len(self)))
         return [write_nltk(tree.tokens, tree.spans, label) for tree in trees]
 
     def svg(self, tokens: TokenLists = None, index: int = 0, beam: int = 0) -> str:
-        """One tree as a self-contained SVG picture, in light and dark."""
+        """Return one tree as a self-contained SVG picture, with light and dark colours."""
         tree = self._plain(tokens, index, beam)
         n, living = len(tree.tokens), int(self.alive[index].sum())
         caption = f"{n} tokens" if n > 1 else "1 token"
@@ -200,7 +229,7 @@ class BeamTrees:
     def draw(
         self, tokens: TokenLists = None, index: int = 0, beam: int = 0, *, width: int | None = None
     ) -> str:
-        """One tree in box characters, no wider than `width` columns (the terminal's if not given)."""
+        """Return one tree drawn in box characters, at most `width` columns wide (default: the terminal's)."""
         return draw_in_terminal(self._plain(tokens, index, beam), width)
 
     def _repr_svg_(self) -> str | None:
@@ -217,8 +246,11 @@ class BeamTrees:
         return "\n".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Living beams only, each cut to its sequence's length, with the tokens [start, end) that each merge
-        spans; plain numbers throughout. Tokens that were given by `named` are kept."""
+        """Return the trees as a dictionary of plain Python values, which `from_dict` reads back.
+
+        For each sequence it has the living beams with their scores, weight, merges and spans, cut to the
+        sequence's length, and the tokens set by `named`.
+        """
         spans = self.spans.tolist()
         merges, alive = self.merges.tolist(), self.alive.tolist()
         scores, weights = self.relative_scores.tolist(), self.weights.tolist()
@@ -249,7 +281,11 @@ class BeamTrees:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "BeamTrees":
-        """The inverse of `to_dict`, on the CPU, without gradient; log-scores and weights are recomputed."""
+        """Make trees from the result of `to_dict`, on the CPU and without gradient.
+
+        Log-scores and weights are recomputed from the relative scores. Raises `BeamtreeError` if `data` is
+        not what `to_dict` returns.
+        """
         try:
             K, n, sequences = data["beam_size"], data["width"], data["sequences"]
             merges = torch.full((len(sequences), K, n - 1), -1)
@@ -272,12 +308,12 @@ class BeamTrees:
             raise BeamtreeError(f"this is not what BeamTrees.to_dict writes: {reason}") from error
 
     def to_json(self, indent: int | None = None) -> str:
-        """`to_dict` as text."""
+        """Return the trees as JSON, the text of `to_dict`."""
         return write_json(self.to_dict(), indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> "BeamTrees":
-        """The inverse of `to_json`."""
+        """Make trees from the result of `to_json`; raises `BeamtreeError` if the text is anything else."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
@@ -291,7 +327,7 @@ class BeamTrees:
         if not 0 <= beam < living:
             raise ValueError(
                 f"there is no beam {beam}: sequence {index} has {living} living beams, counted from 0; "
-                "k_best(index) has all of a sequence"
+                "k_best(index) lists all of them"
             )
         children = self.children[index, beam, : length - 1]
         padding = self.merges.shape[-1] + 1 - length
@@ -316,5 +352,5 @@ def _tokens_of(tokens: TokenLists, index: int, length: int, B: int) -> list[str]
             f"tokens of sequence {index} must be a list of tokens, got the string {own!r}: split it"
         )
     if len(own) != length:
-        raise ValueError(f"sequence {index} has {length} tokens, as many as were encoded, but got {len(own)}")
+        raise ValueError(f"sequence {index} has {length} tokens, but got names for {len(own)}")
     return [str(token) for token in own]

@@ -1,4 +1,4 @@
-"""What a caller may fix about the trees: all merges of a sequence, or spans that every tree must contain."""
+"""Checks the constraints a caller may put on trees: given merges, or spans that every tree must contain."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,11 @@ _LARGEST = 2**62
 
 
 def check_merges(merges: Tensor, lengths: Tensor, *, n: int | None = None) -> None:
-    """Refuse merges (B, n-1) that are not one whole tree for each sequence of lengths (B,).
+    """Raise ValueError unless merges (B, n-1) are one whole tree for each sequence of lengths (B,).
 
-    At step t a sequence of L tokens has L - t live nodes, so the left one of a pair stands at 0 … L - t - 2;
-    from step L - 1 on there is nothing to merge and -1 is wanted. `n` is the padded width, where it is known.
+    At step t a sequence of L tokens has L - t live nodes, so the left node of a pair is at 0 … L - t - 2.
+    From step L - 1 on there is nothing left to merge, and entries must be -1. `n` is the padded width, if
+    known.
     """
     if not isinstance(merges, Tensor) or merges.dtype != torch.int64:
         kind = merges.dtype if isinstance(merges, Tensor) else type(merges).__name__
@@ -53,9 +54,10 @@ def _check_merge_values(merges: Tensor, lengths: Tensor) -> None:
 
 
 def check_pins(pinned_spans: Tensor | Sequence[Sequence[Sequence[int]]], lengths: Tensor) -> Tensor:
-    """Pinned spans as one int64 tensor (B, P, 2) of half-open [start, end), -1 where there is none.
+    """Check pinned spans and return them as an int64 tensor (B, P, 2) of half-open [start, end).
 
-    They come so already, or as a list of (start, end) pairs for each sequence, no two of which may cross.
+    They are given as such a tensor, padded with -1, or as a list of (start, end) pairs for each sequence.
+    Raises ValueError if a span is outside its sequence or if two spans of a sequence cross.
     """
     B = lengths.shape[0]
     if isinstance(pinned_spans, Tensor):

@@ -1,6 +1,7 @@
-"""A tree in box characters for the terminal: tokens in a row if they fit, else one a line with the root left.
+"""Draws a tree in box characters for the terminal.
 
-Both are the same drawing on a grid of levels (the root's is 0) by places (along the tokens), turned or not.
+Tokens are in a row if they fit, else one per line with the root on the left. Both are the same drawing,
+turned or not, on a grid of levels (0 is the root's) by places along the tokens.
 """
 
 import shutil
@@ -14,16 +15,16 @@ from typing import NamedTuple
 from beamtree.printable import printable
 
 ROOTWARD, LEAFWARD, BEFORE, AFTER = 1, 2, 4, 8
-UPRIGHT = " ╵╷│╴┘┐┤╶└┌├─┴┬┼"  # indexed by the sum of the directions in which a cell has a line
+UPRIGHT = " ╵╷│╴┘┐┤╶└┌├─┴┬┼"  # indexed by the sum of the directions in which a cell's lines go
 SIDEWAYS = " ╴╶─╵┘└┴╷┐┌┬│┤├┼"
 TOKEN_GAP = 2
 LEVEL_COLUMNS = 3
 LEAST_COLUMNS = 8
-_NO_COLUMN = ("Mn", "Me", "Cf")  # marks above and around a letter, joiners
+_NO_COLUMN = ("Mn", "Me", "Cf")  # combining marks and joiners take no column
 
 
 class PlainTree(NamedTuple):
-    """One tree in Python's own types; the node made at step t has the id len(tokens) + t."""
+    """One tree in plain Python types; the node made at step t has the id len(tokens) + t."""
 
     tokens: list[str]
     spans: list[tuple[int, int]]
@@ -32,7 +33,7 @@ class PlainTree(NamedTuple):
 
 
 def draw_in_terminal(tree: PlainTree, width: int | None = None) -> str:
-    """Lines of at most `width` columns (18 at least). Levels that do not fit share columns."""
+    """Draw the tree at most `width` columns wide (but at least 18); levels that do not fit share columns."""
     if width is None:
         width = shutil.get_terminal_size().columns
     labels = [clip_label(token, max(LEAST_COLUMNS, width // 2 - 1)) for token in tree.tokens]
@@ -70,12 +71,12 @@ def _draw_sideways(tree: PlainTree, labels: list[str], width: int) -> str:
 
 
 def _draw_grid(tree: PlainTree, leaf_places: Sequence[int], width: int, depth: int) -> list[bytearray]:
-    """Cells [level][place] as sums of directions; leaves are at level `depth`."""
+    """Return the cells [level][place], each a sum of directions; leaves are at level `depth`."""
     top = tree.heights[-1]
     levels = [depth] * len(leaf_places) + [(top - height) * depth // top for height in tree.heights]
     places = place_nodes(leaf_places, tree.children)
     grid = [bytearray(width) for _ in range(depth + 1)]
-    # A node's crossbar is only marked at its ends and filled in one sweep: in a deep tree they add up to n².
+    # Only the ends of crossbars are marked, and all are filled in one sweep: their total length can be n².
     bars = [[0] * width for _ in range(depth + 1)]
     for level, (left, right) in zip(levels[len(leaf_places) :], tree.children, strict=True):
         bars[level][places[left]] += 1
@@ -96,7 +97,7 @@ def _draw_grid(tree: PlainTree, leaf_places: Sequence[int], width: int, depth: i
 
 
 def place_nodes(leaf_places: Sequence[int], children: Sequence[tuple[int, int]]) -> list[int]:
-    """Where each leaf and node stands along the tokens: a node midway between its children."""
+    """Return the place of each leaf and node along the tokens; a node is midway between its children."""
     places = list(leaf_places)
     for left, right in children:
         places.append((places[left] + places[right]) // 2)
@@ -104,7 +105,7 @@ def place_nodes(leaf_places: Sequence[int], children: Sequence[tuple[int, int]])
 
 
 def clip_label(token: str, columns: int) -> str:
-    """The token as it can be printed, cut with … where it takes more columns than these."""
+    """Return the token in printable form, shortened with … if it takes more than `columns` columns."""
     label = printable(token)
     if label.isascii():
         return label if len(label) <= columns else label[: columns - 1] + "…"
@@ -115,7 +116,7 @@ def clip_label(token: str, columns: int) -> str:
 
 
 def count_columns(text: str) -> int:
-    """How many columns of a fixed-width font the text takes: East Asian wide characters two, marks none."""
+    """Count the columns a text takes in a fixed-width font: wide characters two, combining marks none."""
     if text.isascii():
         return len(text)
     return sum(

@@ -1,9 +1,8 @@
-"""Trees with their inner nodes, and each leaf's ancestors among these nodes.
+"""Trees with the vectors of their nodes, and the ancestors of each leaf.
 
-A tree source is an encoder with `forest(x, key_padding_mask, merges=None) -> Forest` and a `d_model`. Parent
-attention goes from every leaf to its ancestors, in one of two layouts with the same meaning: `DenseAncestry`
-looks at all pairs of leaf and node, O(n²) scalars per tree; `ListedAncestry` at each leaf's list of
-ancestors, O(n·height), which is less where a tree is shallow.
+Parent attention goes from every leaf to its ancestors, in one of two layouts with the same result:
+`DenseAncestry` uses all pairs of leaf and node, O(n²) scalars per tree; `ListedAncestry` uses a list of
+ancestors per leaf, O(n·height), which is less if the tree is shallow.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -16,17 +15,19 @@ from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.tracing import is_exporting
 from beamtree.trees.beam_trees import BeamTrees
 
-DENSE_UP_TO = 256  # tokens: matrix products are quicker and the scalars few
-SHALLOW = 4  # a tree is, if its height is at most a quarter of its length
+DENSE_UP_TO = 256  # tokens: up to here matrix products are faster, and n² scalars are few
+SHALLOW = 4  # a tree is shallow if its height is at most a quarter of its length
 
 
 class Forest(NamedTuple):
-    """Trees with the vectors of their nodes; `leaves`, `nodes`, `roots` and `trees.weights` carry gradient.
+    """The trees of a batch with the vectors of their nodes, as returned by `encoder.forest(x, is_pad)`.
+
+    `leaves`, `nodes`, `roots` and `trees.weights` have gradients.
 
     Fields:
-        leaves: (B, n, d), the leaves of all trees of a sequence.
-        nodes: (B, K, n−1, d), the node made at each step, zero where there is none.
-        roots: (B, K, d).
+        leaves: (B, n, d), shared by all trees of a sequence.
+        nodes: (B, K, n−1, d), the node made at each step; zero if the step makes none.
+        roots: (B, K, d), the root of each tree.
         trees: the trees themselves.
     """
 
@@ -36,7 +37,7 @@ class Forest(NamedTuple):
     trees: BeamTrees
 
     def average(self, of_beams: Tensor) -> Tensor:
-        """From (B, K, …) to (B, …), by the weights of the trees."""
+        """Average values of trees (B, K, …) by the weights of the trees: (B, …)."""
         wide = torch.promote_types(of_beams.dtype, torch.float32)
         with without_autocast(of_beams):
             average = torch.einsum("bk,bk...->b...", self.trees.weights.to(wide), of_beams.to(wide))
@@ -44,6 +45,8 @@ class Forest(NamedTuple):
 
 
 class TreeSource(Protocol):
+    """An encoder that can return its trees with their nodes, such as `BeamTreeEncoder`."""
+
     d_model: int
     input_size: int
 
@@ -53,34 +56,37 @@ class TreeSource(Protocol):
 
 
 def refuse_merges(merges: Tensor | None) -> None:
+    """Raise ValueError if an encoder that cannot follow given trees gets some."""
     if merges is not None:
         raise ValueError("merges must be left out: this encoder cannot follow given trees")
 
 
 class Ancestry(Protocol):
-    """The allowed pairs of B·K trees; M is n−1 (dense) or the greatest height (listed)."""
+    """The pairs of a leaf and its ancestor in B·K trees; M is n−1 (dense) or the greatest height (listed)."""
 
     allowed: Tensor  # (B, K, n, M) bool
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Scalar products of queries (B, K or 1, n, w) with keys (B, K, n−1, w): (B, K, n, M)."""
+        """Return scalar products of queries (B, K or 1, n, w) and keys (B, K, n−1, w): (B, K, n, M)."""
         ...
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Sums of values (B, K, n−1, w) by weights (B, K, n, M): (B, K, n, w)."""
+        """Return sums of values (B, K, n−1, w) weighted by (B, K, n, M): (B, K, n, w)."""
         ...
 
 
 def find_ancestry(trees: BeamTrees) -> Ancestry:
-    """The layout that needs less memory, but the dense one for short sequences and in exports."""
+    """Choose the layout that needs less memory; short sequences and exports always use the dense one."""
     n = trees.merges.shape[-1] + 1
-    if is_exporting() or n <= DENSE_UP_TO:
+    if is_exporting() or n <= DENSE_UP_TO or not len(trees) or trees.merges.is_meta:
         return DenseAncestry(trees)
     height = int(trees.heights.max())
     return ListedAncestry(trees, height) if SHALLOW * height <= n else DenseAncestry(trees)
 
 
 class DenseAncestry:
+    """Ancestors as a mask over all pairs of leaf and node, (B, K, n, n−1)."""
+
     def __init__(self, trees: BeamTrees) -> None:
         n = trees.merges.shape[-1] + 1
         leaf = torch.arange(n, device=trees.merges.device)[:, None]  # (n, 1)
@@ -95,6 +101,8 @@ class DenseAncestry:
 
 
 class ListedAncestry:
+    """Ancestors as a list for each leaf, lowest first: (B, K, n, height)."""
+
     def __init__(self, trees: BeamTrees, height: int | None = None) -> None:
         B, K, steps = trees.merges.shape
         n = steps + 1
@@ -104,7 +112,7 @@ class ListedAncestry:
         self.allowed = ancestors >= 0
         tree = torch.arange(B * K, device=ancestors.device).view(B, K, 1, 1)
         rows = ancestors.clamp(min=0) + tree * steps
-        self._rows = rows.flatten(0, 2).T.contiguous()  # (height, B·K·n) rows of all nodes put together
+        self._rows = rows.flatten(0, 2).T.contiguous()  # (height, B·K·n), rows of the nodes of all trees
         self._shape = (B, K, n)
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -119,10 +127,10 @@ class ListedAncestry:
 
 
 def _list_ancestors(children: Tensor, height: int) -> Tensor:
-    """The steps that made each leaf's ancestors, lowest first, −1 where there are no more."""
+    """Return the steps that made each leaf's ancestors, lowest first, padded with −1."""
     B, K, steps, _ = children.shape
     n = steps + 1
-    nowhere = 2 * n - 1  # a slot of its own for steps without a merge
+    nowhere = 2 * n - 1  # a dummy slot for steps without a merge
     parent = children.new_full((B, K, 2 * n), -1)
     step = torch.arange(steps, device=children.device).repeat_interleave(2).expand(B, K, -1)
     parent.scatter_(2, torch.where(children < 0, nowhere, children).flatten(2), step)
@@ -136,7 +144,7 @@ def _list_ancestors(children: Tensor, height: int) -> Tensor:
 
 
 class _ListedScores(torch.autograd.Function):
-    """One ancestor of every leaf at a time, so that no (n, height, w) tensor ever exists."""
+    """Scalar products, one ancestor of every leaf at a time, so that no (n, height, w) tensor ever exists."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
@@ -158,6 +166,8 @@ class _ListedScores(torch.autograd.Function):
 
 
 class _ListedMix(torch.autograd.Function):
+    """Weighted sums over ancestors, one ancestor of every leaf at a time."""
+
     @staticmethod
     def forward(ctx: Any, weights: Tensor, values: Tensor, rows: Tensor) -> Tensor:
         ctx.save_for_backward(weights, values, rows)

@@ -1,7 +1,7 @@
-"""What merges mean: the span, the height and the children of the node that each merge makes.
+"""Decodes merges into the span, the height and the children of the node that each merge makes.
 
-A merge at position p joins the live nodes p and p+1, that is, it removes the (p+1)-th boundary still standing
-between tokens. So the merges are the Lehmer code of the order in which boundaries fall.
+A merge at position p joins the live nodes p and p+1, that is, it removes the (p+1)-th of the boundaries that
+are left between tokens. So the merges are the Lehmer code of the order in which boundaries are removed.
 """
 
 from typing import NamedTuple
@@ -9,11 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from beamtree.pytorch.registry import HAS_TRITON, register
+from beamtree.pytorch.launch import HAS_TRITON
+from beamtree.pytorch.registry import register
 from beamtree.pytorch.tracing import follow_merges, is_compiling, is_exporting
 
 
 class Structure(NamedTuple):
+    """The nodes of R trees, by the step that makes them; -1 for steps without a merge."""
+
     spans: Tensor  # (R, n-1, 2) half-open [start, end)
     heights: Tensor  # (R, n-1)
     children: Tensor  # (R, n-1, 2) leaf i is i, the node made at step t is n + t
@@ -21,7 +24,7 @@ class Structure(NamedTuple):
 
 @torch.no_grad()
 def find_structure(merges: Tensor) -> Structure:
-    """Decode merges (R, n-1), -1 where there is none. Stays on the device and never synchronises with it."""
+    """Decode merges (R, n-1), padded with -1, without synchronising with the device."""
     # A compiler would unroll the steps and compile them again for every length.
     if is_exporting():
         return _in_a_loop(merges)
@@ -34,7 +37,7 @@ def _step_by_step(merges: Tensor) -> Structure:
     R, steps = merges.shape
     n = steps + 1
     exists = merges.T >= 0  # (n-1, R)
-    nowhere = n + 1  # a slot of its own for steps without a merge, so that none needs a branch
+    nowhere = n + 1  # a dummy slot for steps without a merge, so that no branch is needed
     boundaries = torch.where(exists, _fallen_boundaries(merges) + 1, nowhere)  # (n-1, R)
 
     places = torch.arange(n + 2, device=merges.device)[:, None].repeat(1, R)  # (n+2, R)
@@ -78,13 +81,13 @@ def _in_a_loop(merges: Tensor) -> Structure:
         number = torch.full_like(height, n) + t
         return torch.stack((left[:, 0], right[:, 1], height, number, left[:, 3], right[:, 3]), -1)
 
-    _, made = follow_merges(leaves, merges, join)
+    made = follow_merges(leaves, merges, join)
     start, end, height, _, left, right = made.masked_fill((merges < 0).unsqueeze(-1), -1).unbind(-1)
     return Structure(torch.stack((start, end), -1), height, torch.stack((left, right), -1))
 
 
 def _fallen_boundaries(merges: Tensor) -> Tensor:
-    """Which of the n-1 boundaries, counted from 0 in the whole sequence, falls at each step: (n-1, R)."""
+    """Return which of the n-1 boundaries, numbered from 0, is removed at each step: (n-1, R)."""
     fallen = merges.T.to(torch.int32).contiguous()
     for step in range(len(fallen) - 2, -1, -1):
         later = fallen[step + 1 :]
@@ -119,23 +122,23 @@ register("structure", _as_a_unit, _shapes)
 
 
 class Levels(NamedTuple):
-    """Trees as levels: merges sorted by height, so that all nodes of one height are one batch.
+    """Trees as levels: merges sorted by height, so that all nodes of one height form a batch.
 
-    Rows of nodes: B·n leaves, then the merges, lowest first. Sizes depend on the padded length alone, so
-    that nothing has to wait for the device.
+    Nodes are rows of one table: first the B·n leaves, then the merges, lowest first. All sizes depend only on
+    the padded length, so that nothing has to wait for the device.
     """
 
-    children: Tensor  # (B·(n−1), 2) node rows, −1 where there is no merge: those come last
+    children: Tensor  # (B·(n−1), 2) node rows; steps without a merge come last, as −1
     starts: Tensor  # (n,) int32: the first merge of each level, and the end of the last
     height: Tensor  # () int32: how many levels have merges
-    made: Tensor  # (B, n−1) the row of the node made at each step, −1 where there is none
+    made: Tensor  # (B, n−1) the row of the node made at each step, or −1
     roots: Tensor  # (B,) rows
-    heights: Tensor  # (B, n−1) of the nodes made, −1 where there is none
+    heights: Tensor  # (B, n−1) the height of the node made at each step, or −1
     order: Tensor  # (B·(n−1),) sequence·(n−1) + step of each merge
 
     @classmethod
     def of(cls, merges: Tensor) -> "Levels":
-        """From merges (B, n−1), −1 where there is none; never synchronises."""
+        """Sort merges (B, n−1), padded with −1, into levels, without synchronising with the device."""
         merges, (B, steps), device = merges.contiguous(), merges.shape, merges.device
         n = steps + 1
         _, heights, children = find_structure(merges)

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs
-"""What merges mean, on a GPU: one program decodes a tree, in one launch instead of several a merge.
+"""Decodes merges on a GPU, one program per tree, in a single launch instead of several per merge.
 
-The program keeps the list of live nodes and closes the gap behind each merge.
+A program keeps the list of live nodes and closes the gap after each merge.
 """
 
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from beamtree.pytorch.launch import launch, power_of_two
 
-WIDEST = 1024  # places of a list that a program moves at once
+WIDEST = 1024  # entries of the list that a program moves at once
 
 
 def find_structure(merges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Spans (R, n−1, 2), heights (R, n−1) and children (R, n−1, 2) of merges (R, n−1)."""
+    """Return spans (R, n−1, 2), heights (R, n−1) and children (R, n−1, 2) of merges (R, n−1)."""
     R, steps = merges.shape
     merges = merges.contiguous()
     spans, heights = merges.new_empty(R, steps, 2), torch.empty_like(merges)

@@ -1,4 +1,4 @@
-"""A tree as a self-contained SVG picture: tokens in a row while they fit a page, else one a line."""
+"""Draws a tree as a self-contained SVG picture: tokens in a row if they fit on a page, else one per line."""
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,8 +13,8 @@ TOKEN_GAP = 22
 LINE = 22
 LABEL_GAP = 12
 LEVEL = 34
-DEEPEST = 560  # levels move closer together where the tree would grow beyond
-WIDEST = 1280  # where tokens no longer stand in a row
+DEEPEST = 560  # a deeper tree has its levels moved closer together
+WIDEST = 1280  # a wider row of tokens is drawn as one token per line instead
 MARGIN = 28
 TOP = MARGIN + LINE  # below the caption
 CORNER = 9
@@ -23,7 +23,7 @@ LONGEST_HINT = 60
 LONGEST_DESCRIPTION = 2000
 
 FONT = 'font-family="ui-monospace, SF Mono, Menlo, Consolas, DejaVu Sans Mono, monospace" font-size="14"'
-# Colours stand in the rules themselves: many programs that show SVG files know no CSS variables.
+# Colours are repeated in the rules because many programs that show SVG files do not support CSS variables.
 STYLE = """
 .beamtree .paper { fill: #ffffff }
 .beamtree path { fill: none; stroke: #7f8ba3; stroke-width: 1.6px; stroke-linecap: round }
@@ -43,10 +43,10 @@ STYLE = """
 
 
 def draw_as_svg(tree: PlainTree, caption: str) -> str:
-    """The picture of one tree; pointing at a node shows its step and tokens."""
+    """Return the picture of one tree; hovering over a node shows its step and tokens."""
     picture = Picture(tree.tokens, tree.children, tree.heights, caption)
     nodes = []
-    for step in reversed(range(len(tree.children))):  # the root first, so that no line lies over a node
+    for step in reversed(range(len(tree.children))):  # the root first, so that no line covers a node
         first, past = tree.spans[step]
         covered = clip_label(" ".join(tree.tokens[first : min(past, first + LONGEST_HINT)]), LONGEST_HINT)
         hint = f"merge {step + 1}, tokens {first} to {past - 1}: {covered}"
@@ -74,7 +74,7 @@ def draw_as_svg(tree: PlainTree, caption: str) -> str:
 def write_svg(
     size: tuple[int, int], head: Iterable[str], parts: Iterable[str], labelled_by: str | None = None
 ) -> str:
-    """A file of its own: a sheet of paper with these parts on it."""
+    """Return a complete SVG file: a background with these parts on it."""
     width, height = size
     look = f'class="beamtree" role="img" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     if labelled_by is not None:
@@ -91,10 +91,10 @@ def write_svg(
 
 
 class Picture:
-    """Where the leaves and nodes of a tree stand, and what is drawn there; a node of step t has the id n + t.
+    """Lays out the leaves and nodes of a tree and draws them; the node made at step t has the id n + t.
 
-    Places go along the tokens, levels from the root's side to the leaves. `room` is how many levels to leave
-    free above the root.
+    A position is a place along the tokens and a level, counted from the root's side to the leaves. `room` is
+    the number of levels to leave free above the root.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Picture:
         return f'{self.draw_bracket(*self.children[step], height)}<circle cx="{x:g}" cy="{y:g}" r="4"/>'
 
     def draw_bracket(self, left: int, right: int, height: int) -> str:
-        """From one child up, over and down to the other, with round corners."""
+        """Draw the line from one child up, across and down to the other, with round corners."""
         start, end, level = self.places[left], self.places[right], self.level(height)
         from_left, from_right = self.level(self.heights[left]), self.level(self.heights[right])
         half = (end - start) // 2

@@ -1,4 +1,4 @@
-"""Every other model of the paper's tables, pair encoders included; and `create_encoder`."""
+"""All other models of the paper's tables, pair encoders included, and `create_encoder`, which makes them."""
 
 from beamtree.zoo.by_name import (
     create_encoder,

@@ -1,9 +1,9 @@
-"""BT-GRC: beam search over trees where a pair's score is read off the parent it would make.
+"""BT-GRC: beam search over trees in which a pair is scored by the parent that the cell would make of it.
 
     e = w·cell(l, r) + b        S_b = Σ_t log softmax(e)_chosen        root = Σ_b softmax(S)_b·root_b
 
-Every candidate parent of a surviving lineage is in some softmax, so all get gradient; with OneSoft, in
-one_soft.py, those that the beam drops too.
+Every candidate parent of a surviving lineage is part of a softmax, so all of them get gradient. With OneSoft
+(one_soft.py) the candidates that the beam drops get gradient too.
 """
 
 from typing import NamedTuple
@@ -25,11 +25,17 @@ from beamtree.zoo.tree_encoder import TreeEncoder, gumbel_noise, with_zero_gradi
 
 
 class BeamTreeGRC(TreeEncoder):
-    """Keeps the `beam_size` best trees.
+    """BT-GRC, (B, n, input_size) -> (B, d_model): the roots of the `beam_size` best trees, averaged by score.
 
-    `mode="cached"` scores a pair once and keeps its dropout mask for as long as the pair lives, in the
-    engine's linear memory. `"faithful"` makes the parents of all pairs afresh at every step, as published.
-    The two differ only in training with dropout.
+    Args:
+        d_model: width of a node.
+        input_size: width of the tokens, `d_model` if not given.
+        beam_size: how many trees are kept.
+        mode: "cached" scores a pair once and keeps its dropout mask as long as the pair exists, in memory
+            linear in n. "faithful" recomputes the parents of all pairs at every step, as published. The two
+            differ only in training with dropout.
+        dropout: dropout rate on the cell's hidden layer.
+        stochastic: perturb both selections with Gumbel noise in training.
     """
 
     _no_nodes = "inner nodes in training need mode='cached'"
@@ -60,6 +66,10 @@ class BeamTreeGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the trees found.
+
+        `key_padding_mask` (B, n) is True at padding, on the right.
+        """
         if is_exporting():
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=self.beam_size)
         leaves, lengths = self.read(x, key_padding_mask)
@@ -70,10 +80,9 @@ class BeamTreeGRC(TreeEncoder):
         if not need_trees and x.shape[1] > 1:
             options = (self.beam_size, self.mode, self.stochastic, self.cell.training, self.cell.dropout)
             leaves = lengthen(leaves, self.graphs.padding(leaves))
-            (root,) = self.graphs.run(
-                lambda *of: (self.search(*of).root(),), (leaves, lengths), (self.cell, self.scorer), options
+            return self.graphs.run(
+                lambda *of: self.search(*of).root(), (leaves, lengths), (self.cell, self.scorer), options
             )
-            return root
         beams = self.search(leaves, lengths)
         root = beams.root()
         if x.shape[1] == 1:
@@ -83,6 +92,10 @@ class BeamTreeGRC(TreeEncoder):
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Forest:
+        """Return the surviving trees with the vectors of all their nodes; `merges` must be None.
+
+        In training this needs `mode="cached"`.
+        """
         refuse_merges(merges)
         if is_exporting():
             return exported_forest(self, x, key_padding_mask, beam_size=self.beam_size)
@@ -95,7 +108,7 @@ class BeamTreeGRC(TreeEncoder):
 
     @property
     def plain(self) -> bool:
-        """Whether `search` makes all pairs at every step; otherwise the engine makes each pair once."""
+        """True if `search` recomputes all pairs at every step; else the engine computes each pair once."""
         return self.mode == "faithful" and self.training
 
     def _recurse(self, leaves: Tensor, lengths: Tensor, need_nodes: bool = False) -> recursion.Beams:
@@ -111,7 +124,7 @@ class BeamTreeGRC(TreeEncoder):
 
     @runs_eagerly
     def search(self, leaves: Tensor, lengths: Tensor) -> "LiveBeams":
-        """From the leaves (B, n, d) to the beams that are left, every pair's parent made at every step."""
+        """Search from the leaves (B, n, d), recomputing the parents of all pairs at every step."""
         n, K = leaves.shape[1], self.beam_size
         beams = LiveBeams(leaves, lengths)
         for t in range(n - 1):
@@ -126,20 +139,20 @@ class BeamTreeGRC(TreeEncoder):
         return beams
 
     def propose(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """The parents of pairs (B, beams, pairs, d), under fresh dropout masks, and their scores."""
+        """Return the parents of pairs (B, beams, pairs, d), with new dropout masks, and their scores."""
         parents = self.cell(left, right, self.cell.draw_keep(*left.shape[:-1]))
         return parents, self.scorer(parents)
 
 
 class Candidates(NamedTuple):
-    """Merges that may survive, beam by beam: (B, candidates) each, or (B, K) once chosen."""
+    """Merges that may survive, sorted by beam: (B, candidates) each, or (B, K) once chosen."""
 
-    score: Tensor  # −inf for those that do not exist
+    score: Tensor  # −inf for candidates that do not exist
     beam: Tensor
     position: Tensor
 
     def best(self, k: int, noise: Tensor | None = None) -> "Candidates":
-        """The k best, best first; equal ones in their order."""
+        """Return the k best candidates, best first; ties keep their order."""
         perturbed = self.score.detach() if noise is None else self.score.detach() + noise
         index = stable_topk(perturbed, min(k, perturbed.shape[1]))[1]
         return Candidates(*(part.gather(1, index) for part in self))
@@ -149,7 +162,7 @@ class Candidates(NamedTuple):
 
 
 class Step:
-    """What is the same for all beams at step t: which pairs there are, and which sequences still merge."""
+    """Masks of step t, the same for all beams: which pairs exist, and which sequences still merge."""
 
     def __init__(self, t: int, lengths: Tensor, n: int) -> None:
         pair = torch.arange(n - 1 - t, device=lengths.device)
@@ -158,36 +171,36 @@ class Step:
 
 
 class LiveBeams:
-    """The trees being built: all their live nodes, their scores and their merges so far."""
+    """The trees during the search: their live nodes, scores and merges so far."""
 
     def __init__(self, leaves: Tensor, lengths: Tensor) -> None:
         B = leaves.shape[0]
         wide = torch.promote_types(leaves.dtype, torch.float32)
         self.states = leaves.unsqueeze(1)  # (B, beams, width, d)
-        # Scores fall with every step, so they are kept less the best one's, whose gradient cancels.
+        # Scores fall with every step, so the best score is subtracted; its gradient would cancel.
         self.scores = leaves.new_zeros(B, 1, dtype=wide)  # (B, beams), −inf for dead beams
         self.offset = leaves.new_zeros(B, dtype=torch.float64)
         self.merges = lengths.new_empty(B, 1, 0)  # (B, beams, t)
         self.lengths = lengths
 
     def candidates(self, logits: Tensor, step: Step, k: int, noise: Tensor | None = None) -> Candidates:
-        """The best k pairs of every beam by logits (B, beams, pairs), with what its score would become."""
+        """Return the best k pairs of every beam by logits (B, beams, pairs), with the beam's new score."""
         B, beams, pairs = logits.shape
         k = min(k, pairs)
         logits = logits.masked_fill(~step.is_pair[:, None], -torch.inf)
-        # A finished sequence has no pair; zeros keep its softmax, which nothing reads, free of NaN.
+        # A finished sequence has no pairs; zeros keep NaN out of its softmax, which is not used.
         logits = torch.where(step.running[:, None, None], logits, torch.zeros_like(logits))
         perturbed = logits.detach() if noise is None else logits.detach() + noise
         position = stable_topk(perturbed, k)[1]  # (B, beams, k)
         score = self.scores.unsqueeze(-1) + F.log_softmax(logits, -1).gather(-1, position)
-        # A finished sequence keeps its beams: the first candidate of each stands for it.
+        # A finished sequence keeps its beams: each is represented by its first candidate.
         frozen = F.pad(self.scores.unsqueeze(-1), (0, k - 1), value=-torch.inf)
         score = torch.where(step.running[:, None, None], score, frozen)
         beam = torch.arange(beams, device=logits.device).repeat_interleave(k).expand(B, -1)
         return Candidates(score.flatten(1), beam, position.flatten(1))
 
     def follow(self, chosen: Candidates, states: Tensor, step: Step) -> None:
-        """Go on with the chosen, whose live nodes are now `states` (B, K, width−1, d)."""
+        """Continue with the chosen candidates, whose live nodes are `states` (B, K, width−1, d)."""
         best = chosen.score.detach().amax(1, keepdim=True)
         self.scores = chosen.score - best
         self.offset = self.offset + best.squeeze(1)
@@ -209,18 +222,18 @@ class LiveBeams:
 
 
 def splice(rows: Tensor, chosen: Candidates, parents: Tensor, step: Step) -> Tensor:
-    """The rows of every survivor's beam, the two at its position replaced by one: width → width − 1."""
+    """Return the rows of each survivor's beam, the chosen pair replaced by its parent: (B, K, width−1, d)."""
     width = rows.shape[2]  # (B, beams, width, d)
     place = torch.arange(width - 1, device=rows.device)
-    at = torch.where(step.running[:, None], chosen.position, width).unsqueeze(-1)  # nowhere, once finished
+    at = torch.where(step.running[:, None], chosen.position, width).unsqueeze(-1)  # no place once finished
     moved = take(rows, chosen.beam.unsqueeze(-1), place + (place > at))
     return torch.where((place == at).unsqueeze(-1), parents.unsqueeze(2), moved)
 
 
 def take(rows: Tensor, beam: Tensor, place: Tensor) -> Tensor:
-    """rows[b, beam, place] for (B, beams, width, d) and indices (B, …) -> (B, …, d)."""
+    """Return rows[b, beam, place] for (B, beams, width, d) and indices (B, …): (B, …, d)."""
     B, beams, width, d = rows.shape
     first = torch.arange(0, B * beams, beams, device=rows.device).view(B, *[1] * (place.dim() - 1))
     index = torch.add(place, first + beam, alpha=width)
-    # Of gather and index_select, only the latter keeps nothing but the indices for the backward pass.
+    # index_select, unlike gather, saves only the indices for the backward pass.
     return rows.reshape(-1, d).index_select(0, index.view(-1)).view(*index.shape, d)

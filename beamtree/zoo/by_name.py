@@ -1,10 +1,12 @@
-"""Every row of the tables by name, `create_encoder("ebt-grc", 128)`; encoders of your own; models of equal
-size, each by one option that is solved for.
+"""Makes encoders by name, `create_encoder("ebt-grc", 128)`: the paper's, others for comparison, your own.
+
+`equal_sized_options` solves for the option that gives a model a wanted number of parameters.
 """
 
 import importlib
 import inspect
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ from beamtree.files.bounded import shown
 
 
 class _Entry(NamedTuple):
-    module: str  # imported only when the name is asked for
+    module: str  # imported only when the encoder is made
     constructor: str
     preset: dict[str, Any]
 
@@ -39,7 +41,7 @@ _ENCODERS = {
     "universal-transformer": _Entry("beamtree.zoo.transformers", "UniversalTransformer", {}),
 }
 
-_BESIDE = {  # not in the paper: for `beamtree compare`
+_COMPARED = {  # added for `beamtree compare`; not in the paper
     "rotary-transformer": _Entry("beamtree.zoo.transformers", "RotaryTransformer", {}),
     "s4d": _Entry("beamtree.zoo.sequence_models", "S4DEncoder", {}),
     "mamba": _Entry("beamtree.zoo.sequence_models", "MambaEncoder", {}),
@@ -52,32 +54,48 @@ _PAIR_ENCODERS = {
     "ebt-gau": _Entry("beamtree.zoo.pair_encoders", "TreePairEncoder", {"source": "ebt-grc"}),
 }
 
-LARGEST_DIFFERENCE = 0.05  # between models of equal size, of the parameters
+LARGEST_DIFFERENCE = 0.05  # models whose parameter counts differ by at most 5 % are of equal size
 
-_BUILT_IN = _ENCODERS | _BESIDE | _PAIR_ENCODERS
+_BUILT_IN = _ENCODERS | _COMPARED | _PAIR_ENCODERS
 _REGISTERED: dict[str, Callable[..., nn.Module]] = {}
 
 
 def encoder_names() -> tuple[str, ...]:
-    """The names of sentence encoders that `create_encoder` knows."""
+    """Return the names of the sentence encoders for `create_encoder`, those you registered included.
+
+    Those of `compared_encoder_names` are not among them.
+    """
     return (*_ENCODERS, *_REGISTERED)
 
 
 def compared_encoder_names() -> tuple[str, ...]:
-    """The names of sentence encoders that are not in the paper, which `create_encoder` knows too."""
-    return tuple(_BESIDE)
+    """Return the names of the encoders for `create_encoder` that were added for `beamtree compare`."""
+    return tuple(_COMPARED)
 
 
 def pair_encoder_names() -> tuple[str, ...]:
-    """The names of encoders of sentence pairs that `create_encoder` knows."""
+    """Return the names of the encoders of sentence pairs, for `create_encoder`."""
     return tuple(_PAIR_ENCODERS)
 
 
 def register_encoder(name: str, make: Callable[..., nn.Module]) -> None:
     """Give your own sentence encoder a name, for `create_encoder`, recipes (`model.encoder`) and commands.
 
-    `make(d_model, *, input_size, dropout, …)` returns a module that is called like the encoders here; recipes
-    set its further options in `model.options`. Register it before loading a model that was trained with it.
+    ```python
+    register_encoder("mine", MyEncoder)
+    encoder = create_encoder("mine", 128)
+    ```
+
+    Register it before loading a model that was trained with it.
+
+    Args:
+        name: any name that is not a built-in encoder's; a name you registered before is replaced.
+        make: a class or function, called `make(d_model, *, input_size, dropout, …)`; recipes set further
+            options in `model.options`. It returns a module that is called
+            `encoder(x, key_padding_mask=is_pad)` and maps (B, n, input_size) to (B, d_model).
+
+    Raises:
+        BeamtreeError: if the name is a built-in encoder's or `make` cannot be called.
     """
     if name in _BUILT_IN:
         raise BeamtreeError(f"{name!r} is a built-in encoder: choose another name")
@@ -87,14 +105,24 @@ def register_encoder(name: str, make: Callable[..., nn.Module]) -> None:
 
 
 def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **options: Any) -> nn.Module:
-    """The sentence encoder of that name, (B, n, input_size or d_model) -> (B, d_model).
+    """Make an encoder by its name, (B, n, input_size) -> (B, d_model).
 
-    The names are those of `beamtree.zoo.encoder_names()`: ebt-grc, bt-grc, gt-grc, crvnn, om, …, and
-    `rotary-transformer`, `s4d`, `mamba` and `ssm-ebt-grc`, an EBT-GRC over S4D layers.
-    `gau`, `egt-gau` and `ebt-gau` encode a pair: `encoder(x1, x2, key_padding_mask1, key_padding_mask2)`.
+    ```python
+    encoder = create_encoder("bt-grc", 128, beam_size=5, dropout=0.1)
+    y = encoder(x, key_padding_mask=is_pad)  # (B, n, 128), (B, n) -> (B, 128)
+    ```
 
-    Options go to the model's constructor: `dropout`, `device` and `dtype` everywhere, `beam_size`,
-    `slice_size`, `memory_slots` and others where the model has them.
+    Args:
+        name: one of `beamtree.zoo.encoder_names()`, such as ebt-grc, bt-grc, gt-grc, crvnn or om; or
+            rotary-transformer, s4d, mamba or ssm-ebt-grc (EBT-GRC over S4D layers). gau, egt-gau and ebt-gau
+            encode a pair of sentences: `encoder(x1, x2, key_padding_mask1, key_padding_mask2)`.
+        d_model: width of the result.
+        input_size: width of the tokens, `d_model` if not given.
+        options: passed to the model's constructor: `dropout`, `device` and `dtype` for all models;
+            `beam_size`, `slice_size`, `memory_slots` and others for the models that have them.
+
+    Raises:
+        BeamtreeError: if there is no encoder of that name, or it has no such option.
     """
     constructor, preset = _find(name)
     known = [option for option in inspect.signature(constructor).parameters if option != "d_model"]
@@ -105,8 +133,10 @@ def create_encoder(name: str, d_model: int, *, input_size: int | None = None, **
 
 
 def check_registered(name: str, make: Callable[[], nn.Module], d_model: int, input_size: int) -> None:
-    """Refuse an encoder of the user's that does not give a vector for each sequence, and warn of one whose
-    results depend on padding. Built-in ones are not looked at."""
+    """Raise BeamtreeError if a registered encoder does not return one vector per sequence.
+
+    Warns if its results depend on padding. Built-in encoders are not checked.
+    """
     if name not in _REGISTERED:
         return
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
@@ -121,14 +151,14 @@ def check_registered(name: str, make: Callable[[], nn.Module], d_model: int, inp
         shape = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
         if shape != (2, d_model):
             raise BeamtreeError(
-                f"encoder {name!r} must return (B, d_model), a vector for each sequence: for a batch of 2 "
+                f"encoder {name!r} must return (B, d_model), one vector per sequence: for a batch of 2 "
                 f"and d_model = {d_model} it returned {shape}"
             )
         alone = encoder(x[1:, :3], key_padding_mask=is_padding[1:, :3])
         if not torch.allclose(alone[0], found[1], atol=1e-3, rtol=1e-3, equal_nan=True):
             warnings.warn(
-                f"encoder {name!r} gives another vector where a sequence is padded: it should leave out "
-                "positions at which key_padding_mask is true",
+                f"encoder {name!r} gives a different vector if a sequence is padded: it should ignore "
+                "positions where key_padding_mask is True",
                 stacklevel=2,
             )
 
@@ -142,49 +172,48 @@ def _find(name: str) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
     return getattr(importlib.import_module(entry.module), entry.constructor), entry.preset
 
 
-class Shape(NamedTuple):
-    """The options of a model that are fixed, and the one that sets its size."""
+class Sizing(NamedTuple):
+    """The options of a model that are fixed in comparisons, and the option that sets its size."""
 
     fixed: dict[str, Any]
     solved: str
 
 
-SHAPES = {
-    "bilstm": Shape({"layers": 2}, "hidden_size"),
-    "rotary-transformer": Shape({"layers": 4}, "hidden_size"),
-    "universal-transformer": Shape({}, "hidden_size"),
-    "s4d": Shape({"layers": 6}, "state_size"),
-    "mamba": Shape({"layers": 4}, "inner_size"),
-    "ssm-ebt-grc": Shape({"layers": 2}, "tree_size"),
+SIZINGS = {
+    "bilstm": Sizing({"layers": 2}, "hidden_size"),
+    "rotary-transformer": Sizing({"layers": 4}, "hidden_size"),
+    "universal-transformer": Sizing({}, "hidden_size"),
+    "s4d": Sizing({"layers": 6}, "state_size"),
+    "mamba": Sizing({"layers": 4}, "inner_size"),
+    "ssm-ebt-grc": Sizing({"layers": 2}, "tree_size"),
 }
 
 
 def count_parameters(name: str, d_model: int, **options: Any) -> int:
-    """How many parameters an encoder has, without making them."""
+    """Count the parameters of an encoder without allocating them."""
     encoder = create_encoder(name, d_model, device="meta", **options)
     return sum(weight.numel() for weight in encoder.parameters())
 
 
 def equal_sized_options(name: str, d_model: int, wanted: int, **given: Any) -> dict[str, Any]:
-    """The given options and those with which an encoder comes closest to `wanted` parameters.
+    """Return `given` with the options added that bring an encoder closest to `wanted` parameters.
 
-    An encoder without an option to solve for stays as given; one that cannot come close enough is an error.
+    The options of an encoder that is not in `SIZINGS` are returned unchanged. Raises `BeamtreeError` if the
+    closest size differs by more than `LARGEST_DIFFERENCE`.
     """
-    if name not in SHAPES:
+    if name not in SIZINGS:
         return given
-    fixed, solved = {**given, **SHAPES[name].fixed}, SHAPES[name].solved
-    step = 1 if solved == "state_size" else max(1, d_model // 32)  # a GPU likes round widths
+    fixed, solved = {**given, **SIZINGS[name].fixed}, SIZINGS[name].solved
+    step = 1 if solved == "state_size" else max(1, d_model // 32)  # round widths are faster on a GPU
 
     def count(steps: int) -> int:
         return count_parameters(name, d_model, **fixed, **{solved: steps * step})
 
-    below, above = 1, 2
-    while count(above) < wanted:
-        below, above = above, 2 * above
-    while above - below > 1:  # it grows with its option
-        middle = (below + above) // 2
-        below, above = (middle, above) if count(middle) < wanted else (below, middle)
-    steps = min((below, above), key=lambda steps: abs(count(steps) - wanted))
+    most = 2
+    while count(most) < wanted:
+        most *= 2
+    above = bisect_left(range(most), wanted, lo=2, key=count)  # the size grows with the option
+    steps = min((above - 1, above), key=lambda steps: abs(count(steps) - wanted))
     if abs(count(steps) - wanted) > LARGEST_DIFFERENCE * wanted:
         raise BeamtreeError(
             f"{name} of width {d_model} cannot have {wanted:,} parameters: the closest is {count(steps):,} "

@@ -1,7 +1,7 @@
-"""CRvNN (Chowdhury & Caragea 2021): each token is absorbed by its right neighbour, bit by bit.
+"""CRvNN (Chowdhury & Caragea 2021), in which each token is gradually absorbed by its right neighbour.
 
-All tokens are merged softly and at once, again and again, until one is left. There is no discrete choice, so
-each iteration (crvnn_step.py) is dense.
+Each iteration merges all tokens softly and at the same time, until one token is left. There are no discrete
+choices, so an iteration (crvnn_step.py) is a dense computation.
 """
 
 from typing import Any, NamedTuple
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from beamtree.engine.randomness import draw_seed
 from beamtree.graphs.step_graphs import StepGraphs
-from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.direct_reading import read_part
 from beamtree.pytorch.precision import without_autocast
@@ -19,24 +19,31 @@ from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.crvnn_step import COUNT, advance, retreat
 from beamtree.zoo.tree_encoder import TreeEncoder, refuse_export, row
 
-# Beyond these sizes an iteration's kernels are long enough to hide their launches.
+# Beyond these sizes an iteration's kernels run long enough to hide their launches, and need no CUDA graph.
 REPLAYED_TOKENS, REPLAYED_PAIRS = 2**14, 2**22
-# A graph serves all lengths up to a multiple of this; on a GPU halting is checked only every so often.
+# A CUDA graph serves all lengths up to a multiple of WIDTH_STEP.
+# On a GPU halting is checked only every LOOKS_EVERY iterations.
 WIDTH_STEP, LOOKS_EVERY = 16, 4
 
 
 class CRvNN(TreeEncoder):
-    """(B, n, input_size) -> (B, d); the simplified form of the paper's tables, without auxiliary loss.
+    """CRvNN, (B, n, input_size) -> (B, d_model), in the paper's simplified form without auxiliary loss.
 
-    A sequence halts once at most one of its tokens exists by more than 0.1, and after n iterations at the
-    latest. The loop ends when all have halted; with `halt=False` it goes on for n iterations, as in the
-    paper's speed test, which changes the cost and not the result.
+    A sequence halts when at most one of its tokens exists by more than 0.1, and after n iterations at the
+    latest. The loop ends when all sequences have halted.
 
-    Training keeps the tokens' vectors of every iteration, O(n·n·d) numbers, and computes the rest again: the
-    neighbour matrices are never kept. On a GPU a small enough iteration is one CUDA graph.
+    Training keeps the token vectors of every iteration, O(n·n·d) numbers, and recomputes the rest; the
+    neighbour matrices are never kept. On a GPU an iteration is one CUDA graph if it is small enough.
 
-    The tree of `need_trees` has the tokens absorbed one by one, in the order of their expected absorption:
-    the sum over iterations of how much a token still exists; of equals, the leftmost first.
+    With `need_trees` the tree absorbs tokens one by one, in the order of their expected absorption: the sum
+    over iterations of how much a token still exists; ties go from left to right.
+
+    Args:
+        d_model: width of a node.
+        input_size: width of the tokens, `d_model` if not given.
+        halt: False always runs n iterations, as in the paper's speed test; this changes the cost, not the
+            result.
+        dropout: dropout rate on the cell's hidden layer.
     """
 
     def __init__(
@@ -59,6 +66,10 @@ class CRvNN(TreeEncoder):
         self._graphs = StepGraphs()
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
+        """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the trees.
+
+        `key_padding_mask` (B, n) is True at padding, on the right.
+        """
         refuse_export(self)
         leaves, lengths = self.read(x, key_padding_mask)
         start, end = self.leaf(torch.stack((self.start, self.end)))
@@ -70,7 +81,7 @@ class CRvNN(TreeEncoder):
 
     @runs_eagerly
     def _merge(self, leaves: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-        """START, the tokens and END after all merging, (B, T, d), and how long each existed, (B, T)."""
+        """Return START, tokens and END after all iterations, (B, T, d), and how long each existed, (B, T)."""
         B, n, d = leaves.shape
         T, replay = _row_width(B, n, leaves.is_cuda)
         wide = torch.promote_types(leaves.dtype, torch.float32)
@@ -79,8 +90,8 @@ class CRvNN(TreeEncoder):
         absorbable = ((position > 0) & (position < last)).to(wide)
         h = torch.cat((start.expand(B, 1, d), leaves, leaves.new_zeros(B, T - n - 1, d)), 1)
         h = torch.where((position == last + 1).unsqueeze(-1), end, h).masked_fill(~present.unsqueeze(-1), 0.0)
-        modules = (self.conv, self.scorer, self.cell.w1, self.cell.w2, self.cell.norm)
-        weights = [part.to(wide) for module in modules for part in read_part(module)]
+        parts = (*read_part(self.conv), *read_part(self.scorer), *self.cell.weights())
+        weights = [part.to(wide) for part in parts]
         refuse_forward_mode(h, *weights)
         settings = _Settings(
             iterations=n,
@@ -107,7 +118,7 @@ class _Settings(NamedTuple):
 
 
 class _Merging(torch.autograd.Function):
-    """Iterates `advance`; the backward pass walks back with `retreat`."""
+    """Iterates `advance`; the backward pass iterates `retreat` in reverse."""
 
     @staticmethod
     def forward(
@@ -156,21 +167,28 @@ class _Merging(torch.autograd.Function):
 
 
 def _row_width(B: int, n: int, on_gpu: bool) -> tuple[int, bool]:
-    """The width of START, n tokens and END, and whether an iteration is replayed at that width."""
+    """Return T, for n tokens, START, END and any padding, and whether an iteration is replayed as a graph."""
     T = -(-(n + 2) // WIDTH_STEP) * WIDTH_STEP
     replay = on_gpu and B * T <= REPLAYED_TOKENS and B * T * T <= REPLAYED_PAIRS
     return (T, True) if replay else (n + 2, False)
 
 
 def _looks_every(x: Tensor) -> int:
-    """On a GPU checking means synchronising, while checking rarely means only some idle iterations."""
+    """Return after how many iterations to check whether all sequences have halted; 0 for never.
+
+    On a GPU a check synchronises, while checking rarely costs only a few idle iterations.
+    """
     if x.is_cuda:
         return 0 if torch.cuda.is_current_stream_capturing() else LOOKS_EVERY
     return 0 if x.is_meta else 1
 
 
 def _absorption_trees(lifetime: Tensor, lengths: Tensor) -> BeamTrees:
-    """Absorbing a token merges it with the next one living, at the position of the living ones before it."""
+    """Make trees from the order of absorption.
+
+    Absorbing a token merges it with the next live token, at a position equal to the number of live tokens
+    before it.
+    """
     B, n = lifetime.shape
     token = torch.arange(n, device=lifetime.device)
     is_last_or_padding = token >= lengths[:, None] - 1

@@ -1,12 +1,13 @@
-"""One iteration of CRvNN over a row of T tokens, START and END included:
+"""One iteration of CRvNN over T tokens, START and END included:
 
     μ = max(0, s_1, s_2, …);   α_i = exp(s_i − μ) A_i,  ν = exp(−μ)
     π_i = A_i α_i / (α_i + ν + (Lα)_i + (Rα)_i + ε)
     λ = Lπ;   h_i ← λ_i cell((Lh)_i, h_i) + (1−λ_i) h_i;   e_i ← e_i (1−π_i)
 
-e_i is how much token i still exists, π_i how surely its right neighbour absorbs it now; row i of L and R says
-who its neighbours are, given that tokens may exist in part. Were ε zero, π would not depend on μ; as it is,
-μ passes gradient on to the largest score.
+e_i is how much token i still exists, A_i is 1 if it can be absorbed, and π_i is the fraction of it that its
+right neighbour absorbs now. Row i of L and of R weights the tokens that are its left and right neighbours, as
+tokens may exist in part. If ε were zero, π would not depend on μ; since it is not, gradient also flows
+through μ to the largest score.
 """
 
 from collections.abc import Sequence
@@ -16,20 +17,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beamtree.kernels.runtime.random_bits import draw_keep
+from beamtree.engine.randomness import draw_keep
 from beamtree.parts.cell import gate
-from beamtree.pytorch.registry import has_kernels
+from beamtree.pytorch.direct_reading import EPS
+from beamtree.pytorch.launch import has_kernels
 from beamtree.pytorch.tracing import is_compiling
 
 if TYPE_CHECKING:
     from beamtree.kernels.zoo.soft_merge_kernels import SoftMerge
 
-EPS = 1e-5  # of the layer norm
-STILL_EXISTS = 0.1
-WIDEST = 512  # tokens of a row of neighbours, which a program of our kernels has all at once
+STILL_EXISTS = 0.1  # a token that exists by less does not count
+WIDEST = 512  # the most tokens T that the kernels take, as one program holds a whole row of neighbours
 
 
 class CRvNNWeights(NamedTuple):
+    """The weights that an iteration uses."""
+
     conv_weight: Tensor
     conv_bias: Tensor
     scorer_weight: Tensor
@@ -46,13 +49,14 @@ COUNT = len(CRvNNWeights._fields)
 
 
 def neighbours(exists: Tensor) -> tuple[Tensor, Tensor]:
-    """L and R, (B, T, T): the nearest existence on either side of each token, one in all where there is one.
+    """Return L and R, (B, T, T), which weight the nearest tokens to the left and right of each token.
 
-    With b the existence strictly between j and i, j < i: L_ij = min(1, b + e_j) − min(1, b), and
-    R_ji = min(1, b + e_i) − min(1, b). Sums are in double precision: small differences of long ones count.
+    Each row takes tokens, the nearest first, until their existence sums to 1. With b the existence strictly
+    between j and i, j < i: L_ij = min(1, b + e_j) − min(1, b), and R_ji = min(1, b + e_i) − min(1, b). Sums
+    are in double precision, because small differences between long sums matter.
     """
     T = exists.shape[1]
-    # A product, because a GPU's `cumsum` has no deterministic form.
+    # A matrix product, because `cumsum` has no deterministic form on a GPU.
     upto = exists.double() @ torch.ones(T, T, dtype=torch.float64, device=exists.device).triu()
     between = ((upto - exists).unsqueeze(2) - upto.unsqueeze(1)).to(exists.dtype)  # (B, i, j)
     taken = between.clamp(max=1)
@@ -69,7 +73,7 @@ def merge_softly(
     absorbable: Tensor,
     keep: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """h (B, T, d) and existence (B, T) after one iteration, for all sequences."""
+    """Return h (B, T, d) and existence (B, T) after one iteration of all sequences."""
     w = CRvNNWeights(*weights)
     d = h.shape[-1]
     left_of, right_of = neighbours(exists)
@@ -101,11 +105,11 @@ def advance(
     *,
     dropout: float,
 ) -> tuple[Tensor, ...]:
-    """The state after one iteration; halted sequences stay as they are.
+    """Return the state after one iteration; halted sequences do not change.
 
-    The constants are the weights, who is there and who can be absorbed. The state, of every sequence: its
-    tokens, how much each exists, whether it has halted, how many iterations it has left, how long each token
-    has existed.
+    The constants are the weights and the masks `present` and `absorbable` (B, T). The state of a sequence is
+    its tokens h, how much each of them exists, whether the sequence has halted, how many iterations it has
+    left, and how long each token has existed.
     """
     *weights, present, absorbable = constants
     if _has_kernels(h):
@@ -136,9 +140,9 @@ def retreat(
     *,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of h and existence before `advance`, from those after it; the iteration is computed again.
+    """Return the gradients of h and existence before `advance` from those after it; recomputes the iteration.
 
-    The constants are those of `advance` and then the sums of the weights' gradients, which this adds to.
+    The constants are those of `advance`, followed by the sums of the weights' gradients, which are added to.
     """
     *weights, present, absorbable = constants[: COUNT + 2]
     if _has_kernels(h):

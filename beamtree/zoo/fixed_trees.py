@@ -1,7 +1,7 @@
-"""Encoders whose tree is known in advance: a gold tree, a balanced one, a left-to-right chain.
+"""Encoders whose tree is known in advance: a gold tree, a balanced tree or a left-to-right chain.
 
-They show what the gated recursive cell does without any search. A node waits only for its children, so trees
-are composed level by level, all nodes of one height in the batch at once, in O(n·d) memory.
+They show what the gated recursive cell achieves without any search. A node depends only on its children, so
+trees are composed level by level: all nodes of one height in the batch at once, in O(n·d) memory.
 """
 
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from beamtree.engine.built_in_parts import GatedCell
 from beamtree.kernels.fused_recursion import supports
-from beamtree.kernels.given import compose_levels
-from beamtree.kernels.weights import CellWeights
+from beamtree.kernels.given import ComposeCall, compose_levels
 from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.parts.weights import CellWeights
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.precision import product_dtype, without_autocast
 from beamtree.pytorch.tracing import check_exported, follow_merges, is_exporting, runs_eagerly
@@ -23,11 +23,17 @@ from beamtree.trees.forest import Forest, refuse_merges
 from beamtree.trees.structure import Levels
 from beamtree.zoo.tree_encoder import TreeEncoder, row, with_zero_gradients
 
-LEVELS = 40  # of a balanced tree: more than any sequence needs
+LEVELS = 40  # levels of a balanced tree, more than any sequence needs
 
 
 class GoldTreeGRC(TreeEncoder):
-    """Follows given trees, `merges` (B, n−1) as in `BeamTrees.merges`, in training and in evaluation."""
+    """Follows given trees, (B, n, input_size) -> (B, d_model), in training and in evaluation.
+
+    ```python
+    encoder = create_encoder("gold-grc", 128)
+    y = encoder(x, key_padding_mask=is_pad, merges=merges)  # merges (B, n−1) as in `BeamTrees.merges`
+    ```
+    """
 
     needs_merges = True
 
@@ -39,6 +45,11 @@ class GoldTreeGRC(TreeEncoder):
         merges: Tensor | None = None,
         need_trees: bool = False,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        """Encode x (B, n, input_size) as (B, d_model) by given trees.
+
+        `key_padding_mask` (B, n) is True at padding, on the right. `merges` (B, n−1) must be given; a
+        ValueError says where they are not whole trees.
+        """
         check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
         merges = _check_given(merges, lengths, x.shape[1])
@@ -48,21 +59,30 @@ class GoldTreeGRC(TreeEncoder):
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Forest:
+        """Return the given trees with the vectors of all their nodes; arguments as for `forward`."""
         leaves, lengths = self.read(x, key_padding_mask)
-        return _follow(leaves, lengths, _check_given(merges, lengths, x.shape[1]), self.cell)
+        return _forest_along(leaves, lengths, _check_given(merges, lengths, x.shape[1]), self.cell)
 
 
 class BalancedTreeGRC(TreeEncoder):
-    """Neighbours meet two by two until one node is left; an odd one out moves up as it is."""
+    """Merges neighbours two by two until one node is left, (B, n, input_size) -> (B, d_model).
+
+    If the number of nodes is odd, the last one moves up to the next level unchanged.
+    """
 
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the balanced trees.
+
+        `key_padding_mask` (B, n) is True at padding, on the right.
+        """
         check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
         if is_exporting():
-            leaves = nn.functional.pad(leaves, (0, 0, 0, 1))  # n − 1 merges would be specialised to n > 2
-        if is_exporting() or has_levels(leaves, self.cell):
+            # One more leaf: `torch.export` would specialise n − 1 merges to n > 2.
+            leaves = nn.functional.pad(leaves, (0, 0, 0, 1))
+        if is_exporting() or kernels_compose(leaves, self.cell):
             root = follow(leaves, _balanced_merges(lengths, leaves.shape[1]), self.cell).root_vectors()
         else:
             root = self._meet(leaves, lengths)
@@ -88,15 +108,17 @@ class BalancedTreeGRC(TreeEncoder):
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Forest:
+        """Return the balanced trees with the vectors of all their nodes; `merges` must be None."""
         refuse_merges(merges)
         leaves, lengths = self.read(x, key_padding_mask)
-        return _follow(leaves, lengths, _balanced_merges(lengths, x.shape[1]), self.cell)
+        return _forest_along(leaves, lengths, _balanced_merges(lengths, x.shape[1]), self.cell)
 
 
 class RecurrentGRC(TreeEncoder):
-    """h_t = cell(h_{t−1}, leaf_t) from a trained h_0; the last h is the sentence.
+    """Reads a sequence as a chain, (B, n, input_size) -> (B, d_model): h_t = cell(h_{t−1}, leaf_t).
 
-    `bidirectional` adds a second cell that reads from right to left, and a linear map of both ends.
+    h_0 is learnt, and the last h is the sentence vector. `bidirectional` adds a second cell that reads from
+    right to left, and a linear map of both results.
     """
 
     def __init__(
@@ -120,6 +142,10 @@ class RecurrentGRC(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the left-to-right trees.
+
+        `key_padding_mask` (B, n) is True at padding, on the right.
+        """
         check_exported(self, need_trees)
         leaves, lengths = self.read(x, key_padding_mask)
         last = _read_chain(self.cell, self.initial, leaves, lengths)
@@ -142,7 +168,7 @@ def _check_given(merges: Tensor | None, lengths: Tensor, n: int) -> Tensor:
     return merges
 
 
-def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Forest:
+def _forest_along(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Forest:
     followed = follow(leaves, merges, cell)
     nodes = followed.nodes[followed.made].masked_fill((followed.made < 0).unsqueeze(-1), 0.0)  # (B, n−1, d)
     roots, trees = followed.root_vectors(), BeamTrees.from_merges(merges, lengths)
@@ -151,7 +177,7 @@ def _follow(leaves: Tensor, lengths: Tensor, merges: Tensor, cell: GatedRecursiv
 
 def _read_chain(cell: GatedRecursiveCell, initial: Tensor, leaves: Tensor, lengths: Tensor) -> Tensor:
     B, n, d = leaves.shape
-    if is_exporting() or has_levels(leaves, cell):
+    if is_exporting() or kernels_compose(leaves, cell):
         merges = torch.where(torch.arange(n, device=leaves.device) < lengths[:, None], 0, -1)
         leaves = torch.cat((initial.expand(B, 1, d), leaves), 1)
         return follow(leaves, merges, cell).root_vectors()
@@ -169,7 +195,7 @@ def _read_in_turn(cell: GatedRecursiveCell, state: Tensor, leaves: Tensor, lengt
 
 
 def _balanced_merges(lengths: Tensor, n: int) -> Tensor:
-    """Level by level, left to right: a level of w nodes merges at 0, 1, …, w//2 − 1."""
+    """Return the merges of balanced trees, level by level: a level of w nodes merges at 0, 1, …, w//2 − 1."""
     step = torch.arange(n - 1, device=lengths.device)
     halved = 2 ** torch.arange(LEVELS, device=lengths.device)
     L = lengths[:, None]
@@ -179,10 +205,10 @@ def _balanced_merges(lengths: Tensor, n: int) -> Tensor:
 
 
 class Followed(NamedTuple):
-    """Given trees with all their nodes."""
+    """The nodes of trees that were followed."""
 
     nodes: Tensor  # (rows, d) leaves first, then merges, lowest first
-    made: Tensor  # (B, n−1) the row of the node made at each step, −1 where there is none
+    made: Tensor  # (B, n−1) the row of the node made at each step, or −1
     roots: Tensor  # (B,) rows
 
     def root_vectors(self) -> Tensor:  # (B, d)
@@ -190,24 +216,24 @@ class Followed(NamedTuple):
 
 
 def follow(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
-    """Compose leaves (B, n, d) as merges (B, n−1) say, −1 where there is none; every merge has a dropout mask
-    of its own."""
+    """Compose leaves (B, n, d) by merges (B, n−1), padded with −1; every merge gets its own dropout mask."""
     if is_exporting():
-        return _follow_in_a_loop(leaves, merges, cell)
+        return _follow_in_an_export(leaves, merges, cell)
     refuse_forward_mode(leaves, *cell.weights())
-    if has_levels(leaves, cell):
+    if kernels_compose(leaves, cell):
         levels = Levels.of(merges)
         keep = cell.draw_keep(len(levels.children))
-        nodes = compose_levels(leaves, *levels[:3], keep, product_dtype(leaves), CellWeights(*cell.weights()))
+        product, weights = product_dtype(leaves), list(cell.weights())
+        nodes = compose_levels(ComposeCall(leaves, *levels[:3], keep, product, weights))
         return Followed(nodes, levels.made, levels.roots)
-    return _follow_on_host(leaves, merges, cell)
+    return _follow_level_by_level(leaves, merges, cell)
 
 
-def _follow_in_a_loop(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
+def _follow_in_an_export(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
     B, n, _ = leaves.shape
-    _, nodes = follow_merges(leaves, merges, lambda t, left, right: cell(left, right))
+    nodes = follow_merges(leaves, merges, lambda t, left, right: cell(left, right))
     sequence, merged = torch.arange(B, device=merges.device), (merges >= 0).sum(1)
-    first = B * n + sequence * (n - 1)  # (B,) the rows that the first steps make
+    first = B * n + sequence * (n - 1)  # (B,) the row of the node made at step 0
     step = torch.arange(n - 1, device=merges.device)
     made = torch.where(merges >= 0, first.unsqueeze(1) + step, -1)
     roots = torch.where(merged > 0, first + merged - 1, sequence * n)
@@ -215,19 +241,19 @@ def _follow_in_a_loop(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) 
 
 
 @runs_eagerly
-def _follow_on_host(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
+def _follow_level_by_level(leaves: Tensor, merges: Tensor, cell: GatedRecursiveCell) -> Followed:
     levels = LevelsOnHost.of(merges)
-    nodes = compose_nodes(leaves, levels, cell, cell.draw_keep(len(levels.children)))
+    nodes = compose_level_by_level(leaves, levels, cell, cell.draw_keep(len(levels.children)))
     return Followed(nodes, levels.made, levels.roots)
 
 
-def has_levels(leaves: Tensor, cell: GatedRecursiveCell) -> bool:
-    """Whether kernels take all levels in one launch, which is then the best way for any tree."""
+def kernels_compose(leaves: Tensor, cell: GatedRecursiveCell) -> bool:
+    """Return True if kernels can compose all levels in one launch, which is then fastest for any tree."""
     return type(cell) is GatedRecursiveCell and supports(leaves, cell.weights(), beam_size=1)
 
 
 class LevelsOnHost(NamedTuple):
-    """`Levels` of which the host knows where they end, as it composes one after another."""
+    """`Levels` whose ends are known on the host, for composing them one after another."""
 
     children: Tensor  # (merges, 2) rows
     roots: Tensor
@@ -236,8 +262,8 @@ class LevelsOnHost(NamedTuple):
 
     @classmethod
     def of(cls, merges: Tensor) -> "LevelsOnHost":
-        """From merges (B, n−1), −1 where there is none; worked out on the host."""
-        if merges.is_meta:  # no heights to look at: as if all merges were of one
+        """Sort merges (B, n−1), padded with −1, into levels on the host."""
+        if merges.is_meta:  # heights are unknown: treat all merges as one level
             levels = Levels.of(merges)
             return cls(levels.children, levels.roots, levels.made, [len(levels.children)])
         device, levels = merges.device, Levels.of(merges.cpu())
@@ -249,10 +275,10 @@ class LevelsOnHost(NamedTuple):
         return [slice(start, end) for start, end in zip([0, *self.ends], self.ends, strict=False)]
 
 
-def compose_nodes(
+def compose_level_by_level(
     leaves: Tensor, levels: LevelsOnHost, cell: GatedRecursiveCell, keep: Tensor | None
 ) -> Tensor:
-    """All nodes of the trees, by the rows of these levels; `keep`: a dropout mask for every merge."""
+    """Compute all nodes of the trees, level by level; `keep` has one dropout mask per merge, or is None."""
     product = product_dtype(leaves)
     with without_autocast(leaves):
         nodes: Tensor = _GivenTree.apply(leaves, levels, keep, product, *cell.weights())
@@ -260,6 +286,8 @@ def compose_nodes(
 
 
 class _GivenTree(torch.autograd.Function):
+    """Composes nodes level by level; the backward pass walks the levels from the roots to the leaves."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -290,7 +318,7 @@ class _GivenTree(torch.autograd.Function):
         grad = grad_nodes.to(torch.promote_types(nodes.dtype, torch.float32), copy=True)
         merged = grad[B * n :]
         for level in reversed(levels.slices()):
-            # Every node has one parent, so no two of these rows are the same.
+            # Every node has only one parent, so these rows are distinct and += adds each gradient.
             grad[levels.children[level]] += cell.pull(level, merged[level])
         grad_leaves = grad[: B * n].view(B, n, d).to(nodes.dtype)
         return grad_leaves, None, None, None, *cell.parameter_gradients(merged)

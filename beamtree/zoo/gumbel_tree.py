@@ -1,8 +1,8 @@
-"""GT-GRC and EGT-GRC: greedy trees whose choices pass gradient straight through.
+"""GT-GRC and EGT-GRC: greedy trees with straight-through gradients for their choices.
 
-At each step one pair is chosen, the best by e + Gumbel noise in training and by e otherwise, and its parent
-takes its place. GT-GRC reads e off the parents of all pairs; EGT-GRC reads it off slices of the children and
-makes one parent only. On a GPU the commonest case has kernels of its own.
+At each step the pair with the best score e is chosen (in training, e plus Gumbel noise) and replaced by its
+parent. GT-GRC computes e from the parents of all pairs; EGT-GRC computes it from slices of the children and
+makes only one parent per step. On a GPU the most common case has kernels of its own.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from beamtree.engine.choosing import up_to_rounding
 from beamtree.engine.export import exported_forest, exported_root
 from beamtree.engine.operators import weights_of
-from beamtree.kernels.runtime.random_bits import draw_seed
+from beamtree.engine.randomness import draw_seed
+from beamtree.kernels.fused_recursion import FusedSearchCall
 from beamtree.kernels.straight import straight_through, supports
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch.derivatives import refuse_forward_mode
@@ -31,7 +32,7 @@ Grown = tuple[Tensor, Tensor, Tensor]  # roots (B, d), merges (B, n−1), nodes 
 
 
 class _StraightThroughEncoder(TreeEncoder):
-    """What the two share; they differ in their scorer."""
+    """Base class of GT-GRC and EGT-GRC, which differ in their scorer."""
 
     scorer: SlicedScorer | EntangledScorer
     stochastic: bool
@@ -39,6 +40,10 @@ class _StraightThroughEncoder(TreeEncoder):
     def forward(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, need_trees: bool = False
     ) -> Tensor | tuple[Tensor, BeamTrees]:
+        """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the tree found.
+
+        `key_padding_mask` (B, n) is True at padding, on the right.
+        """
         if is_exporting():
             return exported_root(self, x, key_padding_mask, need_trees, beam_size=1)
         leaves, lengths = self.read(x, key_padding_mask)
@@ -48,7 +53,10 @@ class _StraightThroughEncoder(TreeEncoder):
     def forest(
         self, x: Tensor, key_padding_mask: Tensor | None = None, *, merges: Tensor | None = None
     ) -> Forest:
-        """The nodes are the chosen parents; only the root also passes gradient to the others."""
+        """Return the trees with their nodes, the chosen parents; `merges` must be None.
+
+        Only gradients of the root pass through the choices, and so reach pairs that were not chosen.
+        """
         refuse_merges(merges)
         if is_exporting():
             return exported_forest(self, x, key_padding_mask, beam_size=1)
@@ -58,15 +66,16 @@ class _StraightThroughEncoder(TreeEncoder):
 
     @runs_eagerly
     def _grow(self, leaves: Tensor, lengths: Tensor, *, need_nodes: bool = False) -> Grown:
-        """Roots, merges and nodes: by kernels where they cover the case."""
+        """Return roots, merges and nodes, by kernels if they cover the case."""
         parameters: list[Tensor] = [*self.cell.parameters(), *self.scorer.parameters()]
         refuse_forward_mode(leaves, *parameters)
         noisy = self.training and self.stochastic
         if supports(leaves, parameters):
             dropout = self.cell.dropout if self.cell.training else 0.0
-            seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
-            weights, product = weights_of(self.cell, self.scorer), product_dtype(leaves)
-            return straight_through(leaves, lengths, weights, seed, noisy, dropout, product, need_nodes)
+            seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else lengths  # which nobody reads
+            options = 1, noisy, dropout, product_dtype(leaves), need_nodes
+            weights = weights_of(self.cell, self.scorer).flat()
+            return straight_through(FusedSearchCall(leaves, lengths, seed, *options, weights))
         timetable = Timetable(lengths, leaves.shape[1])
         masks = timetable.pairs if isinstance(self.scorer, EntangledScorer) else timetable.made
         keep, noise = self.cell.draw_keep(masks), _noise_for(leaves) if noisy else None
@@ -74,7 +83,16 @@ class _StraightThroughEncoder(TreeEncoder):
 
 
 class EfficientGumbelTreeGRC(_StraightThroughEncoder):
-    """EGT-GRC: the scorer sees slices of the two children, the cell only the chosen pair."""
+    """EGT-GRC, (B, n, input_size) -> (B, d_model): a greedy tree whose scorer sees slices of the children.
+
+    Args:
+        d_model: width of a node.
+        input_size: width of the tokens, `d_model` if not given.
+        slice_size: how many features the scorer sees; None for all of them.
+        scorer_hidden: the scorer's hidden size; if not given, 64 with a slice, else `d_model`.
+        dropout: dropout rate on the cell's hidden layer.
+        stochastic: perturb the choices with Gumbel noise in training.
+    """
 
     def __init__(
         self,
@@ -96,11 +114,16 @@ class EfficientGumbelTreeGRC(_StraightThroughEncoder):
 
 
 class GumbelTreeGRC(_StraightThroughEncoder):
-    """GT-GRC: the score of a pair is read off its parent.
+    """GT-GRC, (B, n, input_size) -> (B, d_model): a greedy tree whose scorer sees the parents of all pairs.
 
-    `mode="cached"` makes the parent of a pair once and keeps it, dropout mask included, for as long as the
-    pair lives; `"faithful"` makes all of them afresh at every step, as published, at O(n²·d) memory. Without
-    dropout the two are the same.
+    Args:
+        d_model: width of a node.
+        input_size: width of the tokens, `d_model` if not given.
+        mode: "cached" computes the parent of a pair once and keeps it, dropout mask included, as long as the
+            pair exists. "faithful" recomputes all parents at every step, as published, in O(n²·d) memory.
+            Without dropout the two are the same.
+        dropout: dropout rate on the cell's hidden layer.
+        stochastic: perturb the choices with Gumbel noise in training.
     """
 
     def __init__(
@@ -153,10 +176,10 @@ def gumbel_tree_by_autograd(
     noise: Draw,
     keep: Draw,
 ) -> tuple[Tensor, Tensor]:
-    """The roots (B, d) and merges (B, n−1), every state kept: `faithful` GT-GRC, and the sweep's reference.
+    """Return roots (B, d) and merges (B, n−1), computed by plain autograd, which keeps every state.
 
-    `noise` perturbs the logits, `keep` gives the dropout masks: of all pairs if `entangled`, else of the one
-    chosen, (B, 1, …).
+    This is "faithful" GT-GRC, and the reference for `straight_through.sweep`. `noise` perturbs the logits;
+    `keep` draws dropout masks, for all pairs if `entangled`, else for the chosen pair only, (B, 1, …).
     """
     n = leaves.shape[1]
     states, merges = leaves, []
@@ -173,7 +196,7 @@ def gumbel_tree_by_autograd(
         perturbation = noise(t, pairs)
         if perturbation is not None:
             logits = logits + perturbation
-        # A finished sequence has no pair: zeros keep its softmax, which nothing reads, free of NaN.
+        # A finished sequence has no pairs; zeros keep NaN out of its softmax, which is not used.
         logits = torch.where(running, logits.masked_fill(~is_pair, -torch.inf), torch.zeros_like(logits))
         chance = logits.softmax(-1)
         chosen = up_to_rounding(logits).argmax(-1, keepdim=True)
@@ -190,7 +213,7 @@ def gumbel_tree_by_autograd(
 
 
 def _noise_for(leaves: Tensor) -> Noise:
-    """Gumbel noise for one step after another, drawn for many of them at once."""
+    """Return a function that gives the Gumbel noise of each step, drawn for many steps at once."""
     store = leaves.new_empty(0)
 
     def draw(step: int, sequences: int, pairs: int) -> Tensor:

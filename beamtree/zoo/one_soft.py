@@ -1,4 +1,4 @@
-"""BT-GRC OS (OneSoft): BT-GRC whose last beam is, in training, a blend of all that the others leave."""
+"""BT-GRC OS (OneSoft): BT-GRC whose last beam, in training, blends all candidates that the others leave."""
 
 import torch
 from torch import Tensor
@@ -9,20 +9,20 @@ from beamtree.zoo.tree_encoder import gumbel_noise, merge_by_choice
 
 
 class OneSoftBeamTreeGRC(BeamTreeGRC):
-    """BT-GRC OS (OneSoft): in training, what the beam would drop is blended into its last slot.
+    """BT-GRC OS (OneSoft), which in training blends what the beam would drop into its last slot.
 
-    The K−1 best candidates survive as they are. Of the rest, with w = softmax of their scores,
+    The K−1 best candidates survive unchanged. The rest are blended, with w the softmax of their scores,
 
         h = Σ w·h    p = Σ w·p    y = Σ w·onehot(position)    S = Σ w·S        c = cumsum(y)
         h'_j = y_j·p_j + (1 − c_j)·h_j + (c_j − y_j)·h_{j+1}
 
-    where h are the beam's nodes and p the parents of all its pairs, so that every candidate gets gradient.
-    In evaluation it is BT-GRC.
+    where h are the nodes of a candidate's beam and p the parents of all pairs of that beam, so that every
+    candidate gets gradient. In evaluation it is the same as BT-GRC.
 
-    All of the soft beam changes at every step, so all its candidates are made afresh. `mode="cached"` does so
-    for the soft beam alone: a hard beam makes its two new candidates and keeps the others, dropout masks
-    included. `"faithful"` makes all candidates of all beams at every step, as published. Without dropout the
-    two are the same.
+    Every node of the soft beam changes at every step, so all its candidates must be recomputed. With
+    `mode="cached"` this is done for the soft beam only: a hard beam computes its two new candidates and keeps
+    the others, dropout masks included. With "faithful" all candidates of all beams are recomputed at every
+    step, as published. Without dropout the two are the same.
     """
 
     _no_nodes = "BT-GRC OS has no inner nodes in training: its soft beam is not a tree"
@@ -47,7 +47,7 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
             chosen, soft = hard, states[:, :0]
             if total > K:
                 score, soft = blend(ranked.some(slice(K - 1, None)), beams.states, parents, step)
-                # In a drawing the soft beam is its heaviest part.
+                # In `trees`, the soft beam appears as its heaviest part.
                 chosen = ranked.some(slice(K))._replace(score=torch.cat((hard.score, score), 1))
             if self.mode == "cached" and t < n - 2:
                 parents, logits = self._update(parents, logits, hard, states, soft, step)
@@ -60,7 +60,7 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
     def _update(
         self, parents: Tensor, logits: Tensor, hard: Candidates, states: Tensor, soft: Tensor, step: Step
     ) -> tuple[Tensor, Tensor]:
-        """Parents and scores of all pairs after a step: new ones beside the merges, and in the soft beam."""
+        """Return parents and scores of all pairs after a step; only those next to merges or soft are new."""
         B, k, width, d = states.shape
         ends = hard.position.unsqueeze(-1) + torch.arange(-1, 2, device=states.device)  # (B, k, 3)
         slot = torch.arange(k, device=states.device).view(1, k, 1)
@@ -72,9 +72,9 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
         beams, pairs = logits.shape[1:]
         place = torch.arange(width - 1, device=states.device)
         row = torch.arange(B, device=states.device).view(B, 1, 1)
-        at = torch.where(step.running[:, None], hard.position, width + 1).unsqueeze(-1)  # nowhere at the end
+        at = torch.where(step.running[:, None], hard.position, width + 1).unsqueeze(-1)  # no place at the end
         old = (row * beams + hard.beam.unsqueeze(-1)) * pairs + place + (place > at)  # (B, k, width−1)
-        new = row * made.shape[1] + logits.numel()  # where a sequence's new pairs begin
+        new = row * made.shape[1] + logits.numel()  # the first of a sequence's new pairs
         is_right = place == at
         index = torch.where(is_right | (place == at - 1), new + 2 * slot + is_right, old)
         if soft.shape[1]:
@@ -88,7 +88,7 @@ class OneSoftBeamTreeGRC(BeamTreeGRC):
 
 
 def blend(rest: Candidates, states: Tensor, parents: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-    """One soft beam of all these candidates: its score (B, 1) and its live nodes (B, 1, width−1, d)."""
+    """Blend candidates into one soft beam; returns its score (B, 1) and live nodes (B, 1, width−1, d)."""
     B, beams, pairs, d = parents.shape
     exists = rest.score > -torch.inf
     some = exists.any(1, keepdim=True)  # (B, 1)

@@ -1,7 +1,7 @@
-"""Ordered Memory (Shen et al. 2019): a stack of S slots, written and erased by attention.
+"""Ordered Memory (Shen et al. 2019), a stack of S slots that are written and erased by attention.
 
-Every token x̃ attends over the slots; those below the attention are composed with it, one after the other, and
-the last slot after the last token is the sentence. The step itself is in `ordered_memory_step.py`.
+Every token x̃ attends over the slots; the slots below the attention are composed with it one after the other.
+The last slot after the last token is the sentence vector. A time step is in `ordered_memory_step.py`.
 """
 
 from itertools import pairwise
@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from beamtree.engine.randomness import draw_seed
 from beamtree.graphs.step_graphs import StepGraphs
-from beamtree.kernels.runtime.random_bits import draw_seed
-from beamtree.parts.leaf import LeafTransform
+from beamtree.nn.leaf import LeafTransform
 from beamtree.pytorch.checks import (
     at_least_one,
     at_least_one_if_given,
@@ -22,30 +22,35 @@ from beamtree.pytorch.checks import (
     zero_at_padding,
 )
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
-from beamtree.pytorch.direct_reading import read_part
+from beamtree.pytorch.direct_reading import read_norm, read_part
 from beamtree.pytorch.precision import layer_norm_wide, without_autocast
 from beamtree.pytorch.tracing import runs_eagerly
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.zoo.ordered_memory_step import COUNT, MemoryWeights, advance, retreat
 from beamtree.zoo.tree_encoder import refuse_export, row
 
-# Beyond this many numbers in the memory, a step's kernels are long enough to hide their launches.
+# Beyond this many numbers in the memory, a step's kernels run long enough to hide their launches.
 REPLAYED_MEMORY = 2**21
 
 
 class OrderedMemory(nn.Module):
-    """(B, n, input_size) -> (B, d).
+    """Ordered Memory, (B, n, input_size) -> (B, d_model).
 
-    `memory_slots` bounds the depth of the stack; `test_slots` replaces it in evaluation (the original doubles
-    it, the published comparison does not). `dropout` acts in the cell, on its input and its hidden layer,
-    `memory_dropout` in the attention. One layer norm serves the leaves and the cell.
+    Training keeps the two memories of every time step, O(n·S·d) numbers, and recomputes the rest. On a GPU a
+    time step is one CUDA graph. The leaves and the cell share one layer norm.
 
-    Training keeps the two memories of every time step, O(n·S·d) numbers, and computes the rest again. On a
-    GPU a time step is one CUDA graph.
+    The tree for `need_trees` is found as by the authors: with y_t the slot of token t's largest attention,
+    the model is a shift-reduce parser that makes y_t − y_{t−1} + 1 reductions before it shifts token t (none
+    if that is negative), and reduces what is left at the end.
 
-    The tree of `need_trees` follows the authors: with y_t the slot of token t's largest attention, the model
-    is a shift-reduce parser that makes y_t − y_{t−1} + 1 reductions before it shifts token t (none if that is
-    negative), and reduces what is left at the end.
+    Args:
+        d_model: width of a slot.
+        input_size: width of the tokens, `d_model` if not given.
+        memory_slots: number of slots S, which bounds the depth of the stack.
+        test_slots: number of slots in evaluation, `memory_slots` if not given. (The original doubles it, the
+            published comparison does not.)
+        dropout: dropout rate on the cell's input and hidden layer.
+        memory_dropout: dropout rate in the attention.
     """
 
     def __init__(
@@ -83,6 +88,10 @@ class OrderedMemory(nn.Module):
         self._graphs = StepGraphs()
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
+        """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the trees.
+
+        `key_padding_mask` (B, n) is True at padding, on the right.
+        """
         refuse_export(self)
         lengths = lengths_from(
             x, key_padding_mask, input_size=self.input_size, weight=self.memory_norm.weight
@@ -95,7 +104,7 @@ class OrderedMemory(nn.Module):
 
     @runs_eagerly
     def _read(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
-        """The last slot (n, B, d) and the attention (n, S, B) after every token."""
+        """Return the last slot (n, B, d) and the attention (n, S, B) after every token."""
         wide = torch.promote_types(self.memory_norm.weight.dtype, torch.float32)
         with without_autocast(leaves):
             queries = self.query(F.dropout(leaves, self.memory_dropout, self.training))
@@ -112,10 +121,11 @@ class OrderedMemory(nn.Module):
 
     def _weights(self, wide: torch.dtype) -> MemoryWeights:
         w1, w2 = cast(nn.Linear, self.cell["w1"]), cast(nn.Linear, self.cell["w2"])
-        modules = (self.key.linear, self.key.norm, self.beta, w1, w2, self.memory_norm)
-        parts = [part.to(wide) for module in modules for part in read_part(module)]
+        key, memory = (read_part(self.key.linear), read_norm(self.key.norm)), read_norm(self.memory_norm)
+        read = (*key, *map(read_part, (self.beta, w1, w2)), memory)
+        parts = [part.to(wide) for pair in read for part in pair]
         parts[6:7] = parts[6].chunk(2, 1)
-        return MemoryWeights(*(part.contiguous() for part in parts))  # as the kernels read them
+        return MemoryWeights(*(part.contiguous() for part in parts))  # the kernels need them contiguous
 
     def extra_repr(self) -> str:
         return (
@@ -125,7 +135,7 @@ class OrderedMemory(nn.Module):
 
 
 class _Reading(torch.autograd.Function):
-    """Reads all tokens; the backward pass walks back over them with `retreat`."""
+    """Reads all tokens with `advance`; the backward pass goes over them in reverse with `retreat`."""
 
     @staticmethod
     def forward(
@@ -139,7 +149,7 @@ class _Reading(torch.autograd.Function):
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         n, B, d = leaves.shape
-        # The first token finds no memory: it fills every slot, whatever the weights.
+        # There is no memory before the first token: it fills every slot, whatever the weights.
         memory, p = leaves.new_zeros(slots, B, d), leaves.new_zeros(slots, B)
         candidates = leaves[0].expand(slots, B, d)
         outputs, attention = leaves.new_empty(n, B, d), leaves.new_empty(n, slots, B)
@@ -190,7 +200,7 @@ class _Reading(torch.autograd.Function):
 def _parse(attention: Tensor, lengths: Tensor) -> BeamTrees:
     n = len(attention)
     merges = torch.full((len(lengths), n - 1), -1, dtype=torch.int64, device="cpu")
-    if not lengths.is_meta:  # else there is nothing to read off
+    if not lengths.is_meta:  # meta tensors have no values
         slots = attention.argmax(1).t().tolist()  # (B, n)
         for b, length in enumerate(lengths.tolist()):
             positions = _shift_and_reduce(slots[b][:length])
@@ -199,7 +209,7 @@ def _parse(attention: Tensor, lengths: Tensor) -> BeamTrees:
 
 
 def _shift_and_reduce(slots: list[int]) -> list[int]:
-    """The position of each merge: a reduction joins the last two nodes of the stack."""
+    """Return the position of each merge; a reduction merges the last two nodes of the stack."""
     positions: list[int] = []
     stacked = 1
     for before, now in pairwise(slots):

@@ -1,11 +1,12 @@
-"""One time step of Ordered Memory and its derivative, slots first: memories are (S, B, d).
+"""One time step of Ordered Memory and its derivative; memories are (S, B, d), slots first.
 
     p = the attention of x̃ over the slots;  cp_j = Σ_{i≤j} p_i;  rcp_j = Σ_{i≥j} p_i
     M_j ← M_j (1−rcp_j) + M̂_j rcp_j
     v_j = x̃ (1−cp_j) + cell(v_{j−1}, M_j) cp_j,  v_0 = x̃;   M̂_j ← v_j
 
-Only the chain over v must go slot by slot. Its values are the next state and so are kept: the derivative has
-the activations of all cells from two products, and walks back over the slots with gradients alone.
+Only the chain over v must be computed slot by slot. Its values are part of the next state and are kept. The
+derivative therefore recomputes the activations of all slots in two matrix products, and only the gradients go
+back slot by slot.
 """
 
 import math
@@ -17,29 +18,31 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beamtree.engine.built_in_parts import GatedCell
-from beamtree.kernels.runtime.random_bits import draw_keep
-from beamtree.kernels.weights import CellWeights
-from beamtree.pytorch.registry import has_kernels
+from beamtree.engine.randomness import draw_keep
+from beamtree.parts.weights import CellWeights
+from beamtree.pytorch.direct_reading import EPS
+from beamtree.pytorch.launch import has_kernels
 from beamtree.pytorch.tracing import is_compiling
 
 if TYPE_CHECKING:
     from beamtree.kernels.zoo.attention_kernels import Attention
     from beamtree.kernels.zoo.slot_kernels import Slots
 
-EPS = 1e-5  # of the layer norms
-WIDEST = 512  # features of a row, which a program of our kernels has all at once
-UNREACHED = 1e-5  # a slot that gets less of the previous attention is closed
+WIDEST = 512  # the most features that the kernels take, as one program holds a whole row
+UNREACHED = 1e-5  # a slot that less than this of the previous step's attention reaches is closed
 
 
 class MemoryWeights(NamedTuple):
+    """The weights that a time step uses: first the attention's, then the cell's."""
+
     key_weight: Tensor
     key_bias: Tensor
     key_norm_weight: Tensor
     key_norm_bias: Tensor
     beta_weight: Tensor
     beta_bias: Tensor
-    w1_left: Tensor  # (4d, d): what the cell's first product does to v
-    w1_right: Tensor  # (4d, d): and to M
+    w1_left: Tensor  # (4d, d): the half of the cell's first matrix that is multiplied by v
+    w1_right: Tensor  # (4d, d): and the half that is multiplied by M
     b1: Tensor
     w2: Tensor
     b2: Tensor
@@ -48,11 +51,11 @@ class MemoryWeights(NamedTuple):
 
 
 COUNT = len(MemoryWeights._fields)
-ATTENTION = 6  # the first weights serve the attention, the others the cell
+ATTENTION = 6  # the number of weights that belong to the attention; they come first
 
 
 class Masks(NamedTuple):
-    """Dropout masks of one time step, scaled to mean one: (S, B, d), but `hidden` (S, B, 4d)."""
+    """Dropout masks of one time step, scaled to mean 1: (S, B, d), except `hidden`, (S, B, 4d)."""
 
     key: Tensor | None = None
     score: Tensor | None = None
@@ -62,6 +65,7 @@ class Masks(NamedTuple):
 
     @classmethod
     def of(cls, attention: Tensor | None, cell: Tensor | None, d: int) -> "Masks":
+        """Split the masks that `draw_masks` returns."""
         masks = cls()
         if attention is not None:
             masks = masks._replace(key=attention[..., :d], score=attention[..., d:])
@@ -73,13 +77,13 @@ class Masks(NamedTuple):
 def draw_masks(
     seed: Tensor, time: Tensor, like: Tensor, *, dropout: float, memory_dropout: float
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Masks of the attention, (S, B, 2d), and of the cell, (S, B, 6d); None where nothing is dropped."""
+    """Draw the masks of the attention, (S, B, 2d), and of the cell, (S, B, 6d); None if its rate is 0."""
     S, B, d = like.shape
     sequence = torch.arange(B, device=like.device)
     slot = torch.arange(2 * S, device=like.device).unsqueeze(1)
     attention, cell = None, None
     if memory_dropout:
-        # Slots beyond S, so that these bits are not the cell's.
+        # Slot numbers from S on, so that the random bits differ from the cell's.
         attention = draw_keep(seed, time, sequence, slot[S:], 2 * d, memory_dropout, like.dtype)
     if dropout:
         cell = draw_keep(seed, time, sequence, slot[:S], 6 * d, dropout, like.dtype)
@@ -94,7 +98,10 @@ def attend(
     p_before: Tensor,
     masks: Masks,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The attention p (S, B), its running sum, and the memory with the candidates below it written in."""
+    """Return the attention p (S, B), its running sum cp, and the memory after writing.
+
+    Candidates are written to the slots below the attention.
+    """
     key_weight, key_bias, norm_weight, norm_bias, beta_weight, beta_bias = weights
     d = query.shape[-1]
     keys = F.linear(_drop(candidates, masks.key), key_weight, key_bias)  # (S, B, d)
@@ -123,7 +130,7 @@ def advance(
     dropout: float,
     memory_dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(memory, candidates, p) after reading one more token x (B, d)."""
+    """Return (memory, candidates, p) after reading one more token x (B, d)."""
     w = MemoryWeights(*constants)
     d = x.shape[-1]
     keeps = draw_masks(seed, time, memory, dropout=dropout, memory_dropout=memory_dropout)
@@ -165,9 +172,9 @@ def retreat(
     dropout: float,
     memory_dropout: float,
 ) -> tuple[Tensor, ...]:
-    """Gradients of x, query, memory, candidates and p before `advance`, from those after it.
+    """Return the gradients of x, query, memory, candidates and p before `advance`, from those after it.
 
-    The constants are the weights and then the sums of their gradients, which this adds to.
+    The constants are the weights, followed by the sums of their gradients, which are added to.
     """
     w, sums = MemoryWeights(*constants[:COUNT]), MemoryWeights(*constants[COUNT:])
     keeps = draw_masks(seed, time, memory, dropout=dropout, memory_dropout=memory_dropout)
@@ -230,15 +237,16 @@ def _differentiate_slots(
     w: MemoryWeights,
     sums: MemoryWeights,
     x: Tensor,  # (B, d)
-    left: Tensor,  # (m, B, d): x, then what each open slot but the last came to
+    left: Tensor,  # (m, B, d): x, then the results v of all open slots except the last
     right: Tensor,  # (m, B, d): the memory
     cp: Tensor,  # (m, B)
     masks: Masks,
     d_slots: Tensor,  # (m, B, d)
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, of cp (m, B) and of the memory (m, B, d) through m open slots; adds those of the cell.
+    """Return the gradients of x, cp (m, B) and the memory (m, B, d) through m open slots.
 
-    The activations of all slots at once, their gradients slot by slot.
+    Adds those of the cell's weights to `sums`. Activations are recomputed for all slots at once, gradients
+    slot by slot.
     """
     m, B, d = left.shape
     w1 = torch.cat((w.w1_left, w.w1_right), 1)
@@ -265,14 +273,20 @@ def _differentiate_slots(
 
 
 def _first_open_slot(cp: Tensor) -> int:
-    """Slots before it are closed in the whole batch and hold exactly x. A GPU does not wait to find out."""
+    """Return the first slot that is open in some sequence of the batch; closed slots hold exactly x.
+
+    On a GPU it is 0, as finding out would synchronise.
+    """
     if type(cp) is not Tensor or cp.device.type != "cpu":
         return 0
     return min(int((cp == 0).all(1).sum()), len(cp) - 1)
 
 
 def sum_over_slots(p: Tensor) -> Tensor:
-    """Over the slots, in double precision, by a product: a GPU's `cumsum` has no deterministic form."""
+    """Return the running sum over the slots, in float64.
+
+    It is a matrix product, because `cumsum` has no deterministic form on a GPU.
+    """
     S = len(p)
     return torch.ones(S, S, dtype=torch.float64, device=p.device).tril() @ p.double()
 

@@ -1,10 +1,11 @@
-"""Encoders of sentence pairs whose tokens attend to each other: GAU, EGT-GAU, EBT-GAU (paper, appendix
+"""Encoders of sentence pairs whose tokens attend to each other: GAU, EGT-GAU and EBT-GAU (paper, appendix
 "sentence interaction models").
 
     r = attention over [c₁+s₁; Y₁+s₁; SEP; c₂+s₂; Y₂+s₂]      pair = Σ softmax(w·GELU(W r + b))_i r_i
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.nn.attention import GatedAttentionUnit, masked_softmax
 from beamtree.nn.contextualizer import BeamTreeContextualizer
 from beamtree.nn.heads import Perceptron
-from beamtree.parts.leaf import LeafTransform
+from beamtree.nn.leaf import LeafTransform
 from beamtree.pytorch.checks import lengths_from, padding_of, zero_at_padding
 from beamtree.pytorch.precision import without_autocast
 from beamtree.pytorch.tracing import check_exported
@@ -26,10 +27,12 @@ TREE_PARTS = ("leaf", "cell", "scorer")
 
 
 class PairEncoder(nn.Module):
-    """What the three share: one sequence of both sentences, attention over it, and pooling.
+    """Base class of GAU, EGT-GAU and EBT-GAU: attention over both sentences as one sequence, then pooling.
 
-    `random_segments` draws the segment vectors from N(0, 1), as in the paper's text; the published code has
-    zeros.
+    Args:
+        d_model: width of a token and of the result.
+        random_segments: initialise the segment vectors from N(0, 1), as in the paper's text; the published
+            code uses zeros.
     """
 
     input_size: int
@@ -59,10 +62,10 @@ class PairEncoder(nn.Module):
         is_padding: tuple[Tensor, Tensor],
         units: Sequence[nn.Module],
     ) -> Tensor:  # (B, d)
-        """Attention over both sentences, then pooling; on a GPU by CUDA graphs where possible."""
+        """Attend over both sentences with these units, then pool; on a GPU with CUDA graphs if possible."""
         first, second = map(self.graphs.padding, tokens)
-        (pair,) = self.graphs.run(
-            lambda *given: (self._meet(units, *given),),
+        return self.graphs.run(
+            partial(self._meet, units),
             (
                 lengthen(tokens[0], first),
                 lengthen(tokens[1], second),
@@ -75,12 +78,11 @@ class PairEncoder(nn.Module):
             ),
             (self.pool, *dict.fromkeys(units)),
         )
-        return pair
 
     def _checked(
         self, x1: Tensor, x2: Tensor, mask1: Tensor | None, mask2: Tensor | None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Both sentences with their masks."""
+        """Check both sentences and return each with its padding mask."""
         checked = []
         for number, (x, mask) in enumerate(((x1, mask1), (x2, mask2)), 1):
             try:
@@ -116,7 +118,7 @@ class PairEncoder(nn.Module):
             1,
         )  # (B, n1 + n2 + 3, d)
         padding = torch.cat((F.pad(is_padding1, (1, 1)), F.pad(is_padding2, (1, 0))), 1)
-        # The first sentence's padding lies in the middle; positions count real tokens only.
+        # The first sentence's padding is in the middle; positions count only real tokens.
         positions = (~padding).cumsum(1) - 1
         for unit in units:
             z = unit(z, padding, positions=positions)
@@ -126,7 +128,16 @@ class PairEncoder(nn.Module):
 
 
 class GatedAttentionPairEncoder(PairEncoder):
-    """GAU: no trees; the tokens as they are, a trained CLS vector, `layers` units with their own weights."""
+    """GAU: an encoder of sentence pairs without trees.
+
+    Each sentence gets a learnt CLS vector. Then `layers` attention units, each with its own weights, are
+    applied to both sentences.
+
+    ```python
+    encoder = create_encoder("gau", 128)
+    y = encoder(x1, x2, is_pad1, is_pad2)  # (B, n1, 128), (B, n2, 128), masks -> (B, 128)
+    ```
+    """
 
     builds_trees = False
 
@@ -158,6 +169,10 @@ class GatedAttentionPairEncoder(PairEncoder):
         key_padding_mask1: Tensor | None = None,
         key_padding_mask2: Tensor | None = None,
     ) -> Tensor:
+        """Encode pairs of sentences x1 (B, n1, input_size) and x2 (B, n2, input_size) as (B, d_model).
+
+        The masks (B, n1) and (B, n2) are True at padding, on the right.
+        """
         (x1, mask1), (x2, mask2) = self._checked(x1, x2, key_padding_mask1, key_padding_mask2)
         tokens = self.leaf(zero_at_padding(x1, mask1)), self.leaf(zero_at_padding(x2, mask2))
         cls = self.cls.expand(x1.shape[0], -1)
@@ -165,10 +180,28 @@ class GatedAttentionPairEncoder(PairEncoder):
 
 
 class TreePairEncoder(PairEncoder):
-    """EBT-GAU, EGT-GAU: tokens are first contextualised by the trees of the encoder named or given as
-    `source`, its root gives each sentence's CLS vector, and one unit is applied `repeats` times.
+    """EBT-GAU and EGT-GAU: an encoder of sentence pairs whose tokens are first contextualised with trees.
 
-    `attention_dropout` is `dropout`, the cell's, if not given.
+    The root of a sentence's trees gives its CLS vector. Then one attention unit is applied `repeats` times.
+
+    ```python
+    encoder = create_encoder("ebt-gau", 128)
+    y = encoder(x1, x2, is_pad1, is_pad2)  # (B, n1, 128), (B, n2, 128), masks -> (B, 128)
+    ```
+
+    Args:
+        d_model: width of a token, a node and the result.
+        source: the encoder that finds the trees, or its name for `create_encoder`.
+        input_size: width of the input tokens, `d_model` if not given; for a named source only.
+        beam_size: how many trees a named source keeps.
+        dropout: dropout rate of a named source's cell.
+        stochastic: perturb a named source's choices with Gumbel noise in training.
+        attention_dropout: dropout rate of the attention, `dropout` if not given.
+        refinements: how often the leaves attend to their ancestors.
+        repeats: how often the attention unit is applied to the pair.
+        attend_self: let a leaf attend to itself too, as in the paper's text.
+        scalar_bias: one number per distance or height instead of a vector, as in the paper's text.
+        random_segments: initialise the segment vectors from N(0, 1), as in the paper's text.
     """
 
     def __init__(
@@ -198,7 +231,7 @@ class TreePairEncoder(PairEncoder):
             source = create_encoder(source, d_model, input_size=input_size, **options)
         elif (input_size, beam_size, stochastic) != (None, None, True):
             raise ValueError(
-                "input_size, beam_size and stochastic belong to a named source: set them on yours"
+                "input_size, beam_size and stochastic belong to a named source: set them on your own"
             )
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         self.repeats = repeats
@@ -225,11 +258,15 @@ class TreePairEncoder(PairEncoder):
         *,
         need_trees: bool = False,
     ) -> Tensor | tuple[Tensor, BeamTrees]:
-        """The pairs' vectors; with `need_trees` the trees too, of all first sentences, then of all second."""
+        """Encode pairs of sentences x1 (B, n1, input_size) and x2 (B, n2, input_size) as (B, d_model).
+
+        The masks (B, n1) and (B, n2) are True at padding, on the right. With `need_trees` also return the
+        trees: those of all first sentences, followed by those of all second sentences.
+        """
         check_exported(self, need_trees)
         (x1, mask1), (x2, mask2) = self._checked(x1, x2, key_padding_mask1, key_padding_mask2)
         B, n = x1.shape[0], torch.sym_max(x1.shape[1], x2.shape[1])
-        # Both sentences in one batch, so that one search serves both.
+        # Both sentences go into one batch, so that there is only one search.
         x = torch.cat([F.pad(x, (0, 0, 0, n - x.shape[1])) for x in (x1, x2)])
         is_padding = torch.cat([F.pad(mask, (0, n - mask.shape[1]), value=True) for mask in (mask1, mask2)])
         found = self.contextualizer.contextualize(x, is_padding)
@@ -240,7 +277,7 @@ class TreePairEncoder(PairEncoder):
 
 
 def _accept_flat_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """`leaf.`, `cell.`, `scorer.` and `parent_gau.` may be at the top level, as in published weights."""
+    """Accept weights with `leaf.`, `cell.`, `scorer.` and `parent_gau.` at the top level, as published."""
     for name in list(state):
         if not name.startswith(prefix):
             continue

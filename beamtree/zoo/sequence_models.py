@@ -1,7 +1,7 @@
 """Sequence models as sentence encoders: BiLSTM (Hochreiter and Schmidhuber 1997), stacks of S4D layers (Gu et
 al. 2022) and of Mamba layers (Gu and Dao 2023), and a tree over S4D layers.
 
-For comparison: the paper has none of them; the settings are ours.
+They are here for comparison: none of them is in the paper, and the settings are ours.
 """
 
 from typing import Any, cast
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.nn.encoder import BeamTreeEncoder
+from beamtree.nn.leaf import LeafTransform
 from beamtree.nn.state_space import SelectiveStateSpaceLayer, StateSpaceLayer
-from beamtree.parts.leaf import LeafTransform
 from beamtree.pytorch.checks import at_least_one, at_least_one_if_given, check_rates, padding_of
 from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import State, at, check_exported, is_exporting, runs_eagerly, traced_loop
@@ -21,27 +21,30 @@ from beamtree.zoo.tree_encoder import refuse_export, row
 
 
 class _InGraphs(nn.Module):
-    """Has CUDA graphs for training on a GPU, which would wait for launches: each layer is dozens of small
-    kernels."""
+    """Base class of models that train in CUDA graphs.
+
+    Each of their layers is dozens of small kernels, so that a GPU would mostly wait for launches.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.graphs = WholeGraphs()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"graphs": WholeGraphs(), **state})  # older pickles have none
+        super().__setstate__({"graphs": WholeGraphs(), **state})  # older pickles have no graphs
 
     def may_replay(self, tokens: Tensor) -> bool:
+        """Return True if these tokens (B, n, d) may be processed in CUDA graphs."""
         return self.graphs.may_replay(tokens)
 
     def pad(self, tokens: Tensor, is_padding: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Tokens (B, n, d) and their mask, in a length that graphs are captured for."""
+        """Pad tokens (B, n, d) and their mask to a length for which graphs are captured."""
         more = self.graphs.padding(tokens)
         return lengthen(tokens, more), lengthen(padding_of(tokens, is_padding), more, value=True)
 
 
 class SequenceModel(_InGraphs):
-    """What encoders without trees share: the leaf transform, a last norm, and the refusal of trees."""
+    """Base class of encoders without trees: leaf transform, final norm, and an error for `need_trees`."""
 
     builds_trees = False
 
@@ -63,26 +66,36 @@ class SequenceModel(_InGraphs):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Tensor:
+        """Encode x (B, n, input_size) as (B, d_model).
+
+        `key_padding_mask` (B, n) is True at padding, on the right. `need_trees=True` raises ValueError, as
+        there are no trees.
+        """
         if need_trees:
             raise ValueError(f"{type(self).__name__} builds no tree: call it without need_trees")
         leaves, lengths = self.leaf.read(x, key_padding_mask)
         if not self.may_replay(leaves):
             return self.encode(leaves, lengths, key_padding_mask)
         leaves, is_padding = self.pad(leaves, key_padding_mask)
-        given = leaves, lengths, is_padding
-        (sentence,) = self.graphs.run(lambda *given: (self.encode(*given),), given, [self], (self.training,))
-        return sentence
+        return self.graphs.run(self.encode, (leaves, lengths, is_padding), [self], (self.training,))
 
     def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        """Return the sentence vectors (B, d) of leaves (B, n, d)."""
         raise NotImplementedError
 
 
 class BiLSTM(SequenceModel):
-    """(B, n, input_size) -> (B, d): LSTMs that read from both ends.
+    """A bidirectional LSTM, (B, n, input_size) -> (B, d_model).
 
-    Each of `layers` has `hidden_size` features per direction, d/2 if not given. The sentence is the last
-    states of both directions side by side, mapped to d if their width differs, and normalised. Dropout acts
-    on the input of every layer.
+    The sentence vector is the last states of both directions, concatenated, mapped to d_model if their width
+    differs, and normalised.
+
+    Args:
+        d_model: width of the result.
+        input_size: width of the tokens, `d_model` if not given.
+        layers: number of layers.
+        hidden_size: features per layer and direction; if not given, `d_model` / 2, which must then be even.
+        dropout: dropout rate on the input of every layer.
     """
 
     def __init__(
@@ -115,19 +128,19 @@ class BiLSTM(SequenceModel):
         self.out = nn.Identity() if both == d_model else nn.Linear(both, d_model, device=device, dtype=dtype)
 
     def may_replay(self, tokens: Tensor) -> bool:
-        return False  # cuDNN launches an LSTM at once
+        return False  # cuDNN runs a whole LSTM in one call
 
     def encode(self, leaves: Tensor, lengths: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         check_exported(self)
         if is_exporting():
             return self._read_both_ways(leaves, lengths)
         B, n, _ = leaves.shape
-        if B == 0:  # cuDNN takes no empty batch
+        if B == 0:  # cuDNN refuses an empty batch
             leaves, lengths = F.pad(leaves, (0, 0, 0, 0, 0, 1)), F.pad(lengths, (0, 1), value=n)
         return self._read_eagerly(leaves, lengths)[:B]
 
     def _read_both_ways(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        # Both directions read padding last, where no token sees it, so the host need not know the lengths.
+        # Both directions read padding last, so it affects no token and the host need not know the lengths.
         last = (lengths - 1).clamp(min=0)
         place = torch.arange(tokens.shape[1], device=tokens.device)
         from_end = last.unsqueeze(1) - place
@@ -145,7 +158,10 @@ class BiLSTM(SequenceModel):
 
 
 class _OneWayLSTM(nn.LSTM):
-    """Always in training mode, which in one layer changes no result: cuDNN has no gradient otherwise."""
+    """An LSTM that is always in training mode, because cuDNN computes no gradients in evaluation mode.
+
+    For a single layer the mode does not change the result.
+    """
 
     weight_ih_l0: Tensor
     weight_hh_l0: Tensor
@@ -157,18 +173,18 @@ class _OneWayLSTM(nn.LSTM):
 
 
 def _turn(tokens: Tensor, turned: Tensor) -> Tensor:
-    """Every sequence of (B, n, d) from its end to its beginning, by the places (B, n)."""
+    """Reorder the tokens (B, n, d) of each sequence by the places `turned` (B, n)."""
     return tokens.gather(1, turned.unsqueeze(-1).expand_as(tokens))
 
 
 def _read(layer: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
-    """The state after each token: (B, n, d) -> (B, n, d/2)."""
+    """Return the state after each token: (B, n, input features) -> (B, n, hidden_size)."""
     if not is_exporting():
         found: Tensor = layer(tokens)[0]
         return found
     # PyTorch would unroll its own loop for one length.
     lstm = cast(_OneWayLSTM, layer)
-    inputs = F.linear(tokens, lstm.weight_ih_l0, lstm.bias_ih_l0)  # (B, n, 4 · d/2)
+    inputs = F.linear(tokens, lstm.weight_ih_l0, lstm.bias_ih_l0)  # (B, n, 4·hidden_size)
     column = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(-1)  # (n, 1)
 
     def step(t: Tensor, states: Tensor, state: Tensor, memory: Tensor) -> State:
@@ -184,7 +200,7 @@ def _read(layer: nn.Module, tokens: Tensor, lengths: Tensor) -> Tensor:
 
 
 class _MeanOfLayers(SequenceModel):
-    """The sentence is the mean of its tokens after the last layer, normalised."""
+    """Base class of encoders whose sentence vector is the normalised mean of the last layer's tokens."""
 
     layers: nn.ModuleList
 
@@ -195,7 +211,7 @@ class _MeanOfLayers(SequenceModel):
 
 
 class S4DEncoder(_MeanOfLayers):
-    """(B, n, input_size) -> (B, d): `layers` bidirectional S4D layers (Gu et al. 2022), then a mean."""
+    """A stack of bidirectional S4D layers (Gu et al. 2022) and a mean, (B, n, input_size) -> (B, d_model)."""
 
     def __init__(
         self,
@@ -217,8 +233,10 @@ class S4DEncoder(_MeanOfLayers):
 
 
 class MambaEncoder(_MeanOfLayers):
-    """(B, n, input_size) -> (B, d): `layers` of Mamba (Gu and Dao 2023), every second one reading from the
-    right, then a mean."""
+    """A stack of Mamba layers (Gu and Dao 2023) and a mean, (B, n, input_size) -> (B, d_model).
+
+    Every second layer reads from right to left.
+    """
 
     def __init__(
         self,
@@ -253,8 +271,20 @@ class MambaEncoder(_MeanOfLayers):
 
 
 class StateSpaceTree(_InGraphs):
-    """(B, n, input_size) -> (B, d): `layers` bidirectional S4D layers, and EBT-GRC of width `tree_size` (d if
-    not given) over what they make of the tokens; its root is mapped to d."""
+    """EBT-GRC over bidirectional S4D layers, (B, n, input_size) -> (B, d_model).
+
+    The S4D layers contextualise the tokens; the root of the EBT-GRC over them is mapped to d_model.
+
+    Args:
+        d_model: width of the S4D layers and of the result.
+        input_size: width of the tokens, `d_model` if not given.
+        layers: number of S4D layers.
+        state_size: states per feature of an S4D layer.
+        tree_size: width of the tree's nodes, `d_model` if not given.
+        beam_size: how many trees are kept.
+        slice_size: how many features the scorer sees; None for all of them.
+        dropout: dropout rate of the S4D layers and of the cell.
+    """
 
     builds_trees = True
 
@@ -286,13 +316,14 @@ class StateSpaceTree(_InGraphs):
         self.out = nn.Linear(tree_size, d_model, **factory)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, need_trees: bool = False) -> Any:
+        """Encode x (B, n, input_size) as (B, d_model); with `need_trees` also return the trees found.
+
+        `key_padding_mask` (B, n) is True at padding, on the right.
+        """
         leaves, _ = self.leaf.read(x, key_padding_mask)
         if self.may_replay(leaves):
             given = self.pad(leaves, key_padding_mask)
-            (tokens,) = self.graphs.run(
-                lambda *given: (self._contextualize(*given),), given, list(self.layers)
-            )
-            tokens = tokens[:, : leaves.shape[1]]
+            tokens = self.graphs.run(self._contextualize, given, list(self.layers))[:, : leaves.shape[1]]
         else:
             tokens = self._contextualize(leaves, key_padding_mask)
         found = self.tree(tokens, key_padding_mask, need_trees=need_trees)

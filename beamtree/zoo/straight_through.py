@@ -1,16 +1,16 @@
-"""A tree a sequence, grown by straight-through choices, and its dense gradient by a sweep backwards.
+"""Grows one tree per sequence by straight-through choices, and computes the gradient in a backward sweep.
 
-The gradient touches every live node at every step, but only through scalar products: one accumulator a live
-node suffices, beside each step's probabilities q. That is O(n·d) memory and O(n²) scalars, where autograd
-keeps O(n²·d).
+The gradient touches every live node at every step, but only through scalar products. So one accumulator per
+live node and each step's probabilities q are enough: O(n·d) memory and O(n²) scalars, while autograd would
+keep O(n²·d).
 
     y = onehot(argmax) + q − stopgrad(q)        c = cumsum(y)
     h'_j = y_j·p_j + (1 − c_j)·h_j + (c_j − y_j)·h_{j+1}
     ∂L/∂y_i = ⟨D_i, p_i − h_{i+1}⟩ + Σ_{j≥i} ⟨D_j, h_{j+1} − h_j⟩        D = ∂L/∂h'
 
-A node never changes, so the growth keeps each vector once and lists ids. Sequences are handled longest first
-and end together: a shorter one joins once the longer ones have shrunk to its length, so at every step all
-have the same number of nodes and nothing is masked.
+A node never changes, so each vector is stored once, and a tree in progress is a list of ids. Sequences are
+sorted by length, longest first, and end together: a shorter one joins once the longer ones have shrunk to its
+length. So at every step all sequences have the same number of nodes, and nothing needs a mask.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beamtree.engine.built_in_parts import GatedCell, ParentScore, SlicedScore, weight_gradients
+from beamtree.engine.built_in_parts import EntangledScore, GatedCell, SlicedScore, weight_gradients
 from beamtree.engine.choosing import up_to_rounding
 from beamtree.engine.operators import weights_of
 from beamtree.engine.record import ROWS_AT_ONCE
-from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
+from beamtree.parts.weights import Weights
 from beamtree.pytorch.derivatives import refuse_double_backward
 from beamtree.pytorch.precision import product_dtype, without_autocast
 from beamtree.zoo.tree_encoder import running_sum, with_zero_gradients
@@ -37,14 +37,19 @@ Noise = Callable[[int, int, int], Tensor]  # step, sequences, pairs -> (sequence
 
 
 class Timetable:
-    """Who takes part in which step, and where its merge is kept: merges are numbered by step, then sequence.
+    """Says which sequences take part in which step, and how nodes, merges and pairs are numbered.
 
-    Node 0 is none, then come the B·n leaves, then the merges. Pairs: those of leaves, then two a merge.
+    Merges are numbered by step, then by sequence. Nodes: 0 is a placeholder, then come the B·n leaves, then
+    the merges. Pairs: first the pairs of leaves, then two per merge.
     """
 
     def __init__(self, lengths: Tensor, n: int) -> None:
-        """`n` counts on the meta device only, where every sequence is as long as its padding."""
-        self.B, self.lengths = len(lengths), lengths
+        """Plan the merges of sequences of lengths (B,).
+
+        `n` is used only on the meta device, where lengths are unknown: every sequence then has length n.
+        """
+        self.B = len(lengths)
+        self.lengths = lengths.clone()  # the backward pass reads it; the caller gets `lengths` with the trees
         self.order = lengths.argsort(descending=True, stable=True)  # (B,)
         having = Counter([n] * self.B if lengths.is_meta else lengths.tolist())
         self.n = n = max([1, *having])
@@ -56,7 +61,10 @@ class Timetable:
         self.pairs = self.first_pair + 2 * self.made
 
     def lists(self) -> Tensor:
-        """Ids of nodes and of pairs (c, c+1), longest sequence first, (2, B, n+2); place 0 is empty."""
+        """Return the ids of leaves and of their pairs (c, c+1), longest sequence first, (2, B, n+2).
+
+        Place 0 is empty.
+        """
         place = torch.arange(self.n + 2, device=self.order.device)
         ids = self.order[:, None] * self.n + place
         ids = torch.where(place <= self.lengths[self.order, None], ids, 0)
@@ -69,9 +77,9 @@ class Timetable:
         return torch.stack((ids[:, 1:-2], ids[:, 2:-1]), -1).view(-1, 2)
 
     def by_sequence(self) -> Tensor:
-        """The merge made at each step of each sequence, (B, n−1), −1 where there is none."""
+        """Return the number of the merge at each step of each sequence, (B, n−1), padded with −1."""
         step = torch.arange(self.n - 1, device=self.order.device)
-        shared = self.n - self.lengths[self.order, None] + step  # (B, n−1): a sequence's step among all
+        shared = self.n - self.lengths[self.order, None] + step  # (B, n−1): the common number of each step
         starts = torch.tensor(self.starts, device=self.order.device)
         rank = torch.arange(self.B, device=self.order.device)[:, None]
         merges = (starts[shared.clamp(max=self.n - 2)] + rank).masked_fill(shared > self.n - 2, -1)
@@ -83,22 +91,22 @@ class PairScores:
 
     def __init__(self, weights: Weights[Any], product_dtype: torch.dtype) -> None:
         self.makes_parents = weights.entangled
-        self.score: SlicedScore | ParentScore
+        self.score: SlicedScore | EntangledScore
         if self.makes_parents:
-            self.score = ParentScore(weights, product_dtype)
+            self.score = EntangledScore(weights, product_dtype)
         else:
-            # A pull sums up the gradients of the parameters too, of which slopes are no part.
+            # `pull` also accumulates gradients of the parameters; a second scorer keeps slopes out of these.
             self.score, self._sloping = SlicedScore(weights.scorer), SlicedScore(weights.scorer)
 
     def __call__(self, pairs: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Scores (rows,), and the parents (rows, d) where scores are read off them."""
+        """Return the scores (rows,), and the parents (rows, d) if scores are computed from these."""
         if isinstance(self.score, SlicedScore):
             return self.score(pairs), None
         parents = self.score.cell(pairs, keep)
         return self.score.of(parents), parents
 
     def slopes(self, pairs: Tensor, keep: Tensor | None) -> Tensor:
-        """The derivative of each score by its pair, (rows, 2, s): the s features that it reads."""
+        """Return the derivative of each score with respect to the s features it reads, (rows, 2, s)."""
         if isinstance(self.score, SlicedScore):
             one = pairs.new_ones(len(pairs), dtype=self.score.w1.dtype)
             return self._sloping.pull(pairs, one)[..., : self.score.slice_size]
@@ -106,7 +114,7 @@ class PairScores:
         return self.score.cell.pull(slice(None), self.score.weight.repeat(len(pairs), 1))
 
     def pull_parameters(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> None:
-        """Add the gradients of the parameters, from those of the scores (rows,)."""
+        """Accumulate the gradients of the parameters from the gradients of the scores (rows,)."""
         if isinstance(self.score, SlicedScore):
             self.score.pull(pairs, grad)
         else:
@@ -114,13 +122,13 @@ class PairScores:
 
 
 class Growth(NamedTuple):
-    """What the sweep needs of the growth."""
+    """The record of the forward pass that the backward sweep needs."""
 
     nodes: Tensor  # (1 + B·n + made, d)
     windows: Tensor  # (2, made, 4) nodes and pairs at a merge: left neighbour, left, right, right neighbour
     positions: Tensor  # (made, 1) place of the left child in its list
-    lists: Tensor  # (2, sequences, 3) at the end
-    candidates: Tensor | None  # (pairs, d) the parent of every pair, where scores are read off them
+    lists: Tensor  # (2, sequences, 3) the lists of ids after the last step
+    candidates: Tensor | None  # (pairs, d) the parent of every pair, if scores are computed from parents
     chances: list[Tensor]  # q of every step, (sequences, pairs)
 
     def roots(self, timetable: Timetable) -> Tensor:  # (B, d)
@@ -138,9 +146,9 @@ def straight_through_tree(
     noise: Noise | None = None,
     need_nodes: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Roots (B, d), merges (B, n−1) and nodes (B, n−1 or 0, d), each by the step that made it.
+    """Return roots (B, d), merges (B, n−1) and nodes (B, n−1 or 0, d), each by the step that made it.
 
-    `keep`: a dropout mask a merge (sliced) or pair (entangled).
+    `keep` has one dropout mask per merge (sliced scorer) or per pair (entangled scorer).
     """
     parameters, product = weights_of(cell, scorer).flat(), product_dtype(leaves)
     B, n, d = leaves.shape
@@ -148,7 +156,7 @@ def straight_through_tree(
         merges = timetable.order.new_full((B, n - 1), -1)
         nodes = leaves.new_zeros(B, n - 1 if need_nodes else 0, d)
         return with_zero_gradients(leaves[:, 0], parameters), merges, nodes
-    beyond = n - timetable.n  # padding of all sequences
+    beyond = n - timetable.n  # columns that are padding in all sequences
     leaves = leaves[:, : timetable.n]
     with without_autocast(leaves):
         root, merges, nodes = _StraightThroughTree.apply(
@@ -160,6 +168,8 @@ def straight_through_tree(
 
 
 class _StraightThroughTree(torch.autograd.Function):
+    """`grow` as the forward pass and `sweep` as the backward pass."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -185,7 +195,7 @@ class _StraightThroughTree(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_roots: Tensor, _: Tensor, grad_made: Tensor) -> tuple[Any, ...]:
         refuse_double_backward()
-        saved = ctx.saved_tensors  # once: activation checkpointing gives them once
+        saved = ctx.saved_tensors  # read only once, as activation checkpointing allows no more
         parameters = saved[: ctx.count]
         keep, nodes, windows, positions, lists, candidates, *chances = saved[ctx.count :]
         growth = Growth(nodes, windows, positions, lists, candidates, chances)
@@ -195,12 +205,13 @@ class _StraightThroughTree(torch.autograd.Function):
         if ctx.made is not None:
             grad_nodes = torch.zeros_like(nodes, dtype=wide)
             grad_nodes[ctx.made.flatten()] = grad_made.flatten(0, 1).to(wide)
-        found = sweep(growth, ctx.timetable, cell, score, keep, grad_roots.to(wide), grad_nodes)
-        for rows, some, mask in _in_chunks(found.pairs, keep if score.makes_parents else None):
-            score.pull_parameters(nodes[some], mask, found.scores[rows])
-        gradients = weight_gradients(
-            cell.parameter_gradients(found.merged), score.score.parameter_gradients(), score.makes_parents
-        )
+        with without_autocast(nodes):  # the caller may be under autocast here too
+            found = sweep(growth, ctx.timetable, cell, score, keep, grad_roots.to(wide), grad_nodes)
+            for rows, some, mask in _in_chunks(found.pairs, keep if score.makes_parents else None):
+                score.pull_parameters(nodes[some], mask, found.scores[rows])
+            gradients = weight_gradients(
+                cell.parameter_gradients(found.merged), score.score.parameter_gradients(), score.makes_parents
+            )
         return found.leaves.to(nodes.dtype), None, None, None, None, None, *gradients
 
 
@@ -216,9 +227,10 @@ def grow(
     cell: GatedCell,
     score: PairScores,
     *,
-    keep: Tensor | None,  # dropout masks: of every pair if scores are read off parents, else of every merge
+    keep: Tensor | None,  # dropout masks, one per pair if scores are computed from parents, else per merge
     noise: Noise | None,
 ) -> Growth:
+    """Merge the best pair of every sequence at each step, until one node is left."""
     n, d = leaves.shape[1:]
     device, first = leaves.device, timetable.first_node
     nodes = leaves.new_zeros(first + timetable.made, d)
@@ -226,7 +238,7 @@ def grow(
     initial = timetable.lists()
     pair_keep, merge_keep = (keep, None) if score.makes_parents else (None, keep)
     scored = [score(nodes[some], mask) for _, some, mask in _in_chunks(timetable.leaf_pairs(), pair_keep)]
-    room = 2 * timetable.made  # for the pairs to come
+    room = 2 * timetable.made  # for the pairs that merges will create
     scores = F.pad(torch.cat([one for one, _ in scored]), (0, room))
     parents = [parent for _, parent in scored if parent is not None]
     candidates = F.pad(torch.cat(parents), (0, 0, 0, room)) if parents else None
@@ -271,10 +283,12 @@ def grow(
 
 
 class SweptGradients(NamedTuple):
+    """Gradients found by the sweep."""
+
     leaves: Tensor  # (B, n, d)
-    merged: Tensor  # (made, d) of the nodes, for the cell's parameters
-    pairs: Tensor  # (pairs, 2) node ids
-    scores: Tensor  # (pairs,) summed over the steps a pair lives
+    merged: Tensor  # (made, d) of the nodes made, for the cell's parameters
+    pairs: Tensor  # (pairs, 2) node ids of each pair
+    scores: Tensor  # (pairs,) of the pairs' scores, summed over the steps at which a pair exists
 
 
 @torch.no_grad()
@@ -285,8 +299,9 @@ def sweep(
     score: PairScores,
     keep: Tensor | None,
     grad_roots: Tensor,  # (B, d)
-    grad_nodes: Tensor | None,  # (1 + B·n + made, d) of nodes that are read beside the roots
+    grad_nodes: Tensor | None,  # (1 + B·n + made, d), if nodes other than the roots are used
 ) -> SweptGradients:
+    """Walk the steps of `grow` backwards, carrying one gradient per live node."""
     nodes, windows, first = growth.nodes, growth.windows, timetable.first_node
     d, wide, n = nodes.shape[1], grad_roots.dtype, timetable.n
     pair_keep = keep if score.makes_parents else None
@@ -341,7 +356,7 @@ def sweep(
                 to_parent += through_children[:, :-1, 0] + through_children[:, 1:, 1]
             else:
                 to_parent = (after * growth.candidates[pair]).sum(-1)
-            # The softmax ignores a constant, so the sum over j ≥ i may be taken as minus that over j < i.
+            # The softmax ignores a constant, so minus the sum over j < i can replace the sum over j ≥ i.
             to_choice = to_parent - to_left - running_sum(to_right - to_left)
             to_score = torch.ops.aten._softmax_backward_data(to_choice, growth.chances[t], -1, wide)
             totals.index_add_(0, pair.reshape(-1), to_score.view(-1))
@@ -359,7 +374,7 @@ def sweep(
 
 
 def _in_chunks(pairs: Tensor, keep: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    """Pairs a bounded number at a time: which rows, their node ids, their dropout masks."""
+    """Yield chunks of at most ROWS_AT_ONCE pairs: the slice of rows, their node ids, their dropout masks."""
     for start in range(0, len(pairs), ROWS_AT_ONCE):
         rows = slice(start, min(start + ROWS_AT_ONCE, len(pairs)))
         yield rows, pairs[rows], None if keep is None else keep[rows]

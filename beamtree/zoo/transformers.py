@@ -1,7 +1,8 @@
-"""Transformers as sentence encoders: the plain one (Vaswani et al. 2017), the Universal Transformer (Dehghani
-et al. 2019), and one that knows positions by turning queries and keys (Su et al. 2021).
+"""Transformers as sentence encoders: a plain one (Vaswani et al. 2017), the Universal Transformer (Dehghani
+et al. 2019), and one with rotary positions (Su et al. 2021).
 
-For comparison: the paper copies its figures for the first two without a configuration; the settings are ours.
+They are here for comparison. The paper quotes figures for the first two without a configuration; the settings
+are ours.
 """
 
 import math
@@ -18,11 +19,11 @@ from beamtree.pytorch.precision import layer_norm_wide
 from beamtree.pytorch.tracing import is_compiling, is_exporting
 from beamtree.zoo.sequence_models import SequenceModel
 
-_LONGEST_WAVE = 10_000.0  # of positions, over 2π
+_LONGEST_WAVE = 10_000.0  # the longest wavelength of positions, divided by 2π
 
 
 class ClsEncoder(SequenceModel):
-    """What they share: a trained CLS vector before the leaves, and what becomes of it is the sentence."""
+    """Base class: a learnt CLS vector is put before the leaves; its final state is the sentence vector."""
 
     def __init__(self, d_model: int, **shared: Any) -> None:
         super().__init__(d_model, **shared)
@@ -32,19 +33,27 @@ class ClsEncoder(SequenceModel):
         return self.contextualize(*self.with_cls(leaves, key_padding_mask))
 
     def with_cls(self, leaves: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Tokens (B, n + 1, d) and what of them is padding."""
+        """Return the tokens with CLS in front, (B, n + 1, d), and their padding mask, (B, n + 1)."""
         is_padding = F.pad(padding_of(leaves, key_padding_mask), (1, 0), value=False)
         return torch.cat((self.cls.expand(leaves.shape[0], 1, -1), leaves), 1), is_padding
 
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
+        """Return the sentence vector (B, d) of tokens (B, n + 1, d)."""
         raise NotImplementedError
 
 
 class TransformerSentenceEncoder(ClsEncoder):
-    """(B, n, input_size) -> (B, d): `layers` unshared pre-norm layers with GELU and a final norm.
+    """A pre-norm Transformer with GELU and sinusoidal positions, (B, n, input_size) -> (B, d_model).
 
-    The row of the tables: d = 128, 8 heads, feed-forward width 4d = 512, 6 layers, dropout 0.1. `heads` left
-    open is 8, or the next smaller number that divides d.
+    The tables use d_model = 128, 8 heads, hidden_size = 512, 6 layers and dropout 0.1.
+
+    Args:
+        d_model: width of a token.
+        input_size: width of the input tokens, `d_model` if not given.
+        heads: number of heads; if not given, the largest number up to 8 that divides d_model.
+        layers: number of layers.
+        hidden_size: feed-forward width, 4·d_model if not given.
+        dropout: dropout rate.
     """
 
     def __init__(
@@ -72,17 +81,19 @@ class TransformerSentenceEncoder(ClsEncoder):
 
 
 class UniversalTransformer(ClsEncoder):
-    """(B, n, input_size) -> (B, d): one layer applied again and again, each position for as long as it asks.
+    """The Universal Transformer, (B, n, input_size) -> (B, d_model).
 
-    Before each step the signals of position and step are added. Adaptive computation time (Graves 2016): a
-    position halts once its halting probabilities sum to more than `threshold`, after `steps` steps at the
-    latest. Its result is the mean of its states weighted by these probabilities, the last one by what remains
-    to one. Halted positions can still be attended to. The ponder cost is `ponder_weight` times the mean of
-    steps + remainder over CLS and real tokens; in training a backward pass through the sentence adds its
-    gradient, whatever the loss.
+    It applies a single layer a variable number of times, the layer of `TransformerSentenceEncoder`. Before
+    each step, encodings of position and step are added. Each position decides by adaptive computation time
+    (Graves 2016) how many steps it takes: it halts when its halting probabilities sum to more than
+    `threshold`, and after `steps` steps at the latest. Its result is the average of its states, weighted by
+    these probabilities; the last state gets what is left to 1. Halted positions can still be attended to.
 
-    The row of the tables: d = 128, 8 heads, feed-forward width 4d = 512, threshold 0.99, at most 12 steps,
-    ponder weight 1e-3, dropout 0.1; the layer is that of `TransformerSentenceEncoder`.
+    The ponder cost is `ponder_weight` times the mean of steps + remainder over CLS and real tokens. In
+    training a backward pass through the sentence vector adds its gradient, whatever the loss.
+
+    The tables use d_model = 128, 8 heads, hidden_size = 512, threshold 0.99, at most 12 steps, ponder weight
+    1e-3 and dropout 0.1.
     """
 
     def __init__(
@@ -108,17 +119,17 @@ class UniversalTransformer(ClsEncoder):
         self.halting = nn.Linear(d_model, 1, device=device, dtype=dtype)
 
     def may_replay(self, tokens: Tensor) -> bool:
-        return False  # how many steps a batch takes is seen while it runs, and a graph would take them all
+        return False  # the number of steps depends on the batch, and a graph would always run all of them
 
     def contextualize(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
         may_look, real = _may_look(tokens), ~is_padding
         positions = sinusoids(torch.arange(tokens.shape[1], device=tokens.device), tokens)
-        # Padding has halted before it starts: it neither runs on nor counts.
+        # Padding counts as halted from the start, so that it neither keeps the loop running nor counts.
         spent = is_padding.to(tokens.dtype)  # (B, n), the sum of each position's halting probabilities
         result, remainder = torch.zeros_like(tokens), torch.zeros_like(spent)
         for step in range(self.steps):
             running = spent < self.threshold
-            # An empty batch takes a step too: every parameter gets a gradient.
+            # An empty batch takes one step too, so that every parameter gets a gradient.
             if may_look and step > 0 and not running.any():
                 break
             signal = positions + sinusoids(torch.full((1,), step, device=tokens.device), tokens)
@@ -138,7 +149,10 @@ class UniversalTransformer(ClsEncoder):
 
 
 def _may_look(tokens: Tensor) -> bool:
-    """Whether to look if all have halted: on a GPU too, where to wait for that takes less than a step."""
+    """Return True if the loop may check whether all positions have halted.
+
+    It may on a GPU too, as waiting for the answer takes less time than a step.
+    """
     if tokens.is_cuda and type(tokens) is Tensor and not is_compiling():
         return not torch.cuda.is_current_stream_capturing()
     return looks_at_values(tokens)
@@ -146,10 +160,10 @@ def _may_look(tokens: Tensor) -> bool:
 
 def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:
     if not is_exporting():
-        # PyTorch's attention takes no mask for an empty batch.
+        # PyTorch's attention accepts no mask for an empty batch.
         found: Tensor = layer(tokens, src_key_padding_mask=is_padding if tokens.shape[0] else None)
         return found
-    # If attention itself spreads a mask of n + 1 columns over its heads, no dynamic n satisfies the export.
+    # The mask is expanded over the heads here: if attention does it, the export fails for a dynamic n.
     heads = cast(nn.TransformerEncoderLayer, layer).self_attn.num_heads
     by_head = is_padding[torch.arange(tokens.shape[0] * heads, device=tokens.device) // heads].unsqueeze(1)
     exported: Tensor = layer(tokens, by_head.expand(-1, tokens.shape[1], -1))
@@ -157,7 +171,7 @@ def _attend(layer: nn.Module, tokens: Tensor, is_padding: Tensor) -> Tensor:
 
 
 class _AddToLoss(torch.autograd.Function):
-    """Returns the sentence as it is; a backward pass through it also differentiates the penalty."""
+    """Returns the sentence unchanged; a backward pass through it adds the gradient of the penalty."""
 
     @staticmethod
     def forward(ctx: Any, sentence: Tensor, penalty: Tensor) -> Tensor:
@@ -171,7 +185,7 @@ class _AddToLoss(torch.autograd.Function):
 
 
 def sinusoids(position: Tensor, like: Tensor) -> Tensor:
-    """(n, d): the sines and cosines of the positions (n,) at wavelengths from 2π to 20000π."""
+    """Return sines and cosines of the positions (n,) at wavelengths from 2π to 20000π: (n, d)."""
     d = like.shape[-1]
     wide = torch.promote_types(like.dtype, torch.float32)
     rate = torch.exp(torch.arange(0, d, 2, device=like.device, dtype=wide) * (-math.log(_LONGEST_WAVE) / d))
@@ -201,7 +215,10 @@ def _layer(
 
 
 def _choose_heads(heads: int | None, d_model: int, *, even: bool = False) -> int:
-    """As given, or 8 or the next smaller number that divides d_model, where asked into even parts."""
+    """Return `heads`, or if not given the largest number up to 8 that divides d_model.
+
+    With `even`, d_model / heads must be even.
+    """
     unit = 2 if even else 1
     if heads is None:
         heads = max((count for count in range(1, 9) if d_model % (unit * count) == 0), default=0)
@@ -212,10 +229,15 @@ def _choose_heads(heads: int | None, d_model: int, *, even: bool = False) -> int
 
 
 class RotaryTransformer(ClsEncoder):
-    """(B, n, input_size) -> (B, d): `layers` unshared pre-norm layers with GELU and a final norm over what
-    becomes of a trained CLS vector.
+    """A pre-norm Transformer with GELU and rotary positions, (B, n, input_size) -> (B, d_model).
 
-    `hidden_size` is the feed-forward width, 4·d if not given; `heads` must divide d into even parts.
+    Args:
+        d_model: width of a token.
+        input_size: width of the input tokens, `d_model` if not given.
+        heads: number of heads; d_model / heads must be even. If not given, the largest such number up to 8.
+        layers: number of layers.
+        hidden_size: feed-forward width, 4·d_model if not given.
+        dropout: dropout rate.
     """
 
     def __init__(
@@ -285,7 +307,7 @@ class _RotaryLayer(nn.Module):
 
 
 def turns_of(n: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (n, size / 2) by which position and feature turn."""
+    """Return cosines and sines (n, size / 2) of the angles by which positions turn pairs of features."""
     wide = torch.promote_types(like.dtype, torch.float32)
     rate = _LONGEST_WAVE ** -(torch.arange(0, size, 2, device=like.device, dtype=wide) / size)
     angle = torch.arange(n, device=like.device, dtype=wide).unsqueeze(1) * rate
@@ -293,7 +315,10 @@ def turns_of(n: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def turn(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Each pair of features (…, n, size) turned by its position: products of two see their distance alone."""
+    """Turn each pair of features (…, n, size) by its position.
+
+    The scalar product of a turned query and a turned key depends only on the distance of their positions.
+    """
     cos, sin = turns
     first, second = x.to(cos.dtype).unflatten(-1, (2, -1)).unbind(-2)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), -1).to(x.dtype)

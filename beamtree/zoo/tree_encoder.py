@@ -1,4 +1,4 @@
-"""What the encoders with a gated recursive cell share."""
+"""The base class of encoders with a gated recursive cell, and operations that they share."""
 
 from collections.abc import Iterable
 
@@ -6,13 +6,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from beamtree.nn.leaf import LeafTransform
 from beamtree.parts.cell import GatedRecursiveCell
-from beamtree.parts.leaf import LeafTransform
 from beamtree.pytorch.tracing import is_exporting
 
 
 class TreeEncoder(nn.Module):
-    """Reads tokens (B, n, input_size) into leaves (B, n, d); a subclass says which meet in the cell."""
+    """Base class of encoders that turn tokens into leaves and merge these with a gated recursive cell.
+
+    A subclass decides which nodes are merged.
+
+    Args:
+        d_model: width of a node.
+        input_size: width of the tokens, `d_model` if not given.
+        dropout: dropout rate on the cell's hidden layer, with one mask per node.
+    """
 
     def __init__(
         self,
@@ -30,11 +38,12 @@ class TreeEncoder(nn.Module):
         self.cell = GatedRecursiveCell(d_model, dropout=dropout, device=device, dtype=dtype)
 
     def read(self, x: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Leaves (B, n, d) and lengths (B,); whatever stands in padded rows, NaN included, has no effect."""
+        """Return leaves (B, n, d) and lengths (B,); the content of padded rows, even NaN, has no effect."""
         return self.leaf.read(x, key_padding_mask)
 
 
 def refuse_export(module: nn.Module) -> None:
+    """Raise NotImplementedError while `torch.export` traces a model that cannot be exported."""
     if is_exporting():
         raise NotImplementedError(
             f"{type(module).__name__} cannot be exported, neither by torch.export nor to ONNX"
@@ -42,41 +51,43 @@ def refuse_export(module: nn.Module) -> None:
 
 
 def with_zero_gradients(output: Tensor, parameters: Iterable[Tensor]) -> Tensor:
-    """The output, made to depend on parameters it did not use, so that their gradient is zero, not None."""
+    """Return the output, made to depend on unused parameters, so that their gradients are zero, not None."""
     for parameter in parameters:
         output = output + parameter[:0].sum()
     return output
 
 
 def gumbel_noise(*shape: int, like: Tensor) -> Tensor:
-    """Standard Gumbel noise, −log of an exponential variable, in the precision of scores."""
+    """Draw standard Gumbel noise, −log of an exponential variable, at least in float32 as scores are."""
     wide = torch.promote_types(like.dtype, torch.float32)
     waiting = torch.empty(shape, dtype=wide, device=like.device).exponential_()
     return waiting.clamp_(min=torch.finfo(wide).tiny).log_().neg_()
 
 
 def row(nodes: Tensor, index: Tensor) -> Tensor:
-    """nodes[b, index[b]] for every b: (B, n, d), (B,) -> (B, d)."""
+    """Return nodes[b, index[b]] for every b: (B, n, d), (B,) -> (B, d)."""
     return nodes.gather(1, index[:, None, None].expand(-1, 1, nodes.shape[-1])).squeeze(1)
 
 
 def merge_by_choice(choice: Tensor, parents: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """y_j·p_j + (1 − c_j)·l_j + (c_j − y_j)·r_j with c = cumsum(y): nodes before the chosen pair stay, those
-    behind it move up. The choice (B, pairs) may be spread over pairs; parents and children are (B, pairs, d).
+    """Return y_j·p_j + (1 − c_j)·l_j + (c_j − y_j)·r_j with c = cumsum(y).
+
+    The chosen pair is replaced by its parent; nodes before it stay in place, nodes after it move up by one.
+    The choice y (B, pairs) may be spread over several pairs; parents and children are (B, pairs, d).
     """
     passed, choice = running_sum(choice).unsqueeze(-1), choice.unsqueeze(-1)
     return choice * parents + (1 - passed) * left + (passed - choice) * right
 
 
 def running_sum(x: Tensor) -> Tensor:
-    """cumsum along the last axis, also on a GPU under `torch.use_deterministic_algorithms`."""
+    """cumsum along the last axis, which also works on a GPU with `torch.use_deterministic_algorithms`."""
     if x.is_cuda and torch.are_deterministic_algorithms_enabled():
         return sum_by_blocks(x)
     return x.cumsum(-1)
 
 
 def sum_by_blocks(x: Tensor) -> Tensor:
-    """cumsum as products with triangles of ones: inside blocks of about √m, then over the blocks before."""
+    """cumsum by products with triangular matrices of ones: inside blocks of about √m, then over blocks."""
     m = x.shape[-1]
     size = int(m**0.5) + 1
     blocks = F.pad(x, (0, -m % size)).unflatten(-1, (-1, size))

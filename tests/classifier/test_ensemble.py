@@ -69,10 +69,11 @@ def test_the_explorer_shows_the_mean_and_the_search_of_the_first() -> None:
     each = [run_model(member, sentences, 2).probabilities for member in model.members]
     assert found.probabilities == pytest.approx([sum(shares) / 3 for shares in zip(*each, strict=True)])
     assert torch.equal(found.records[0].log_score, first.records[0].log_score)
-    assert "mean of 3 models; the trees and all" in explain_kind(model)
+    assert "mean of 3 models; the trees and the values" in explain_kind(model)
     assert explain_kind(model.members[0]) is None
     view = make_view(model, TEXTS[:1], name="three")
     assert view["prediction"]["label"] == model.predict(TEXTS[:1])[0].label
+    assert view["model"]["members"] == 3
     assert view["model"]["parameters"] == 3 * sum(w.numel() for w in model.members[0].parameters())
 
 

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = CliRunner().invoke(app, [*words, "--exported-program", str(place / "a.pt2")])
     assert done.exit_code == 0, done.output
     assert "a.pt2, for batches of any size" in done.output
-    assert "a.onnx; in onnxruntime it differs from the model by " in done.output
+    assert "a.onnx; in onnxruntime its outputs differ from the model's by " in done.output
     return place
 
 

@@ -1,4 +1,7 @@
-"""Predicting evaluates, whatever mode the model is in, and the model never notices."""
+"""Predicting evaluates, whatever mode the model is in, and the model never notices.
+
+Also what is chosen for it: batches, beams, the device.
+"""
 
 import threading
 from typing import Any
@@ -8,8 +11,16 @@ import torch
 from small_models import small_model
 from torch import Tensor, nn
 
-from beamtree.classifier.inference import evaluating
+from beamtree.classifier.inference import (
+    choose_device,
+    evaluating,
+    merge_equal_trees,
+    run_in_batches,
+    set_beam_size,
+)
 from beamtree.classifier.model import TreeClassifier
+from beamtree.data.batching import Batch
+from beamtree.data.listops import TASK, sample_expressions
 from beamtree.data.task import Example
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.view import make_view
@@ -18,6 +29,7 @@ from beamtree.zoo.by_name import encoder_names, pair_encoder_names
 
 TEXTS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[SM 1 [MED 2 8 5 ] 3 ]"]
 PAIRS = [("( a ( and b ) )", "a"), ("( not c )", "( c ( or d ) )")]
+EXPRESSION = [Example((TASK.tokenize("[MAX 1 2 [SM 3 4 ] ]"),), "2")]
 
 
 def modes(model: nn.Module) -> list[bool]:
@@ -164,3 +176,52 @@ def test_weights_with_a_parametrization_evaluate_too() -> None:
     torch.nn.utils.parametrizations.weight_norm(linear)
     expected = probabilities(model)
     assert probabilities(model.train()) == expected
+
+
+def test_batches_keep_to_their_budget_of_token_places() -> None:
+    expressions = sample_expressions(40, seed=3, min_length=1, max_length=40)
+    model = small_model()
+    seen: list[Batch] = []
+    for batch, _, _ in run_in_batches(model, model.encode(expressions), batch_tokens=64):
+        seen.append(batch)
+    assert sorted(row for batch in seen for row in batch.rows.tolist()) == list(range(40))
+    assert all(batch.ids.numel() <= 64 or len(batch.rows) == 1 for batch in seen)
+    with pytest.raises(BeamtreeError, match="--batch-tokens must be at least 1, got 0"):
+        next(run_in_batches(model, model.encode(expressions), batch_tokens=0))
+
+
+def test_another_beam_size_is_searched_with_or_refused() -> None:
+    model = small_model()
+    set_beam_size(model, None)
+    assert model.encoder.beam_size == 5
+    set_beam_size(model, 2)
+    _, _, trees = next(run_in_batches(model, model.encode(EXPRESSION, labelled=False), need_trees=True))
+    assert trees is not None
+    assert trees.merges.shape[1] == 2
+    with pytest.raises(BeamtreeError, match="--beam must be at least 1, got 0"):
+        set_beam_size(model, 0)
+    with pytest.raises(BeamtreeError, match="the encoder 'transformer' has no beams"):
+        set_beam_size(small_model(encoder="transformer"), 3)
+
+
+def test_equal_trees_are_merged_in_a_test_where_the_encoder_can() -> None:
+    model = small_model()
+    merge_equal_trees(model)
+    _, _, trees = next(run_in_batches(model, model.encode(EXPRESSION, labelled=False), need_trees=True))
+    assert trees is not None
+    found = {frozenset(map(tuple, spans)) for spans in trees.spans[0].tolist()}
+    assert len(found) == model.encoder.beam_size
+    with pytest.raises(BeamtreeError, match="the encoder 'transformer' cannot merge them"):
+        merge_equal_trees(small_model(encoder="transformer"))
+
+
+def test_the_device_is_chosen_or_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == torch.device("cpu")
+    with pytest.raises(BeamtreeError, match="cannot use the device 'gpu'"):
+        choose_device("gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert choose_device("auto", local_rank=3) == torch.device("cuda", 3)
+    assert choose_device("cuda", local_rank=6) == torch.device("cuda", 2)

@@ -97,11 +97,14 @@ def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
     with pytest.raises(BeamtreeError, match=r"there is no model 'mdel', .*did you mean 'model'\?"):
         load_model("mdel")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BeamtreeError, match=r"empty is no model folder: it has no config.json"):
+    with pytest.raises(
+        BeamtreeError, match=r"empty is not a model folder: neither it nor .*best has a config.json"
+    ):
         load_model(tmp_path / "empty")
     save_model(small_model("recurrent-grc"), tmp_path / "begun" / "last")
     with pytest.raises(
-        BeamtreeError, match=r"no epoch of .*begun is finished.*begun/last has the weights so far"
+        BeamtreeError,
+        match=r"no best model in .*begun/best, as before the first .*begun/last has the weights so far",
     ):
         load_model(tmp_path / "begun")
     monkeypatch.setattr(model_folder, "PRETRAINED", tmp_path / "nothing")
@@ -172,7 +175,7 @@ def test_a_model_larger_than_the_machine_is_refused_before_it_is_made() -> None:
 
 def test_a_header_that_claims_too_much_is_refused_unread(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes((1 << 40).to_bytes(8, "little") + b"{}")
-    with pytest.raises(BeamtreeError, match=r"model\.safetensors is damaged: its header would have over"):
+    with pytest.raises(BeamtreeError, match=r"model\.safetensors is damaged: its header claims more than"):
         load_model(folder)
 
 
@@ -238,7 +241,7 @@ def test_a_safetensors_file_from_elsewhere_is_refused(folder: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"a": torch.zeros(2)}, folder / "model.safetensors")
-    with pytest.raises(BeamtreeError, match="carries no checksum: it was not written by beamtree"):
+    with pytest.raises(BeamtreeError, match="has no checksum: it was not written by beamtree"):
         load_model(folder)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
-from beamtree.classifier.node_readings import read_input
+from beamtree.classifier.node_readings import NodeReader
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, find_task
 from beamtree.data.vocabulary import Vocabulary
@@ -77,7 +77,7 @@ def test_a_node_is_read_as_its_part_would_be_alone(
     texts = (text,) if isinstance(text, str) else text
     sentences = tuple(map(model.task.tokenize, texts))
     (prediction,) = model.predict([text], need_trees=True)
-    given = read_input(model, sentences)
+    given = NodeReader(model, sentences)
     encoder = model.encoder
     wholes = []  # the root of each sentence, averaged over the beams, its ids and its tokens
     for s, trees in enumerate(prediction.trees):

@@ -9,8 +9,8 @@ from on_gpu import needs_gpu
 from typer.testing import CliRunner
 
 from beamtree.cli import app
+from beamtree.paper.speed import fresh_process, workload
 from beamtree.paper.speed import table1 as paper
-from beamtree.paper.speed import workload
 from beamtree.paper.speed.suites import arithmetic
 from beamtree.paper.speed.table1 import Range
 from beamtree.pytorch import capturing
@@ -88,7 +88,7 @@ def test_threads_and_precision_are_put_back():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--inference", "--lengths", "4", "--models", "om"), "µs a search step"),
+        (("--inference", "--lengths", "4", "--models", "om"), "µs per search step"),
         (("--suite", "throughput", "--lengths", "4", "--models", "gt-grc"), "tokens/s"),
         (("--suite", "scaling", "--slice-size", "2,4", "--lengths", "4"), "d_s"),
     ],
@@ -101,7 +101,7 @@ def test_each_suite_shows_what_it_is_about(options, expected):
 
 def test_the_paper_table_is_measured_on_expressions(monkeypatch, tmp_path):
     monkeypatch.setitem(paper.RANGES, "200-250", Range(8, 12))
-    monkeypatch.setattr(paper, "call_alone", lambda function, **arguments: function(**arguments))
+    monkeypatch.setattr(fresh_process, "call_alone", lambda function, **arguments: function(**arguments))
     result = bench(
         *("--suite", "paper", "--device", "cpu", "--models", "gt-grc,naive", "--lengths", "200-250"),
         *("--samples", "2", "--json", tmp_path / "b.json"),
@@ -145,15 +145,15 @@ def test_interrupting_at_once_leaves_an_empty_report(monkeypatch, tmp_path):
 
 
 def test_what_a_user_can_mend_is_one_sentence(tmp_path):
-    assert "bench measures on cpu and cuda, got --device meta" in refusal("--device", "meta")
+    assert "bench runs on cpu and cuda only, got --device meta" in refusal("--device", "meta")
     assert "did you mean 'ebt-grc'" in refusal(*SMALL, "--models", "ebt-grcc")
-    assert "takes whole numbers from 1 on, separated by commas, got 'ten'" in refusal("--lengths", "5,ten")
+    assert "takes positive whole numbers, separated by commas, got 'ten'" in refusal("--lengths", "5,ten")
     assert "got '0'" in refusal("--batch", "0")
-    assert "--models has nothing between two commas" in refusal("--models", "om,,gt-grc")
+    assert "--models has an empty entry between commas" in refusal("--models", "om,,gt-grc")
     assert "--samples: leave it out" in refusal("--samples", "3")
-    assert "nn.LSTM is none" in refusal("--suite", "paper", "--models", "nn.LSTM")
+    assert "nn.LSTM is not one" in refusal("--suite", "paper", "--models", "nn.LSTM")
     paper_refusal = refusal("--suite", "paper", "--batch", "3", "--inference")
-    assert "the suite paper has no use for --batch, --inference" in paper_refusal
+    assert "the suite paper does not use --batch, --inference" in paper_refusal
     assert "--plot writes" in refusal("--plot", "b.txt")
     blocked = tmp_path / "file"
     blocked.write_text("")

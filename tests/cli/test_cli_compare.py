@@ -157,7 +157,7 @@ def test_an_encoder_that_cannot_be_trained_is_refused_before_anything_is(tiny: P
         assert re.search(f"encoder 'mine' must return .* it returned {returned}", refused.stderr)
     assert not (tiny / "runs").exists()
     registered(lambda x, key_padding_mask: x.mean(1))
-    with pytest.warns(UserWarning, match="encoder 'mine' gives another vector where a sequence is padded"):
+    with pytest.warns(UserWarning, match="encoder 'mine' gives a different vector if a sequence is padded"):
         assert attempt(*QUICK).exit_code == 0
 
 
@@ -175,7 +175,7 @@ def test_an_encoder_of_another_size_is_told_apart_and_not_taken_for_an_earlier_o
     registered(mean, extra=7)
     refused = attempt(*QUICK)
     assert refused.exit_code == 2
-    assert re.search(r"mine-seed0 is of a mine with ([\d,]+) parameters, and now it has", refused.stderr)
+    assert re.search(r"mine-seed0 is of a mine with ([\d,]+) parameters, but it has", refused.stderr)
 
 
 def test_a_run_without_figures_is_said_each_time(tiny: Path, registered) -> None:
@@ -183,7 +183,7 @@ def test_a_run_without_figures_is_said_each_time(tiny: Path, registered) -> None
     for _ in range(2):
         done = attempt(*QUICK)
         assert done.exit_code == 1
-        assert "mine-seed0 has no figures, its loss was not finite: delete runs" in done.stderr
+        assert "mine-seed0 has no results, as its loss was not finite: delete runs" in done.stderr
         assert "BiLSTM" in done.stdout
 
 
@@ -195,7 +195,7 @@ def test_a_plan_of_the_user_s_script_names_the_script(
     (first, _) = attempt(*QUICK, "--list").stdout.splitlines()
     assert first.startswith("python mine.py compare filters ")
     assert attempt(*QUICK).exit_code == 0
-    assert "all runs have ended" in attempt(*QUICK, "--list").stderr
+    assert "all runs are finished" in attempt(*QUICK, "--list").stderr
 
 
 def test_how_a_table_is_read_can_be_set_and_long_texts_are_read_whole(tiny: Path) -> None:
@@ -214,7 +214,7 @@ def test_how_a_table_is_read_can_be_set_and_long_texts_are_read_whole(tiny: Path
     assert "| dev |" in (tiny / "runs" / "compare-own-quick" / "comparison.md").read_text()
     refused = attempt(*options, "--set", "training.clip=2")
     assert refused.exit_code == 2
-    assert "--set training.clip=2: of a comparison task.… and words.… can be set" in refused.stderr
+    assert "--set training.clip=2: a comparison can only change task.… and words.…" in refused.stderr
 
 
 class MeanOfTokens(nn.Module):
@@ -231,7 +231,7 @@ class MeanOfTokens(nn.Module):
     [
         (["fliters"], "there is no task 'fliters'"),
         (["filters", "--models", "lstm"], "no encoder 'lstm' to compare"),
-        (["filters", "--draw"], "has no ended run to show"),
+        (["filters", "--draw"], "has no finished run to show"),
         (["filters", "--quick", "--test", "none.tsv"], "there is no file none.tsv to test on"),
         (["listops", "--quick"], "beamtree data listops"),
         (["filters", "--quick", "--data", "fliters"], "there are no filters data in fliters"),

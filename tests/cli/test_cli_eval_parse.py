@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,15 @@ def lines(tmp_path: Path) -> Path:
     path = tmp_path / "lines.txt"
     path.write_text("".join(" ".join(one.sentences[0]) + "\n" for one in drawn) + "[MAX 1\n")
     return path
+
+
+def test_parse_says_how_much_of_a_long_text_is_not_in_its_tree(tmp_path: Path) -> None:
+    model = small_model("ebt-grc")
+    model.settings = replace(model.settings, tree_tokens=5)
+    save_model(model, tmp_path / "bounded")
+    said = call("parse", tmp_path / "bounded", "[MAX 1 2 3 4 5 6 ]", "--beams").output
+    assert said.count("3 tokens in the middle are not in the tree") == 1
+    assert "midst" not in call("parse", tmp_path / "bounded", "[MAX 1 2 3 ]").output
 
 
 def test_a_log_hears_how_far_eval_is(models: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +219,7 @@ def test_parse_resumes_to_the_same_bytes_and_notices_another_model(
     assert "exists: --overwrite replaces it, --resume completes it" in call(*command, rc=2).stderr
     out.rename(tmp_path / "out.txt.part0of1")
     os.truncate(tmp_path / "out.txt.part0of1", len(whole) // 2)
-    assert "is half done" in call(*command, rc=2).stderr
+    assert "is unfinished" in call(*command, rc=2).stderr
     assert "made with another beam (None, now 3)" in call(*command, "--resume", "--beam", 3, rc=2).stderr
     call(*command, "--resume")
     assert out.read_bytes() == whole
@@ -284,7 +294,7 @@ def test_parse_writes_no_text_into_a_file_named_as_a_picture(models: Path, tmp_p
 def test_parse_draws_one_svg_for_one_text_only(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "tree.svg"
     message = call("parse", models / "trees", EXPRESSION, "[SM 1 2 ]", "--out", out, rc=2).stderr
-    assert "svg shows one text: use --format html for several" in message
+    assert "svg shows only one text: use --format html for several" in message
     assert list(tmp_path.iterdir()) == []
 
 

@@ -152,7 +152,7 @@ def test_a_row_that_cannot_be_read_keeps_its_place(model: str, tmp_path: Path) -
     for kind in ("csv", "jsonl"):
         out = tmp_path / f"out.{kind}"
         told = call("predict", model, path, "--out", out).stderr
-        assert "2 of 4 lines could not be read (line 3: the byte 0xff is not UTF-8 text; line 4:" in told
+        assert "2 of 4 lines could not be read (line 3: the byte 0xff is not UTF-8 text: save" in told
         rows = rows_of(out)
         assert [row["id"] for row in rows] == list("1234")
         assert [bool(row["label"]) for row in rows] == [True, False, False, True]

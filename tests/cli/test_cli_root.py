@@ -4,6 +4,7 @@ import os
 import runpy
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,11 @@ PACKAGE = Path(beamtree.__file__).parent
         ),
         (
             ["export", "listops-ebt-grc", "--onnx", "."],
-            ". is a folder, name a file to write",
+            ". is a folder: name a file to write",
         ),
         (
             ["parse", "listops-ebt-grc", "5", "--out", "."],
-            ". is a folder, name a file to write",
+            ". is a folder: name a file to write",
         ),
     ],
 )
@@ -131,3 +132,32 @@ def test_of_several_processes_the_first_speaks_and_none_where_torch_is_there(
     monkeypatch.setenv("RANK", "0")
     say_torch_loads()
     assert capsys.readouterr().err == "loading PyTorch …\n"
+
+
+@pytest.mark.parametrize(("chosen", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_do_not_spin_unless_the_user_wants_it(chosen: str | None, policy: str) -> None:
+    """PyTorch reads the policy when it is imported, so it must be set before."""
+    program = """
+        import builtins, os, sys
+        from beamtree.cli import main
+
+        plainly = builtins.__import__
+
+        def watched(name, *rest):
+            if name == "torch" and "torch" not in sys.modules:
+                print(os.environ["OMP_WAIT_POLICY"])
+            return plainly(name, *rest)
+
+        builtins.__import__ = watched
+        sys.argv = ["beamtree", "eval", "no-such-model"]
+        main()
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment | ({} if chosen is None else {"OMP_WAIT_POLICY": chosen}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout.split() == [policy], ran.stderr

@@ -141,7 +141,7 @@ def test_what_the_memory_cannot_hold_is_read_in_every_epoch(
     monkeypatch.setattr("beamtree.training.run.machine_memory", lambda: 1000)
     words = ("--tokens-from", encoder, "--data", table, *SMALL, "--set", "training.max_epochs=1")
     said = call("train", "own", *words, "--out", tmp_path / "run").output.replace("\n", "")
-    assert "would take too much memory: their encoder reads in every epoch" in said
+    assert "would take too much memory: the encoder reads them every epoch" in said
     assert (tmp_path / "run" / "best").is_dir()
 
 

@@ -13,7 +13,8 @@ from beamtree.data.filters_draws import generate_filters
 from beamtree.data.listops.splits import TASK
 from beamtree.errors import BeamtreeError
 from beamtree.files.settings import from_table, merge_tables
-from beamtree.training.recipe import Recipe, load_recipe, shipped_recipes
+from beamtree.training.recipe import Recipe, load_recipe
+from beamtree.training.recipes import shipped_recipes
 from beamtree.training.run_folder import RunFolder
 
 
@@ -68,7 +69,7 @@ def test_recipes_are_shown_and_nothing_is_trained(recipe: Path, tmp_path: Path) 
     assert any(line.startswith("listops  ") and "with the paper's settings" in line for line in listed)
     shown = attempt("train", recipe, "--set", "training.seed=5", "--show")
     assert shown.exit_code == 0
-    assert "seed = 5  # decides initial weights" in shown.output
+    assert "seed = 5  # determines initial weights" in shown.output
     (tmp_path / "full.toml").write_text(shown.output)
     assert load_recipe(tmp_path / "full.toml") == load_recipe(recipe, ["training.seed=5"])
     assert not Path("runs").exists()

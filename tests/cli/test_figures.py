@@ -1,5 +1,6 @@
 """What `train own` and `eval` of own data show first: macro-F1, every label, who is taken for whom."""
 
+import io
 import json
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pytest
 from command_line import call
 from rich.console import Console
 
-from beamtree.cli.figures import class_tables, headline, warning
+from beamtree.cli.figures import class_tables, headline, split_tables, warning
+from beamtree.data.task import find_task
 from beamtree.training.classes import Confusion
+from beamtree.training.evaluate import SplitResult, Tally
 
 SMALL = [
     "--set=model.d_model=8",
@@ -27,10 +30,22 @@ def shown(confusion: Confusion, width: int = 100) -> str:
     return console.export_text()
 
 
+def test_a_narrow_terminal_cuts_no_figure_of_a_split() -> None:
+    result = SplitResult("a-name-of-a-file-that-is-long.tsv")
+    for length in (5, 15):
+        result.add(Tally(1500, 1500, 0.0), length=length, depth=None)
+    for task, width in (("own", 44), ("own", 54), *(("listops", width) for width in range(58, 80))):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(*split_tables("ebt-grc", find_task(task), [result]))
+        told = console.export_text().split()
+        assert {"3,000", "100.0", "99.9–100.0", "0.0000", "99.7–100.0", "1–10", "11–20"} <= set(told)
+        assert told.count("0.0000") == 3
+
+
 def test_the_first_line_tells_what_naming_one_label_would_reach() -> None:
     assert (
         headline(UNEVEN, "dev")
-        == "dev: macro-F1 47.4%, accuracy 90.0% (its most frequent label, 'neg': 90.0%)"
+        == "dev: macro-F1 47.4%, accuracy 90.0% (always its most frequent label, 'neg': 90.0%)"
     )
     assert "'neg' has 90% of these rows" in (warning(UNEVEN) or "")
     assert warning(Confusion(("a", "b"), [[6, 1], [3, 0]])) is None

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.cli.streaming import LineJob
+from beamtree.cli.line_job import LineJob
 from beamtree.data.unlabelled import TextRow, Unlabelled
 from beamtree.errors import BeamtreeError
-from beamtree.processes.launched import Processes
+from beamtree.training.processes import Processes
 
 
 def shout(rows: list[TextRow]) -> list[str]:
@@ -135,7 +135,7 @@ def test_an_exception_in_the_middle_loses_no_finished_chunk(source: Path, expect
         job(source).run(fail_late)
     assert not (source.parent / "out.txt").exists(), "only a whole output has the output's name"
     assert (source.parent / "out.txt.part0of1").read_text().count("\n") == 8
-    with pytest.raises(BeamtreeError, match="half done: --resume continues it, --overwrite starts afresh"):
+    with pytest.raises(BeamtreeError, match="unfinished: --resume continues it, --overwrite starts afresh"):
         job(source).run(shout)
     assert job(source).run(shout, resume=True)
     assert (source.parent / "out.txt").read_text() == expected
@@ -242,7 +242,9 @@ def test_a_full_disk_is_reported_and_finished_chunks_stay(
 def test_an_input_that_shrinks_meanwhile_is_noticed(source: Path) -> None:
     started = job(source)
     source.write_text("line 1\n")
-    with pytest.raises(BeamtreeError, match=r"1 lines came out of 23: did .*in\.txt change meanwhile"):
+    with pytest.raises(
+        BeamtreeError, match=r"1 lines were written for 23 rows: did .*in\.txt change meanwhile"
+    ):
         started.run(shout)
     assert not (source.parent / "out.txt").exists()
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.compare.contest import MODELS, find_contest
-from beamtree.compare.outcome import Measured, Outcome, choose_rate, read_outcome, read_outcomes
-from beamtree.compare.page import columns, gather, page, write_page
+from beamtree.compare.contest import MODELS, choose_rate, find_contest
+from beamtree.compare.outcome import Measured, Outcome, read_outcome, read_outcomes
+from beamtree.compare.page import columns, gather, page, star_note, write_page
 from beamtree.data.task import find_task
 from beamtree.errors import BeamtreeError
 
@@ -55,7 +55,7 @@ def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_outcomes(tmp_path) == [kept]
     assert read_outcome(tmp_path) is None
     (folder / "outcome.json").write_text('{"splits": {}}')
-    with pytest.raises(BeamtreeError, match="does not tell what came of a run: delete it"):
+    with pytest.raises(BeamtreeError, match="is not the outcome of a run: delete it"):
         read_outcomes(tmp_path)
 
 
@@ -90,6 +90,8 @@ def test_the_table_has_mean_and_range_of_seeds_costs_and_who_did_not_learn() -> 
     assert "did not learn" in text
     assert text.index("Mamba") < text.index("EBT-GRC")
     assert "did not learn" not in page(CONTEST, gather(runs[:2], []), "a title")
+    assert star_note(CONTEST, gather(runs, [])).startswith("* below 95% inside training: it did not learn")
+    assert not star_note(CONTEST, gather(runs[:2], []))
 
 
 def test_a_picture_and_a_table_are_written_the_same_each_time(tmp_path: Path) -> None:
@@ -109,11 +111,11 @@ def test_a_picture_and_a_table_are_written_the_same_each_time(tmp_path: Path) ->
             "BiLSTM *",
             "* below 95% inside training",
             "depth of brackets",
-            "trained so far",
+            "seen in training",
             "a title",
         )
     )
-    with pytest.raises(BeamtreeError, match="has no ended run to show"):
+    with pytest.raises(BeamtreeError, match="has no finished run to show"):
         write_page(contest, [], tmp_path, "a title")
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 import beamtree.compare.work as work_module
-from beamtree.compare.contest import Contest, find_contest
+from beamtree.compare.contest import Contest, find_contest, plan
 from beamtree.compare.outcome import read_outcome
 from beamtree.compare.work import DIVERGED, Work, draw_some
 from beamtree.data.filters_draws import generate_filters
 from beamtree.data.task import Example, find_task
 from beamtree.errors import BeamtreeError
-from beamtree.training.evaluate import find_sources
-from beamtree.training.examples import LearningData
+from beamtree.training.examples import LearningData, find_sources
 from beamtree.training.fit import create_accelerator
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.schedule import Stopping
@@ -45,8 +44,7 @@ def begin(folder: Path, out: Path, contest: Contest = SMALL, models=("bilstm",),
     sources = find_sources(TASK, [folder], list(contest.points.values()))
     return Work(
         contest,
-        models,
-        seeds,
+        plan(contest, models, seeds),
         out,
         LearningData(TASK, train, dev),
         sources,
@@ -115,7 +113,7 @@ def test_a_file_that_is_added_or_changed_is_tested_without_learning_again(
     turned = read_outcome(tmp_path / "bilstm-seed0")
     assert turned.splits["depth9"].accuracy == pytest.approx(1 - more.splits["depth9"].accuracy)
     shutil.rmtree(tmp_path / "bilstm-seed0" / "best")
-    with pytest.raises(BeamtreeError, match=r"was not tested on depth9 as it is now.* delete"):
+    with pytest.raises(BeamtreeError, match=r"was not tested on the present depth9.* delete"):
         begin(folder, tmp_path, contest).run(Stopping())
 
 
@@ -154,7 +152,7 @@ def test_a_run_that_another_process_holds_is_left_to_it(
 
 def test_a_single_run_needs_its_trials(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        BeamtreeError, match=r"bilstm-seed0 needs its learning rate: do the run bilstm-rate0\.001"
+        BeamtreeError, match=r"bilstm-seed0 still needs a learning rate: do the run bilstm-rate0\.001"
     ):
         begin(folder, tmp_path).run(Stopping(), ["bilstm-seed0"])
     assert begin(folder, tmp_path).run(Stopping(), ["bilstm-rate0.001", "bilstm-rate0.01"])

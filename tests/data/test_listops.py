@@ -229,7 +229,7 @@ def test_progress_of_every_split_runs_from_none_to_all_of_its_file(tmp_path: Pat
 def test_files_that_exist_are_kept_unless_overwriting_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "dev_d7s.tsv").write_text("published")
     (tmp_path / "train_d6s.tsv.xz").write_text("published")
-    message = r"already has dev_d7s\.tsv, train_d6s\.tsv\.xz: choose another folder, or overwrite"
+    message = r"already has dev_d7s\.tsv, train_d6s\.tsv\.xz: choose another folder \(--out\), or replace"
     with pytest.raises(BeamtreeError, match=message):
         generate_listops(tmp_path, seed=1, splits=["depth-test", "depth-dev", "depth-train"])
     assert (tmp_path / "dev_d7s.tsv").read_text() == "published"

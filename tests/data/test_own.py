@@ -12,6 +12,8 @@ from beamtree.classifier.model_folder import load_model
 from beamtree.data.own import MOST_LABELS, look_at, restore
 from beamtree.data.task import BadRows, Example, find_task
 from beamtree.errors import BeamtreeError
+from beamtree.training.examples import load_learning_data
+from beamtree.training.recipe import load_recipe
 
 ROWS = [("pos", "a lovely film"), ("neg", "a dull film"), ("pos", "lovely"), ("neg", "dull , dull !")] * 5
 PAIRS = [("same", "a man sleeps", "he sleeps"), ("other", "a man runs", "it is late")] * 10
@@ -65,7 +67,7 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     assert "unknown to the model" not in attempt("parse", folder, *text).output
     strange = attempt("parse", folder, " ".join(f"zq{i}z zq0z" for i in range(11)), *text[1:]).output
     assert f"unknown to the model: {' '.join(f'zq{i}z' for i in range(10))} …\n" in strange
-    assert f"name a table of yours: beamtree eval {folder} FILE" in attempt("eval", folder).output
+    assert f"name a table of your own: beamtree eval {folder} FILE" in attempt("eval", folder).output
 
     model = load_model(folder)
     (prediction,) = model.predict(text if kind == "texts" else [(text[0], text[1])])
@@ -99,7 +101,7 @@ def test_figures_of_several_files_are_kept_side_by_side_and_told_from_those_lear
     assert "| model | seed | hard.tsv | test.tsv | run |" in page
     assert "paper" not in page
     for name in ("mine/train.tsv", "mine/dev.tsv"):
-        assert f"the model was trained on {name}: these figures do not test it" in told("test.tsv", name)
+        assert f"the model was trained on {name}, so these results do not test it" in told("test.tsv", name)
     saved = Path("run/eval.json")
     for spoilt in ("{", saved.read_text().replace('"weights": "', '"weights": "of others ')):
         saved.write_text(spoilt)
@@ -111,14 +113,18 @@ def test_figures_of_several_files_are_kept_side_by_side_and_told_from_those_lear
 def test_csv_json_lines_and_tables_give_the_same_examples(table: Path, tmp_path: Path) -> None:
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("Text", "Label"), *((text, label) for label, text in ROWS)])
+    with (tmp_path / "semicolons.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows(
+            [("text", "label"), *((text, label) for label, text in ROWS)]
+        )
     lines = [json.dumps({"label": label, "text": text}) for label, text in ROWS]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
     found = []
-    for path in (table, tmp_path / "rows.csv", tmp_path / "rows.jsonl"):
+    for path in (table, *(tmp_path / name for name in ("rows.csv", "semicolons.csv", "rows.jsonl"))):
         task = look_at(path)
         found.append([*task.read_file(path)])
         assert task.labels == ("neg", "pos")
-    assert found[0] == found[1] == found[2]
+    assert all(examples == found[0] for examples in found)
     assert found[0][3] == Example((("dull", ",", "dull", "!"),), "neg")
 
 
@@ -222,7 +228,7 @@ def test_longer_rows_are_left_out_of_training_and_not_of_a_test(tmp_path: Path) 
         ("label\ttext", {"text": "label"}, "one column or two besides that of the label, got 'label'"),
         ("label\ttext", {"label": "text", "text": "label"}, "1,001 different values in 1,001 rows"),
         ("text\tlabel", {}, "1,001 different values"),
-        ("label,text", {}, r"has \['label,text'\]: columns stand between tabs, in a .csv between commas"),
+        ("label,text", {}, r"has \['label,text'\]: columns stand between tabs, in a .csv between commas or"),
         ("l\0a\0b\0e\0l\0\t\0", {}, "save it as UTF-8 text"),  # UTF-16, as spreadsheets write it
     ],
 )
@@ -253,6 +259,12 @@ def test_what_is_missing_or_single_is_told(tmp_path: Path) -> None:
                 look_at(tmp_path / name)
 
 
+def test_names_of_columns_that_no_csv_has_are_refused_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"label,text\rpos,a film\rneg,dull\r")
+    with pytest.raises(BeamtreeError, match=r"line 1: the names .* a line feed at the end of every line"):
+        look_at(tmp_path / "rows.csv")
+
+
 def test_too_few_rows_to_hold_any_out_are_told_as_that(tmp_path: Path) -> None:
     folder = tmp_path / "rows"
     folder.mkdir()
@@ -260,7 +272,7 @@ def test_too_few_rows_to_hold_any_out_are_told_as_that(tmp_path: Path) -> None:
     for given in (path, folder):
         told = attempt("train", "own", "--data", given, "--out", tmp_path / "run").output
         assert (
-            "one row of ten is held out for dev, so at least ten rows of at most 10,000 tokens are needed"
+            "one row in ten is held out for dev, so at least ten rows of at most 10,000 tokens are needed"
             in told
         )
     write_table(folder / "dev.tsv", "label\ttext", [])
@@ -275,6 +287,16 @@ def test_a_label_that_training_does_not_have_and_an_empty_one_are_bad_rows(table
     assert skipped.found[table.parent / "test.tsv"][3].startswith("the label is 'maybe', not one of neg, pos")
     with pytest.raises(BeamtreeError, match="line 4: the label is empty"):
         list(find_task("own").read_file(write_table(table, "label\ttext", [*ROWS[:2], ("", "x")])))
+
+
+@pytest.mark.parametrize(("tokenizer", "told"), [("words", True), ("characters", False)])
+def test_a_language_without_blanks_is_led_to_characters(tokenizer: str, told: bool, tmp_path: Path) -> None:
+    texts = {"pos": "这部电影真好看", "neg": "剧情太无聊了"}
+    rows = [(label, f"{text}{i}") for i in range(20) for label, text in texts.items()]
+    sentences: list[str] = []
+    recipe = load_recipe("own", [f"task.own.tokenizer={tokenizer}"])
+    load_learning_data(recipe, write_table(tmp_path / "films.tsv", "label\ttext", rows), sentences.append)
+    assert any("--set task.own.tokenizer=characters" in sentence for sentence in sentences) is told
 
 
 @pytest.mark.parametrize(("count", "end"), [(2, "10, 11"), (20, "28, 29"), (21, "28, 29, …")])

@@ -121,7 +121,7 @@ def test_blank_columns_and_lines_at_the_end_are_no_rows(
 
 
 def test_any_other_choice_is_refused() -> None:
-    with pytest.raises(BeamtreeError, match="one of refuse, skip, got 'ignore'"):
+    with pytest.raises(BeamtreeError, match="refuse or skip, got 'ignore'"):
         BadRows.chosen("ignore")
 
 
@@ -219,5 +219,7 @@ def test_too_many_bad_rows_end_the_reading_and_the_first_are_told(
         rows.meet(tmp_path, line, f"reason {line}")
     assert rows.count == 7
     assert list(rows.found[tmp_path].values()) == [*(f"reason {line}" for line in range(1, 6)), "", ""]
-    with pytest.raises(BeamtreeError, match="more than 7 rows cannot be used; of the last reason 9"):
+    with pytest.raises(
+        BeamtreeError, match="more than 7 rows cannot be used, so check its format; the last one: reason 9"
+    ):
         rows.meet(tmp_path, 9, "reason 9")

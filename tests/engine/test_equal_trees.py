@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from beamtree import BeamTreeEncoder, create_encoder
 from beamtree.engine.equal_trees import EqualTrees
-from beamtree.kernels.runtime.random_bits import mix
+from beamtree.engine.randomness import mix
 
 D = 5
 ENOUGH = {1: 1, 2: 1, 3: 2, 4: 5, 5: 14, 6: 46}  # forests of n leaves that can be met at one step, at most
@@ -72,6 +72,19 @@ def test_a_wide_beam_is_the_exact_posterior_over_trees_with_its_gradient(n: int,
     assert trees.log_scores[0].exp().sum().item() == pytest.approx(1, abs=1e-10)
     torch.testing.assert_close(root[0], expected, rtol=0, atol=1e-10)
     assert_same_gradients(root[0], expected, model, x)
+
+
+@pytest.mark.parametrize("n", [5, 6, 7])
+def test_with_as_many_beams_as_trees_the_weights_of_spans_are_their_exact_probabilities(n: int) -> None:
+    model = encoder(comb(2 * n - 2, n - 1) // n).eval()
+    x = torch.randn(1, n, D, dtype=torch.float64)
+    with torch.no_grad():
+        trees = model(x, need_trees=True)[1]
+        expected = torch.zeros(n, n + 1, dtype=torch.float64)
+        for order in merge_orders(model.leaf(x)[0], model.cell, model.scorer):
+            for span in order.made:
+                expected[span] += order.log_score.exp()
+    torch.testing.assert_close(trees.span_weights[0], expected, rtol=0, atol=1e-10)
 
 
 def test_sequences_of_a_batch_do_not_mix() -> None:

@@ -54,8 +54,7 @@ def encode(model: BeamTreeEncoder, x: Tensor, is_padding: Tensor) -> list[list[T
 
 def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
     assert torch.equal(found[1], expected[1])
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 @PROPERTY

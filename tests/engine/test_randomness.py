@@ -10,17 +10,19 @@ import torch
 from chi_square import chi_square_limit
 from torch import Tensor
 
-from beamtree.engine.randomness import Draws, Randomness, node_masks
-from beamtree.engine.record import Timeline
-from beamtree.kernels.runtime import random_bits
-from beamtree.kernels.runtime.random_bits import (
+from beamtree.engine import randomness as numbers
+from beamtree.engine.randomness import (
     DROPOUT,
     FIRST_LEVEL,
     SECOND_LEVEL,
+    Draws,
+    Randomness,
     draw_keep,
     draw_seed,
     gumbel,
+    node_masks,
 )
+from beamtree.engine.record import Timeline
 
 SEED = torch.tensor(20231215)
 STREAMS = (DROPOUT, FIRST_LEVEL, SECOND_LEVEL)
@@ -78,7 +80,7 @@ def assert_independent(one: Tensor, other: Tensor) -> None:
 
 
 def test_no_two_rows_share_a_key() -> None:
-    keys = [random_bits._row_keys(SEED, stream, *counters(300, 64, 8)).flatten() for stream in STREAMS]
+    keys = [numbers._row_keys(SEED, stream, *counters(300, 64, 8)).flatten() for stream in STREAMS]
     together = torch.cat(keys)
     assert together.unique().numel() == together.numel() == 3 * 300 * 64 * 8
 
@@ -92,7 +94,7 @@ def splitmix64(x: int) -> int:
 def test_the_bits_are_splitmix64s() -> None:
     inputs = [0, 1, 2**63, 2**64 - 1, 0x123456789ABCDEF0, 0xFEDCBA9876543210]
     signed = torch.tensor([x - 2**64 if x >= 2**63 else x for x in inputs])
-    assert [x % 2**64 for x in random_bits._mix_(signed).tolist()] == [splitmix64(x) for x in inputs]
+    assert [x % 2**64 for x in numbers._mix_(signed).tolist()] == [splitmix64(x) for x in inputs]
 
 
 def test_the_numbers_are_those_of_every_release() -> None:
@@ -153,7 +155,6 @@ def test_the_same_numbers_come_whatever_the_size_of_a_block(
     timeline = Timeline(lengths, n, K)
     randomness = Randomness(SEED, True, 0.3, width)
     draws = Draws(randomness, timeline.order, K, n, torch.float64)
-    made = 0
     for t, A in enumerate(timeline.running):
         first, second = draws.gumbel(t, A, n - 1 - t)
         row = (torch.tensor(t), timeline.order[:A, None], torch.arange(K))
@@ -161,15 +162,14 @@ def test_the_same_numbers_come_whatever_the_size_of_a_block(
         assert torch.equal(second, gumbel(SEED, SECOND_LEVEL, *row, K, torch.float64))
         keep = draws.keep(t, A)
         assert torch.equal(keep.view(A, K, width), draw_keep(SEED, *row, width, 0.3, torch.float64))
-        merges = torch.arange(made, made + A * K)
+        merges = t * timeline.per_step + torch.arange(A * K)
         assert torch.equal(keep, node_masks(randomness, timeline, merges, torch.float64))
-        made += A * K
     assert Draws(Randomness(SEED, True, 0.0, width), timeline.order, K, n, torch.float64).keep(0, 3) is None
 
 
 def test_the_few_numbers_of_many_steps_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, words = [], random_bits._words
-    monkeypatch.setattr(random_bits, "_words", lambda *wanted: drawn.append(wanted) or words(*wanted))
+    drawn, words = [], numbers._words
+    monkeypatch.setattr(numbers, "_words", lambda *wanted: drawn.append(wanted) or words(*wanted))
     draws = Draws(Randomness(SEED, True, 0.3, 10), torch.arange(3), 2, 9, torch.float64)
     for t in range(8):
         draws.gumbel(t, 3, 8 - t)

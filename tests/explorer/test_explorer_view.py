@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from explored import Slot, rebuild, small_model
+from torch import Tensor, nn
 
 from beamtree.classifier.model import TreeClassifier
 from beamtree.classifier.parsing import Parsed, parse_lines
@@ -15,7 +17,7 @@ from beamtree.data.listops import sample_expressions
 from beamtree.engine.naive import naive_beam_tree_recursion
 from beamtree.errors import BeamtreeError
 from beamtree.explorer.api import View
-from beamtree.explorer.sentences import TooLongError, UnreadableInputError
+from beamtree.explorer.sentences import UnreadableInputError
 from beamtree.explorer.view import make_view
 from beamtree.nn.heads import class_probabilities
 from beamtree.trees.brackets import Agreement
@@ -214,6 +216,16 @@ def test_natural_text_is_shown_with_the_words_the_model_does_not_know(encoder: s
     assert view["prediction"]["label"] == model.predict([(texts[0], texts[1])])[0].label
 
 
+def test_a_tree_that_leaves_out_the_midst_of_a_long_text_says_so() -> None:
+    model = small_model(task="sst5")
+    model.settings = replace(model.settings, tree_tokens=5)
+    text = "a man plays the guitar"
+    assert view_of(model, text)["note"] is None
+    view = view_of(model, f"{text} a man")
+    assert view["sentences"][0]["tokens"] == ["a", "man", "plays", "a", "man"]
+    assert view["note"] == "The tree covers the first 3 and the last 2 of 7 tokens."
+
+
 def test_a_search_that_unites_equal_trees_shows_its_trees_without_steps() -> None:
     model = small_model(merge_equal_trees=True)
     view = view_of(model, expression(7))
@@ -221,6 +233,22 @@ def test_a_search_that_unites_equal_trees_shows_its_trees_without_steps() -> Non
     assert (view["model"]["kind"], sentence["search"]) == ("tree", None)
     assert all(beam["same_tree_as"] is None for beam in sentence["beams"])
     assert len({beam["log_score"] for beam in sentence["beams"]}) == len(sentence["beams"]) > 1
+
+
+class DotScorer(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return (left * right).sum(-1)
+
+
+def test_a_search_with_a_scorer_of_ones_own_shows_its_trees_without_steps() -> None:
+    model = small_model()
+    model.encoder.scorer = DotScorer()
+    text = expression(7)
+    view = view_of(model, text)
+    (sentence,) = view["sentences"]
+    assert (view["model"]["kind"], sentence["search"]) == ("tree", None)
+    assert sentence["beams"]
+    assert view["prediction"]["label"] == model.predict([text])[0].label
 
 
 def test_the_answer_is_the_value_of_the_expression() -> None:
@@ -331,10 +359,10 @@ def test_every_slot_of_the_search_and_the_gold_tree_have_the_labels_of_their_nod
 
 
 def test_a_text_with_too_many_tokens_is_refused_at_the_first_too_many() -> None:
-    with pytest.raises(TooLongError, match="4 tokens exceed the limit of 3") as caught:
+    with pytest.raises(UnreadableInputError, match="4 tokens exceed the limit of 3") as caught:
         make_view(small_model(), ["[MAX 2 9 ]"], name="it", max_tokens=3)
-    assert caught.value.where == (0, 3, 9, 10)
-    with pytest.raises(TooLongError, match="6 tokens exceed the limit of 3") as caught:
+    assert (caught.value.code, caught.value.where) == ("too_long", (0, 3, 9, 10))
+    with pytest.raises(UnreadableInputError, match="6 tokens exceed the limit of 3") as caught:
         make_view(small_model(task="snli"), ["a,b;c!", "a"], name="it", max_tokens=3)
     assert caught.value.where == (0, 3, 3, 4)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from beamtree.cli.streaming import LineJob
+from beamtree.cli.line_job import LineJob
 from beamtree.data.folders import data_folder
 from beamtree.data.unlabelled import Unlabelled
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file, replacing
-from beamtree.processes.launched import Processes
+from beamtree.training.processes import Processes
 
 
 def test_text_and_bytes_replace_what_stood_there(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_text_and_bytes_replace_what_stood_there(tmp_path: Path) -> None:
 def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(BeamtreeError, match="no ordinary file"):
+    with pytest.raises(BeamtreeError, match="not an ordinary file"):
         replace_file(path, "new")
     assert path.is_fifo()
     assert list(tmp_path.iterdir()) == [path]

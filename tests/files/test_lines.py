@@ -48,7 +48,7 @@ def test_truncated_archive_is_named_as_truncated(tmp_path: Path, suffix: str, co
 def test_archive_that_is_none_is_named_as_unsound(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"data.tsv{suffix}"
     path.write_text(TEXT)
-    with pytest.raises(BeamtreeError, match=rf"is not a sound \{suffix} archive"):
+    with pytest.raises(BeamtreeError, match=rf"is not a valid \{suffix} archive"):
         list(read_lines(path))
 
 
@@ -57,14 +57,14 @@ def test_damaged_gz_data_is_named_as_unsound(tmp_path: Path) -> None:
     whole = bytearray(gzip.compress(TEXT.encode()))
     whole[10] ^= 0xFF
     path.write_bytes(whole)
-    with pytest.raises(BeamtreeError, match=r"is not a sound \.gz archive"):
+    with pytest.raises(BeamtreeError, match=r"is not a valid \.gz archive"):
         list(read_lines(path))
 
 
 def test_unreadable_files_say_why(tmp_path: Path) -> None:
     with pytest.raises(BeamtreeError, match=r"there is no file .*absent\.tsv"):
         list(read_lines(tmp_path / "absent.tsv"))
-    with pytest.raises(BeamtreeError, match="is a folder, a file is wanted"):
+    with pytest.raises(BeamtreeError, match="is a folder, not a file"):
         list(read_lines(tmp_path))
     (tmp_path / "empty.tsv").touch()
     with pytest.raises(BeamtreeError, match=r"empty\.tsv is empty"):
@@ -74,6 +74,31 @@ def test_unreadable_files_say_why(tmp_path: Path) -> None:
         list(read_lines(tmp_path / "latin.tsv"))
     with pytest.raises(BeamtreeError, match=r"cannot read .*: Not a directory"):
         list(read_lines(tmp_path / "empty.tsv" / "inside"))
+
+
+@pytest.mark.parametrize(
+    ("beginning", "told"),
+    [
+        (b"PK\x03\x04\x14\x00", "is an Excel workbook or another zip archive: save its table as .csv"),
+        (b"\xd0\xcf\x11\xe0\xa1", "is an old Excel workbook"),
+        (b"PAR1\x15\x04", "is a Parquet file"),
+        (gzip.compress(b"label", mtime=0), r"is a gzip archive: end its name in \.gz"),
+        (lzma.compress(b"label"), r"is an xz archive: end its name in \.xz"),
+        ("label\ttext\n".encode("utf-16"), "is UTF-16 text: save it as UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("wrong_bytes", ["strict", "surrogateescape"])
+def test_a_file_of_another_kind_is_named_whatever_it_is_called(
+    beginning: bytes, told: str, wrong_bytes: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_bytes(beginning)
+    with pytest.raises(BeamtreeError, match=told):
+        list(read_lines(tmp_path / "rows.csv", wrong_bytes=wrong_bytes))
+
+
+def test_a_text_that_begins_like_another_file_is_text(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("PAR1\nPK\n")
+    assert [line for _, line in read_lines(tmp_path / "rows.txt")] == ["PAR1", "PK"]
 
 
 def test_find_file_takes_the_first_name_present_in_any_compression(tmp_path: Path) -> None:
@@ -134,7 +159,7 @@ def test_a_line_may_be_as_long_as_the_bound_and_no_longer(
     path.write_text("123456789\n😀😀😀😀😀😀😀😀😀\n1234567890")
     assert [line for _, line in read_lines(path)] == ["123456789", "😀" * 9, "1234567890"]
     path.write_text("1\n12345678901\n")
-    with pytest.raises(BeamtreeError, match=r"lines\.txt, line 2 has more than 10 characters, .*: put every"):
+    with pytest.raises(BeamtreeError, match=r"lines\.txt, line 2 has more than 10 characters, .*: put each"):
         list(read_lines(path))
     told = call("parse", "listops-ebt-grc", "-", input="5\n" + "[MAX " * 3 + "\n", rc=2).stderr
     assert "standard input, line 2 has more than 10 characters" in told

@@ -2,26 +2,22 @@
 
 import pytest
 import torch
-from own_cells import DotScorer, GatedSum, MeanCell, gradients, make_encoder, make_input
+from own_cells import DotScorer, GatedSum, InPlace, MeanCell, gradients, make_encoder, make_input
 from played_graphs import Recording
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from beamtree import cuda_graphs
 from beamtree.graphs import cell_graphs
-from beamtree.pytorch import capturing
 
 
-def launched(
-    monkeypatch: pytest.MonkeyPatch, encoder: nn.Module, *given: Tensor, **options: object
-) -> list[Tensor]:
-    with monkeypatch.context() as alone:
-        alone.setattr(capturing, "may_replay", lambda tensor: False)
+def launched(encoder: nn.Module, *given: Tensor, **options: object) -> list[Tensor]:
+    with cuda_graphs(False):
         return gradients(encoder, *given, **options)
 
 
 def agree(ours: list[Tensor], theirs: list[Tensor]) -> None:
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-10)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
 def owned(encoder: nn.Module) -> cell_graphs.CellGraphs:
@@ -29,25 +25,23 @@ def owned(encoder: nn.Module) -> cell_graphs.CellGraphs:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4], ids=["calm", "noise and dropout"])
-@pytest.mark.parametrize(("cell", "scorer"), [(MeanCell, DotScorer), (GatedSum, None), (None, DotScorer)])
+@pytest.mark.parametrize(
+    ("cell", "scorer"), [(MeanCell, DotScorer), (GatedSum, None), (None, DotScorer), (InPlace, None)]
+)
 def test_replays_give_values_trees_and_gradients_of_the_launched_recursion(
-    captures: list[Recording],
-    monkeypatch: pytest.MonkeyPatch,
-    cell: type[nn.Module] | None,
-    scorer: type[nn.Module] | None,
-    dropout: float,
+    captures: list[Recording], cell: type[nn.Module] | None, scorer: type[nn.Module] | None, dropout: float
 ) -> None:
     encoder = make_encoder(cell, scorer, dropout=dropout)
     for lengths in ([6, 3, 1], [9, 2, 7], [1, 1, 2], [3, 3, 3], [16, 1, 5]):
         given = make_input(lengths)
-        agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
+        agree(gradients(encoder, *given), launched(encoder, *given))
     assert len(captures) == 3 + (dropout > 0.0)  # a step, its draws and two sizes of a level: all lengths
     assert len(owned(encoder)) == 3
 
 
 @pytest.mark.parametrize("own", [(MeanCell, DotScorer), (None, None)], ids=["own", "built-in"])
 def test_pinned_spans_and_inner_nodes_are_those_of_the_launched_recursion(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch, own: tuple[type[nn.Module] | None, ...]
+    captures: list[Recording], own: tuple[type[nn.Module] | None, ...]
 ) -> None:
     encoder = make_encoder(*own)
     for lengths, pins in (
@@ -58,42 +52,39 @@ def test_pinned_spans_and_inner_nodes_are_those_of_the_launched_recursion(
     ):
         x, is_padding = make_input(lengths)
         found = gradients(encoder, x, is_padding, pinned_spans=pins)
-        agree(found, launched(monkeypatch, encoder, x, is_padding, pinned_spans=pins))
+        agree(found, launched(encoder, x, is_padding, pinned_spans=pins))
         forest = encoder.forest(x, is_padding)
-        with monkeypatch.context() as alone:
-            alone.setattr(capturing, "may_replay", lambda tensor: False)
+        with cuda_graphs(False):
             other = encoder.forest(x, is_padding)
         torch.testing.assert_close(forest.nodes, other.nodes, rtol=0, atol=1e-10)
         assert torch.equal(forest.trees.merges, other.trees.merges)
     assert captures
 
 
-def test_a_second_call_reads_the_weights_of_that_moment(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_call_reads_the_weights_of_that_moment(captures: list[Recording]) -> None:
     encoder, given = make_encoder(), make_input([6, 3])
     for _ in range(3):
-        agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
+        agree(gradients(encoder, *given), launched(encoder, *given))
         with torch.no_grad():
             for weight in encoder.parameters():
                 weight += 0.1
     captured = len(captures)
     encoder.cell.out.weight = nn.Parameter(encoder.cell.out.weight.detach().clone() * 2)  # another address
     for _ in range(3):
-        agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
+        agree(gradients(encoder, *given), launched(encoder, *given))
     assert len(captures) == 2 * captured
 
 
 def test_a_number_changed_on_the_scorer_or_a_cell_in_evaluation_is_followed(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
+    captures: list[Recording],
 ) -> None:
     encoder, given = make_encoder(dropout=0.3), make_input([6, 3])
     for temperature in (1.0, 1.0, 3.0, 3.0):
         encoder.scorer.temperature = temperature
-        agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
+        agree(gradients(encoder, *given), launched(encoder, *given))
     encoder.eval()
     for _ in range(3):
-        agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
+        agree(gradients(encoder, *given), launched(encoder, *given))
 
 
 def test_every_call_draws_anew(captures: list[Recording]) -> None:
@@ -101,13 +92,10 @@ def test_every_call_draws_anew(captures: list[Recording]) -> None:
     assert len({encoder(x, is_padding).sum().item() for _ in range(8)}) == 8
 
 
-def test_results_and_what_the_backward_needs_are_the_callers_to_keep(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_and_what_the_backward_needs_are_the_callers_to_keep(captures: list[Recording]) -> None:
     encoder, one, other = make_encoder(), make_input([7, 4]), make_input([5, 6])
     expected = []
-    with monkeypatch.context() as alone:
-        alone.setattr(capturing, "may_replay", lambda tensor: False)
+    with cuda_graphs(False):
         for given in (one, other):
             root, trees = encoder(*given, need_trees=True)
             loss = root.square().sum() + trees.weights[:, 0].sum()
@@ -121,31 +109,26 @@ def test_results_and_what_the_backward_needs_are_the_callers_to_keep(
     assert captures
 
 
-def test_a_graph_of_an_inference_serves_training(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_of_an_inference_serves_training(captures: list[Recording]) -> None:
     encoder, given = make_encoder(), make_input([6, 3])
     with torch.inference_mode():
         for _ in range(3):
             encoder(*given)
     assert len(captures) == 1
-    agree(gradients(encoder, *given), launched(monkeypatch, encoder, *given))
+    agree(gradients(encoder, *given), launched(encoder, *given))
     assert len(captures) == 3
     with torch.inference_mode():
         encoder(*given)
 
 
-def test_autocast_has_graphs_of_its_own_that_follow_the_weights(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_autocast_has_graphs_of_its_own_that_follow_the_weights(captures: list[Recording]) -> None:
     encoder = make_encoder(dtype=torch.float32)
     given = make_input([6, 3], dtype=torch.float32)
     for _ in range(3):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             ours = gradients(encoder, *given)
-            theirs = launched(monkeypatch, encoder, *given)
-        for mine, other in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(mine, other, rtol=2e-2, atol=2e-2)
+            theirs = launched(encoder, *given)
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
         with torch.no_grad():
             encoder.cell.out.weight.mul_(1.5)
     cast = len(captures)
@@ -155,9 +138,7 @@ def test_autocast_has_graphs_of_its_own_that_follow_the_weights(
     assert len(captures) == 2 * cast
 
 
-def test_checkpointing_finds_in_the_second_forward_what_the_first_kept(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpointing_finds_in_the_second_forward_what_the_first_kept(captures: list[Recording]) -> None:
     encoder, (x, is_padding) = make_encoder(dropout=0.3), make_input([6, 3])
     wanted = [x, *encoder.parameters()]
 

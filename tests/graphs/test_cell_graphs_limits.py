@@ -2,8 +2,8 @@
 
 import copy
 import gc
-import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -18,9 +18,7 @@ from beamtree.graphs.cell_graphs import padded_sizes
 from beamtree.pytorch import capturing
 
 
-def test_batches_of_many_sizes_share_few_graphs_with_bounded_memory(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_of_many_sizes_share_few_graphs_with_bounded_memory(captures: list[Recording]) -> None:
     assert [padded_sizes(B, 5, None)[0] for B in (1, 3, 15, 17, 18, 100, 128, 130)] == [
         1, 3, 15, 18, 18, 104, 128, 144,
     ]  # fmt: skip
@@ -95,10 +93,10 @@ class Picking(MeanCell):
 
 @pytest.mark.parametrize("cell", [Peeking, Selecting, Picking])
 def test_a_cell_that_waits_for_the_device_is_launched_with_one_warning(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch, cell: type[nn.Module]
+    captures: list[Recording], cell: type[nn.Module]
 ) -> None:
     encoder, given = make_encoder(cell), make_input([6, 3])
-    expected = launched(monkeypatch, encoder, *given)
+    expected = launched(encoder, *given)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(4):
@@ -115,7 +113,7 @@ def test_a_failed_capture_frees_what_was_captured(
     captures: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, given = make_encoder(), make_input([6, 3])
-    expected = launched(monkeypatch, encoder, *given)
+    expected = launched(encoder, *given)
     with torch.no_grad():
         encoder(*given), encoder(*given)
     assert len(owned(encoder)) == 1
@@ -124,14 +122,12 @@ def test_a_failed_capture_frees_what_was_captured(
         raise RuntimeError("capture invalidated")
 
     monkeypatch.setattr(capturing, "warm_up_and_capture", fail)
-    with pytest.warns(UserWarning, match="slower but as exact: capture invalidated"):
+    with pytest.warns(UserWarning, match="slower but just as exact: capture invalidated"):
         agree(gradients(encoder, *given), expected)
     assert len(owned(encoder)) == 0
 
 
-def test_no_graphs_where_a_replay_would_miss_something(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_graphs_where_a_replay_would_miss_something(captures: list[Recording]) -> None:
     given = make_input([6, 3])
     seen: list[object] = []
 
@@ -162,7 +158,7 @@ def test_no_graphs_where_a_replay_would_miss_something(
     assert not captures
 
 
-def test_threads_take_turns(captures: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_take_turns(captures: list[Recording]) -> None:
     encoder, lengths = make_encoder(), ([6, 3], [9, 2], [4, 8], [5, 5])
     inputs = [make_input(some) for some in lengths]
     with torch.no_grad():
@@ -175,10 +171,7 @@ def test_threads_take_turns(captures: list[Recording], monkeypatch: pytest.Monke
             with torch.no_grad():
                 found[i] = encoder(*inputs[i])
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     agree([found[i] for i in range(4)], expected)
     assert len(captures) == 1

@@ -10,7 +10,7 @@ from own_cells import D, make_input
 from played_graphs import Recording
 from torch import Tensor, nn
 
-from beamtree import create_encoder
+from beamtree import create_encoder, cuda_graphs
 from beamtree.graphs import whole_graphs
 from beamtree.graphs.whole_graphs import WholeGraphs
 from beamtree.pytorch import capturing
@@ -29,16 +29,14 @@ def gradients(encoder: nn.Module, x: Tensor, is_padding: Tensor) -> list[Tensor]
     return [root, *torch.autograd.grad(root, [x, *encoder.parameters()], torch.randn_like(root))]
 
 
-def check_replays(encoder: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_replays(encoder: nn.Module) -> None:
     """Values and gradients are those without graphs, at three lengths that share theirs."""
     for lengths in ([6, 3], [7, 2], [5, 5]):
         given = make_input(lengths)
         replayed = gradients(encoder, *given)
-        with monkeypatch.context() as alone:
-            alone.setattr(capturing, "may_replay", lambda tensor: False)
+        with cuda_graphs(False):
             plain = gradients(encoder, *given)
-        for mine, theirs in zip(replayed, plain, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+        torch.testing.assert_close(replayed, plain, rtol=0, atol=1e-10)
 
 
 QUIET = {"stochastic": False}
@@ -56,10 +54,10 @@ QUIET = {"stochastic": False}
     ],
 )
 def test_replays_give_values_and_gradients_of_the_recursion(
-    captures: list[Recording], monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, object]
+    captures: list[Recording], name: str, options: dict[str, object]
 ) -> None:
     encoder = make(name, **options)
-    check_replays(encoder, monkeypatch)
+    check_replays(encoder)
     assert len(captures) == 2  # forward and backward, all three lengths in one
 
 
@@ -115,11 +113,10 @@ def test_a_capture_that_fails_warns_and_leaves_the_recursion_as_it_was(
     expected = gradients(encoder, *given)
     monkeypatch.setattr(capturing, "warm_up_and_capture", fail)
     other = copy.deepcopy(encoder)
-    with pytest.warns(UserWarning, match="no CUDA graphs, slower but as exact: capture invalidated"):
+    with pytest.warns(UserWarning, match="no CUDA graphs, slower but just as exact: capture invalidated"):
         found = gradients(other, *given)
     gradients(other, *given)  # warns no more
-    for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 def test_a_second_backward_and_a_second_derivative_are_refused(captures: list[Recording]) -> None:
@@ -216,6 +213,5 @@ def test_on_a_gpu_replays_agree_with_the_recursion() -> None:
         replayed = torch.autograd.grad(encoder(x).square().sum(), [x, *encoder.parameters()])
         root, _ = encoder(x, need_trees=True)
         plain = torch.autograd.grad(root.square().sum(), [x, *encoder.parameters()])
-        for mine, theirs in zip(replayed, plain, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(replayed, plain, rtol=1e-3, atol=1e-4)
     assert len(encoder.graphs) == 2

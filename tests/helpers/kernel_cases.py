@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.engine.record import merge_positions
-from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 
@@ -59,8 +58,9 @@ def run(case: Case, K: int, *, noisy: bool, dropout: float, need_nodes: bool = F
     """Roots, relative scores, inner nodes, offset and merges."""
     from beamtree.kernels import fused_recursion as fused
 
-    options = (K, case.seed, noisy, dropout, torch.float32, need_nodes)
-    return fused.fused_recursion(case.leaves, case.lengths, Weights.of(case.weights), *options)
+    options = (K, noisy, dropout, torch.float32, need_nodes)
+    call = fused.FusedSearchCall(case.leaves, case.lengths, case.seed, *options, case.weights)
+    return fused.fused_recursion(call)
 
 
 def plain_search(

@@ -40,6 +40,12 @@ class GatedSum(nn.Module):
         return torch.cat((c, o.sigmoid() * torch.tanh(c)), -1)
 
 
+class InPlace(MeanCell):
+    def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+        left *= self.out.bias
+        return super().forward(left, right, keep)
+
+
 class DotScorer(nn.Module):
     def __init__(self, d_model: int = D, **kind: Any) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """Threads that are stopped at a point of their work, as the explorer stops a computation nobody waits for."""
 
 import ctypes
+import random
 import sys
 import threading
 import time
@@ -44,6 +45,30 @@ def ends(thread: threading.Thread, seconds: int = 20) -> bool:
             return True
         stop(thread)
     return False
+
+
+def stop_wherever(work: Callable[[], object], check: Callable[[], object]) -> None:
+    """Two threads work at the same time, on and on; `check` after each has been stopped, a hundred times."""
+    draw = random.Random(0)
+
+    def work_on_and_on() -> None:
+        with suppress(Stopped):
+            start.wait()
+            while True:
+                work()
+
+    for _ in range(100):
+        start = threading.Barrier(3)
+        threads = [threading.Thread(target=work_on_and_on, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        for thread in threads:
+            time.sleep(draw.random() / 1000)
+            stop(thread)
+        for thread in threads:
+            assert ends(thread)
+        check()
 
 
 def stopped_while_waiting(call: Callable[[], object], seconds: float = 0.3) -> threading.Thread:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from beamtree import create_encoder
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
-from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import EntangledScorer
 
@@ -37,9 +36,10 @@ class Recursion(nn.Module):
 
     def forward(self, leaves: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         """Roots, scores, merges and relative scores."""
-        roots, relative, _, offset, merges = fused.fused_recursion(
-            leaves, lengths, Weights.of(self.parameters()), *self.options(leaves), torch.float32
-        )
+        K, key, noisy, dropout = self.options(leaves)
+        options = K, noisy, dropout, torch.float32, False
+        call = fused.FusedSearchCall(leaves, lengths, key, *options, list(self.parameters()))
+        roots, relative, _, offset, merges = fused.fused_recursion(call)
         return roots, relative + offset.unsqueeze(1), merges, relative
 
     def plain(self, leaves: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from beamtree import create_encoder
 from beamtree.parts.cell import GatedRecursiveCell
-from beamtree.zoo.fixed_trees import LevelsOnHost, compose_nodes, follow, has_levels
+from beamtree.zoo.fixed_trees import LevelsOnHost, compose_level_by_level, follow, kernels_compose
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
 
@@ -55,7 +55,7 @@ def test_nodes_and_gradients_are_as_near_to_float64_as_the_plain_path_and_always
     leaves = torch.randn(B, n, d, device="cuda")
     direction = torch.randn(B, d, device="cuda")
     plan = LevelsOnHost.of(merges)
-    assert has_levels(leaves, cell)
+    assert kernels_compose(leaves, cell)
 
     def by_kernels() -> list[Tensor]:
         x = leaves.clone().requires_grad_()
@@ -64,7 +64,7 @@ def test_nodes_and_gradients_are_as_near_to_float64_as_the_plain_path_and_always
 
     def plainly(dtype: torch.dtype) -> list[Tensor]:
         x, model = leaves.to(dtype).requires_grad_(), copy.deepcopy(cell).to(dtype)
-        roots = compose_nodes(x, plan, model, masks[: len(plan.children)].to(dtype))[plan.roots]
+        roots = compose_level_by_level(x, plan, model, masks[: len(plan.children)].to(dtype))[plan.roots]
         return [roots, *torch.autograd.grad(roots, [x, *model.parameters()], direction.to(dtype))]
 
     found, exact = by_kernels(), plainly(torch.float64)
@@ -100,7 +100,7 @@ def test_autocast_rounds_products_as_the_plain_path_does() -> None:
     with torch.autocast("cuda", torch.bfloat16):
         found = follow(leaves, merges, cell).root_vectors()
         plan = LevelsOnHost.of(merges)
-        plain = compose_nodes(leaves, plan, cell, None)[plan.roots]
+        plain = compose_level_by_level(leaves, plan, cell, None)[plan.roots]
     exact = follow(leaves, merges, cell).root_vectors()
     assert found.dtype == torch.float32
     ours, theirs = (float((y - exact).norm() / exact.norm()) for y in (found, plain))

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from beamtree import create_encoder
-from beamtree.kernels import given as operators
-from beamtree.kernels.weights import CellWeights
+from beamtree.kernels import given
+from beamtree.kernels.given import ComposeCall, compose_levels
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.trees.structure import Levels
 from beamtree.zoo import fixed_trees
-from beamtree.zoo.fixed_trees import LevelsOnHost, compose_nodes
+from beamtree.zoo.fixed_trees import LevelsOnHost, compose_level_by_level
 
 pytestmark = pytest.mark.usefixtures("few_programs", "unwritten_memory_is_nan")
 
@@ -41,14 +41,14 @@ def compare(
     leaves = torch.randn(B, n, d, device=DEVICE, requires_grad=True)
     levels, plan = Levels.of(merges.to(DEVICE)), LevelsOnHost.of(merges)
     keep, rows = cell.draw_keep(len(levels.children)), B * n + len(plan.children)
-    weights = CellWeights(*cell.weights())
-    found = operators.compose_levels(leaves, *levels[:3], keep, dtype, weights)[:rows]
+    weights = list(cell.weights())
+    found = compose_levels(ComposeCall(leaves, *levels[:3], keep, dtype, weights))[:rows]
 
     exact = GatedRecursiveCell(d, hidden_size=cell.hidden_size, dtype=torch.float64)
     exact.load_state_dict(cell.state_dict())
     exact_leaves = leaves.detach().double().cpu().requires_grad_()
     exact_keep = None if keep is None else keep[: len(plan.children)].double().cpu()
-    expected = compose_nodes(exact_leaves, plan, exact, exact_keep)
+    expected = compose_level_by_level(exact_leaves, plan, exact, exact_keep)
     assert furthest([found.cpu()], [expected]) < atol
 
     direction = torch.randn_like(expected)
@@ -71,7 +71,7 @@ def test_the_shortest_sequences_are_followed(lengths: list[int], padding: int) -
 
 
 def test_wide_nodes_take_larger_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "WIDE", 8)
+    monkeypatch.setattr(given, "WIDE", 8)
     compare(MIXED, random_merges(torch.tensor(MIXED), 7), make_cell(33, units=40))
 
 
@@ -83,16 +83,16 @@ def test_the_gradient_is_the_same_every_time() -> None:
     merges = random_merges(torch.tensor(MIXED), 7)
     levels, cell = Levels.of(merges.to(DEVICE)), make_cell(16)
     leaves = torch.randn(6, 7, 16, device=DEVICE, requires_grad=True)
-    weights = CellWeights(*cell.weights())
+    weights = list(cell.weights())
     runs = []
     for _ in range(2):
-        nodes = operators.compose_levels(leaves, *levels[:3], None, torch.float32, weights)
+        nodes = compose_levels(ComposeCall(leaves, *levels[:3], None, torch.float32, weights))
         runs.append(torch.autograd.grad(nodes[levels.roots].square().sum(), [leaves, *weights]))
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
 def follow_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_trees, "has_levels", lambda leaves, cell: leaves.dtype == torch.float32)
+    monkeypatch.setattr(fixed_trees, "kernels_compose", lambda leaves, cell: leaves.dtype == torch.float32)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
@@ -152,7 +152,8 @@ def test_a_balanced_tree_merges_level_by_level() -> None:
 def test_a_second_derivative_is_refused() -> None:
     levels, cell = Levels.of(torch.zeros(1, 2, dtype=torch.int64, device=DEVICE)), make_cell(16)
     leaves = torch.randn(1, 3, 16, device=DEVICE, requires_grad=True)
-    nodes = operators.compose_levels(leaves, *levels[:3], None, torch.float32, list(cell.parameters()))
+    weights = list(cell.parameters())
+    nodes = compose_levels(ComposeCall(leaves, *levels[:3], None, torch.float32, weights))
     (grad,) = torch.autograd.grad(nodes[-1].square().sum(), leaves, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative"):
         grad.sum().backward()

@@ -9,7 +9,7 @@ from on_gpu import needs_gpu
 from torch import Tensor
 
 from beamtree import BeamTreeEncoder
-from beamtree.engine.operators import registered_recursion, weights_of
+from beamtree.engine.operators import built_in_recursion, weights_of
 from beamtree.engine.record import Options
 from beamtree.kernels import given
 from beamtree.parts.cell import GatedRecursiveCell
@@ -36,11 +36,10 @@ def compare(lengths: list[int], merges: Tensor, *, d: int = 16, dropout: float =
     exact_leaves = leaves.detach().double().cpu().requires_grad_()
     L, seed = torch.tensor(lengths), torch.tensor(SEED)
 
-    found = given.follow_merges(
-        leaves, L.to(DEVICE), weights, seed.to(DEVICE), dropout, merges.to(DEVICE), torch.float32, True
-    )
+    where = leaves, L.to(DEVICE), seed.to(DEVICE), merges.to(DEVICE)
+    found = given.follow_merges(given.FollowCall(*where, dropout, torch.float32, True, weights.flat()))
     options = Options(5, seed, False, dropout, merges, None, need_nodes=True)
-    expected = registered_recursion(exact_leaves, L, exact_cell, exact_scorer, options)
+    expected = built_in_recursion(exact_leaves, L, exact_cell, exact_scorer, options)
     assert [y.shape for y in found] == [y.shape for y in expected]
     assert [y.dtype for y in found[3:]] == [y.dtype for y in expected[3:]]
     assert torch.equal(found[4].cpu(), expected[4])

@@ -1,4 +1,4 @@
-"""The Triton kernels do what the published algorithm does; random_bits.py gives both sides the same draws.
+"""The Triton kernels do what the published algorithm does; both sides draw the same random numbers.
 
 Without a GPU they run in Triton's interpreter, on small shapes, and with one launch for each phase of a level
 where a GPU has one for all.
@@ -15,11 +15,14 @@ from kernel_cases import DEVICE, Case, assert_gradients_agree, make_case, plain_
 from torch import Tensor
 
 from beamtree.engine.naive import naive_beam_tree_recursion
+from beamtree.engine.operators import by_kernels
+from beamtree.engine.record import Options
 from beamtree.kernels import fused_recursion as fused
 from beamtree.kernels.replay import beam_replay, cell_replay, replay_plan
 from beamtree.kernels.runtime import address_kernels as table
 from beamtree.kernels.runtime import math_kernels
 from beamtree.kernels.search import finish_kernels, fused_search, plan
+from beamtree.parts.weights import Weights
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's log(0)
@@ -257,8 +260,7 @@ def test_gradients_read_nothing_that_no_step_made(broken: bool, monkeypatch: pyt
         return tape
 
     monkeypatch.setattr(fused.FusedTape, "of", filled)
-    for one, other in zip(gradients(), expected, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4, equal_nan=True)
+    torch.testing.assert_close(gradients(), expected, atol=1e-5, rtol=1e-4, equal_nan=True)
 
 
 def test_an_empty_table_is_a_step_that_does_nothing() -> None:
@@ -297,8 +299,7 @@ def test_the_operators_agree_with_their_descriptions() -> None:
     grads = torch.autograd.grad(roots.sum() + relative[:, 0].sum() + inner.square().sum(), inputs)
     again = run(case, 2, noisy=True, dropout=0.1, need_nodes=True)
     expected = torch.autograd.grad(again[0].sum() + again[1][:, 0].sum() + again[2].square().sum(), inputs)
-    for mine, theirs in zip(grads, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(grads, expected, atol=1e-6, rtol=1e-5)
     detached = [x.detach() for x in (roots, relative, inner, relative, case.lengths, case.seed)]
     arguments = (
         *detached,
@@ -330,3 +331,29 @@ def test_what_the_kernels_do_not_cover_is_left_to_the_plain_engine(leaves: Tenso
         DEVICE == "cuda" and beam_size == 5 and leaves.dtype == torch.float32 and leaves.shape[::2] == (2, 32)
     )
     assert fused.supports(covered, case.weights, beam_size) == wanted
+
+
+@pytest.mark.parametrize("entangled", [False, True], ids=["sliced", "entangled"])
+def test_the_recursion_hands_its_options_to_the_kernels_where_there_are_any(
+    entangled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "supports", lambda leaves, weights, beam_size: beam_size < 3)
+    case = make_case([3, 2], entangled=entangled)
+
+    def found(**changes: Any) -> tuple[Tensor, ...] | None:
+        options = Options(2, case.seed, True, 0.3, None, None, need_nodes=True)._replace(**changes)
+        weights = Weights.of(case.weights)
+        return by_kernels(case.leaves, case.lengths, weights, options, torch.float32)
+
+    for noisy, dropout, seed in ((True, 0.3, case.seed), (False, 0.0, None)):
+        expected = run(case, 2, noisy=noisy, dropout=dropout, need_nodes=True)
+        searched = found(noisy=noisy, dropout=dropout, seed=seed)
+        assert all(torch.equal(mine, other) for mine, other in zip(searched, expected, strict=True))
+        followed = found(merges=searched[4][:, -1], noisy=noisy, dropout=dropout, seed=seed)
+        if entangled:
+            assert followed is None
+        else:
+            assert torch.equal(followed[4][:, 0], searched[4][:, -1])
+            assert (followed[0].shape[1], followed[2].shape) == (1, (2, 1, 2, 16))
+    assert found(beam_size=3) is None
+    assert found(pins=torch.zeros(2, 1, 2, dtype=torch.int64)) is None

@@ -14,7 +14,6 @@ from torch import Tensor
 import beamtree
 from beamtree.engine.record import merge_positions
 from beamtree.kernels import fused_recursion as fused
-from beamtree.kernels.weights import Weights
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import SlicedScorer
 
@@ -53,9 +52,8 @@ class Recursion(torch.nn.Module):
         key = torch.full((), seed, device=leaves.device)
         dropout = self.dropout if self.training else 0.0
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float32
-        return fused.fused_recursion(
-            leaves, lengths, Weights.of(self.weights()), self.K, key, self.training, dropout, dtype
-        )
+        options = self.K, self.training, dropout, dtype, False
+        return fused.fused_recursion(fused.FusedSearchCall(leaves, lengths, key, *options, self.weights()))
 
     def plain(self, leaves: Tensor, lengths: Tensor, seed: int = 5) -> tuple[Tensor, Tensor, Tensor]:
         """Roots, scores and merges of the plain engine on the same device."""

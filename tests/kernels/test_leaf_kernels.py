@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 import beamtree
 from beamtree.kernels import leaf_kernels
-from beamtree.parts.leaf import LeafTransform
+from beamtree.nn.leaf import LeafTransform
 
 
 def make(lengths: list[int], width: int, d: int) -> tuple[LeafTransform, Tensor, Tensor]:
@@ -93,12 +93,12 @@ def test_an_input_need_not_be_contiguous() -> None:
 
 def test_a_cpu_reads_in_its_own_way() -> None:
     leaf = LeafTransform(4, 4)
-    assert not leaf._reads_at_once(torch.zeros(1, 2, 4))
+    assert not leaf._one_kernel_reads(torch.zeros(1, 2, 4))
 
 
 def test_what_is_read_at_once_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     leaf, x, is_padding = make([3, 2], 6, 16)
-    monkeypatch.setattr(LeafTransform, "_reads_at_once", lambda self, x: True)
+    monkeypatch.setattr(LeafTransform, "_one_kernel_reads", lambda self, x: True)
     leaves, lengths = leaf.read(x, is_padding, once=True)
     assert lengths.tolist() == [3, 2]
     torch.testing.assert_close(leaves, read_exactly(leaf, x, is_padding)[0], atol=1e-3, rtol=1e-3)
@@ -108,30 +108,30 @@ def test_what_is_read_at_once_is_checked_too(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.gpu
 @needs_gpu
-def test_a_gpu_reads_at_once_only_where_nobody_looks_on() -> None:
+def test_a_gpu_one_kernel_reads_only_where_nobody_looks_on() -> None:
     leaf, x, is_padding = make([9, 4], 128, 128)
     torch.set_float32_matmul_precision("highest")
     expected = read_exactly(leaf, x, is_padding)
     for context in (torch.enable_grad(), torch.inference_mode()):
         with context:
-            assert leaf._reads_at_once(x)
+            assert leaf._one_kernel_reads(x)
             for mine, theirs in zip(leaf.read(x, is_padding, once=True), expected, strict=True):
                 torch.testing.assert_close(mine.detach(), theirs.detach(), atol=1e-5, rtol=1e-5)
     with torch.inference_mode():
         with pytest.raises(ValueError, match="key_padding_mask must have shape"):
             leaf.read(x, is_padding[:, 1:])
         with torch.autocast("cuda", torch.bfloat16):
-            assert not leaf._reads_at_once(x)
+            assert not leaf._one_kernel_reads(x)
         beamtree.validate(True)
         try:
-            assert not leaf._reads_at_once(x)
+            assert not leaf._one_kernel_reads(x)
         finally:
             beamtree.validate(False)
         handle = leaf.register_forward_hook(lambda *_: None)
-        assert not leaf._reads_at_once(x)
+        assert not leaf._one_kernel_reads(x)
         handle.remove()
     with torch.no_grad(), forward_ad.dual_level():  # inference mode itself drops tangents
-        assert not leaf._reads_at_once(forward_ad.make_dual(x, x))
+        assert not leaf._one_kernel_reads(forward_ad.make_dual(x, x))
 
 
 @pytest.mark.gpu

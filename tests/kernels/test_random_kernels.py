@@ -1,11 +1,11 @@
-"""Masks drawn by a kernel are those of random_bits.py to the bit; without a GPU in the interpreter."""
+"""Masks drawn by a kernel are those of engine/randomness.py to the bit; without a GPU in the interpreter."""
 
 import pytest
 import torch
 from kernel_cases import DEVICE
 
+from beamtree.engine.randomness import draw_keep
 from beamtree.kernels.runtime import random_kernels
-from beamtree.kernels.runtime.random_bits import draw_keep
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 from on_gpu import needs_gpu, peak_of_training
-from test_straight_kernels import exact, make
+from test_straight_kernels import call_of, exact, make
 from torch import nn
 
 from beamtree import create_encoder
 from beamtree.kernels.straight import straight_through
-from beamtree.kernels.weights import Weights
 from beamtree.nn.contextualizer import BeamTreeContextualizer
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
@@ -44,8 +43,8 @@ def test_trees_and_gradients_are_those_of_float64_and_always_the_same(
     torch.set_float32_matmul_precision(precision)
     torch.manual_seed(0)
     case = make([n, 1, *torch.randint(1, n + 1, (B - 2,)).tolist()], entangled, d=d, units=4 * d)
-    arguments = (case.lengths, Weights.of(case.weights), case.seed, True, 0.1, torch.float32)
-    root, merges, _ = straight_through(case.leaves, *arguments)
+    call = call_of(case, True, 0.1)
+    root, merges, _ = straight_through(call)
     other, other_root, other_merges = exact(case, True, 0.1, merges)
     same = (merges == other_merges).all(1, keepdim=True)  # rounding may decide a near-tie
     assert same.double().mean() > (0.9 if precision == "highest" else 0.3)
@@ -56,7 +55,7 @@ def test_trees_and_gradients_are_those_of_float64_and_always_the_same(
     print(d, B, n, precision, float(same.double().mean()), [f"{x:.0e}" for x in furthest])
     assert ((root - other_root) * same).norm() <= rtol * other_root.norm()
     assert max(furthest) < rtol
-    again, *_ = straight_through(case.leaves, *arguments)
+    again, *_ = straight_through(call)
     repeated = torch.autograd.grad((again * direction).sum(), [case.leaves, *case.weights])
     assert all(torch.equal(a, b) for a, b in zip(got, repeated, strict=True))
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.utils import parametrizations
 
 from beamtree import create_encoder
+from beamtree.engine.randomness import FIRST_LEVEL, draw_keep, gumbel
 from beamtree.kernels import entangled_kernels, straight_replay
 from beamtree.kernels import straight as operator
-from beamtree.kernels.runtime.random_bits import FIRST_LEVEL, draw_keep, gumbel
+from beamtree.kernels.fused_recursion import FusedSearchCall
 from beamtree.kernels.straight import straight_through, supports
-from beamtree.kernels.weights import Weights
 from beamtree.parts.scorer import EntangledScorer
 from beamtree.zoo import gumbel_tree
 
@@ -27,6 +27,11 @@ MADE = 1 << 32
 
 def make(lengths: list[int], entangled: bool, **sizes: int) -> Case:
     return make_case(lengths, entangled=entangled, s=12, hidden=20, scale=3.0, **sizes)
+
+
+def call_of(case: Case, noisy: bool = False, dropout: float = 0.0) -> FusedSearchCall:
+    options = 1, noisy, dropout, torch.float32, False
+    return FusedSearchCall(case.leaves, case.lengths, case.seed, *options, case.weights)
 
 
 def exact(case: Case, noisy: bool, dropout: float, merges: Tensor) -> tuple[Case, Tensor, Tensor]:
@@ -81,9 +86,7 @@ def assert_gradients_agree(case: Case, loss: Tensor, other: Case, other_loss: Te
 
 
 def compare(case: Case, *, noisy: bool = False, dropout: float = 0.0, rtol: float = 2e-4) -> None:
-    root, merges, nodes = straight_through(
-        case.leaves, case.lengths, Weights.of(case.weights), case.seed, noisy, dropout, torch.float32
-    )
+    root, merges, nodes = straight_through(call_of(case, noisy, dropout))
     assert nodes.shape[1] == 0
     other, other_root, other_merges = exact(case, noisy, dropout, merges)
     assert torch.equal(merges, other_merges)
@@ -120,9 +123,7 @@ def test_lists_and_batches_in_pieces_give_the_same(entangled: bool, monkeypatch:
 def test_a_sequence_of_one_token_is_its_leaf(lengths: list[int]) -> None:
     case = make(lengths, False)
     leaves = torch.cat((case.leaves, case.leaves), 1).detach().requires_grad_()  # longer than any sequence
-    root, merges, _ = straight_through(
-        leaves, case.lengths, Weights.of(case.weights), None, False, 0.0, torch.float32
-    )
+    root, merges, _ = straight_through(call_of(case)._replace(leaves=leaves))
     assert torch.equal(root[1], leaves[1, 0])
     assert (merges[1] == -1).all()
     grads = torch.autograd.grad(root[1].sum(), [leaves, *case.weights])
@@ -166,9 +167,7 @@ def test_noise_and_dropout_are_for_training_only_and_new_each_time(monkeypatch: 
 
 def test_a_second_derivative_and_changed_weights_are_refused() -> None:
     case = make([2], False)
-    root, *_ = straight_through(
-        case.leaves, case.lengths, Weights.of(case.weights), None, False, 0.0, torch.float32
-    )
+    root, *_ = straight_through(call_of(case))
     with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(root.sum(), case.leaves, create_graph=True)
     with torch.no_grad():

@@ -215,8 +215,7 @@ def test_both_layouts_have_the_same_gradients(lengths, attend_self):
         y = unit(leaves, nodes, trees, refinements=2, ancestry=layout(trees))
         loss = (y * torch.randn_like(y)).sum()
         found.append([y, *torch.autograd.grad(loss, [leaves, nodes, *unit.parameters()])])
-    for dense, listed in zip(*found, strict=True):
-        torch.testing.assert_close(dense, listed)
+    torch.testing.assert_close(*found)
 
 
 def test_the_lists_of_a_shallow_tree_keep_far_fewer_scalars_than_all_pairs():

@@ -316,8 +316,7 @@ def test_devices_agree(source):
         tokens = model(given, is_padding.to(device), **options)
         tokens.square().sum().backward()
         results.append([tokens.cpu(), given.grad.cpu(), *(p.grad.cpu() for p in model.parameters())])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
+    torch.testing.assert_close(*results, rtol=0, atol=1e-8)
 
 
 @pytest.mark.gpu

@@ -74,3 +74,12 @@ def test_what_tells_no_words_apart_and_shapes_that_differ_are_refused() -> None:
         SubwordsToWords.word_ids({"input_ids": [[1, 2]]})
     with pytest.raises(ValueError, match=r"word_ids must be \(B, s\) for x .*\(4, 7\) and \(4, 8, 5\)"):
         SubwordsToWords()(torch.zeros(4, 8, 5), WORD_IDS[:, :7])
+
+
+def test_nan_at_special_tokens_and_padding_has_no_effect_and_leaves_no_gradient() -> None:
+    x = torch.randn(4, 8, 5, dtype=torch.float64)
+    spoilt = x.masked_fill((WORD_IDS < 0).unsqueeze(-1), torch.nan).requires_grad_()
+    words, _ = SubwordsToWords()(spoilt, WORD_IDS)
+    torch.testing.assert_close(words, SubwordsToWords()(x, WORD_IDS)[0])
+    words.sum().backward()
+    assert spoilt.grad.isfinite().all()

@@ -30,7 +30,7 @@ def test_a_table_shows_medians_ratios_and_problems():
 def test_inference_tells_the_time_of_a_search_step_and_throughput_the_tokens():
     (table,) = size_tables([[measured("om", [0.009], inference=True, K=None)]])
     assert "forward pass" in table.title
-    assert dict(zip(table.headers, table.texts[0], strict=True))["µs a search step"] == "1,000"
+    assert dict(zip(table.headers, table.texts[0], strict=True))["µs per search step"] == "1,000"
     assert "faster than naive" not in table.headers
     (table,) = size_tables([[measured("om", [0.01], B=32)]], with_tokens=True)
     assert dict(zip(table.headers, table.texts[0], strict=True))["tokens/s"] == "32,000"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from beamtree.paper.speed import measure
+from beamtree.paper.speed.fresh_process import OUT_OF_MEMORY, call_alone
 from beamtree.paper.speed.measure import (
     Group,
     Measurement,
@@ -24,7 +25,6 @@ from beamtree.paper.speed.workload import (
     Case,
     Timing,
 )
-from beamtree.processes.fresh import OUT_OF_MEMORY, call_alone
 
 CPU = torch.device("cpu")
 TINY = Case(B=2, n=5, d=16, K=2)

@@ -51,7 +51,7 @@ def test_trees_of_no_model_stand_below_those_of_models_and_only_there(tmp_path: 
 def test_lists_of_earlier_versions_are_left_out_with_a_note(tmp_path: Path) -> None:
     make_run(tmp_path / "a", accuracy={"near-iid": 0.90})
     report = build_report([folder_with("targets = []\n" + REMARKS, tmp_path)])
-    assert report.notes == [f"{tmp_path / 'remarks.toml'}: targets are no longer read; notes can say it."]
+    assert report.notes == [f"{tmp_path / 'remarks.toml'}: targets are no longer read; use notes instead."]
     assert report.tables[0].remarks[0] == "Much is done."
 
 

@@ -112,5 +112,5 @@ def test_a_real_run_goes_from_training_by_eval_to_the_report(tmp_path: Path) -> 
 
 def test_eval_saves_into_run_folders_only(tmp_path: Path) -> None:
     result = call("eval", "logic-ebt-grc", "--save", rc=2)
-    assert "--save keeps figures in a run folder, but logic-ebt-grc has no recipe.toml" in result.stderr
+    assert "--save writes to a run folder, but logic-ebt-grc has no recipe.toml" in result.stderr
     assert "there is no model 'nowhere'" in call("eval", "nowhere", "--save", rc=2).stderr

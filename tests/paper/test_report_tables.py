@@ -108,10 +108,18 @@ def test_at_a_glance_a_row_is_its_mean_over_the_splits_beside_the_papers_with_it
     glance = build_report([tmp_path]).short[0]
     assert glance.texts == [
         ["Logical inference", "BT-GRC (unfinished)", "95.0", "90.0", "–", "1", "0 of 1"],
-        ["Logical inference", "EBT-GRC", "94.0", "93.5", "93.0", "3", "2 of 3"],
+        ["", "EBT-GRC", "94.0", "93.5", "93.0", "3", "2 of 3"],
         ["SST5", "no figures yet", "–", "–", "–", "–", "–"],
     ]
     assert glance.remarks == ["No run yet: ListOps, IMDB, SNLI, QQP, MNLI."]
+
+
+@pytest.mark.parametrize(("share", "reached"), [(0.9988, "1 of 1"), (0.9987, "0 of 1")])
+def test_a_figure_exactly_one_deviation_below_the_papers_is_at_its_level(
+    tmp_path: Path, share: float, reached: str
+) -> None:
+    make_run(tmp_path / "gold", "listops-gold-grc", accuracy={"near-iid": share})  # the paper: 99.9 ± .02
+    assert build_report([tmp_path]).short[0].texts[0][-1] == reached
 
 
 def test_a_seed_that_lacks_a_split_is_not_taken_for_the_worst(tmp_path: Path) -> None:
@@ -137,6 +145,18 @@ def test_titles_say_in_what_the_data_differ_from_the_papers(tmp_path: Path) -> N
         (run / "data.json").write_text(json.dumps(facts))
         assert table_of([run], "sst5").title == title
         assert table_of([run], "summary").texts[0][0] == title
+
+
+def test_runs_on_a_part_of_the_papers_examples_are_neither_counted_nor_shown_in_short(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", "sst5", accuracy={"test": 0.99})
+    for examples, reached, shown in ((318_582, "1 of 1", True), (1000, "–", False)):
+        facts = {"train": {"examples": examples}, "words": {"vectors": "glove.840B.300d", "width": 300}}
+        (run / "data.json").write_text(json.dumps(facts))
+        report = build_report([run])
+        assert report.short[0].texts[0][-1] == reached
+        assert ("sst5-short" in [table.name for table in report.short]) == shown
+        assert "sst5" in [table.name for table in report.tables]
+        assert "sst5-short" in [table.name for table in build_report([run], ["sst5"]).short], "if asked for"
 
 
 def test_an_option_is_never_the_best(tmp_path: Path) -> None:

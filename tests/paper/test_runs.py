@@ -90,7 +90,7 @@ def test_whole_numbers_are_numbers_and_facts_on_data_must_say_how_much(tmp_path:
     run = damaged(tmp_path / "run", "metrics.jsonl", lambda text: text.replace("90.0", "90"))
     assert read_run(run).minutes == 12
     (run / "data.json").write_text('{"train": {"examples": "many"}, "words": null}')
-    with pytest.raises(BeamtreeError, match=r"data\.json does not say what was learnt from"):
+    with pytest.raises(BeamtreeError, match=r"data\.json does not say which data the run learnt from"):
         read_run(run)
 
 
@@ -99,7 +99,7 @@ def test_what_is_not_a_run_folder_is_refused_by_name(tmp_path: Path) -> None:
         BeamtreeError, match=r"no-such is not a run folder: it does not exist \(--skip leaves"
     ):
         build_report([tmp_path / "no-such"])
-    with pytest.raises(BeamtreeError, match=r"has no recipe\.toml, nor has a folder in it"):
+    with pytest.raises(BeamtreeError, match=r"there is no recipe\.toml in it or its folders"):
         build_report([tmp_path])
     run = make_run(tmp_path / "run")
     (run / "metrics.jsonl").unlink()
@@ -154,6 +154,19 @@ def test_the_note_tells_which_vectors_were_used(words: dict[str, Any] | None, sa
     assert said in note(words)
 
 
+def test_vectors_in_two_files_are_told_in_one_sentence() -> None:
+    runs = [
+        TrainedRun(
+            Path("run"), load_recipe("sst5"), [], [], data={"train": {"examples": 400_000}, "words": words}
+        )
+        for words in [{"vectors": name, "width": 100} for name in ("one", "two", "one")]
+    ]
+    assert data_note(runs) == (
+        "Ours learn from 400,000 training examples, with other vectors: one or two, 100 wide "
+        "(the paper: GloVe 840B, 300 wide)."
+    )
+
+
 def test_a_part_of_the_corpus_is_called_a_subset() -> None:
     assert "Ours learn from a subset: 1,000 of 318,582 training examples" in note(None, 1000)
     assert "subset" not in note(None)
@@ -176,4 +189,4 @@ def test_formal_tasks_and_runs_without_facts_need_no_note() -> None:
 def test_rebuilt_stress_tests_are_told() -> None:
     facts = {"train": {"split": "train", "examples": 18_000}, "words": None}
     runs = [TrainedRun(Path("run"), load_recipe("mnli"), [], [], data=facts)]
-    assert "The stress tests are rebuilt from the dev sets" in data_note(runs)
+    assert "stress tests are not at hand, they are rebuilt from the dev sets" in data_note(runs)

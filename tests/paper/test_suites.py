@@ -61,9 +61,9 @@ def test_scaling_sweeps_the_sizes_that_are_named():
     assert [[one.case.model for one in group] for group in wide] == [["ebt-grc"], ["ebt-grc"]]
     with pytest.raises(BeamtreeError, match="om cannot vary in K"):
         scaling(Wanted(models=("om",), beams=(2, 3)), "cpu")
-    with pytest.raises(BeamtreeError, match="all is given"):
+    with pytest.raises(BeamtreeError, match="all are given"):
         scaling(Wanted(lengths=(8,), beams=(2,), widths=(16,), slices=(8,)), "cpu")
-    with pytest.raises(BeamtreeError, match="one --batch, got 2"):
+    with pytest.raises(BeamtreeError, match="a single --batch, got 2"):
         scaling(Wanted(batches=(1, 2)), "cpu")
     with pytest.raises(BeamtreeError, match="did you mean 'naive'"):
         quick(Wanted(models=("naiv",)), "cpu")

@@ -10,11 +10,11 @@ from beamtree import BeamtreeError
 from beamtree.data.listops.draws import DRAWS
 from beamtree.data.task import Example
 from beamtree.paper.speed import table1 as paper
+from beamtree.paper.speed.fresh_process import OUT_OF_MEMORY
 from beamtree.paper.speed.measure import FIRST_LENGTH
 from beamtree.paper.speed.suites import run_paper
 from beamtree.paper.speed.table1 import RANGES, Range, RangeResult, Trainer, measure_table, train_on
 from beamtree.paper.speed.workload import NaiveEncoder
-from beamtree.processes.fresh import OUT_OF_MEMORY
 
 CPU = torch.device("cpu")
 
@@ -42,7 +42,7 @@ def test_a_range_is_drawn_as_the_split_is_that_the_paper_took(name, file):
     draw, wanted = next(draw for draw in DRAWS if file in draw.files), RANGES[name]
     low, high = map(int, name.split("-"))
     assert (wanted.max_depth, wanted.max_args) == (draw.process.max_depth, draw.process.max_args)
-    assert (wanted.shortest, wanted.longest) == (max(low, draw.lengths[0]), min(high, draw.lengths[1]))
+    assert (wanted.min_length, wanted.max_length) == (max(low, draw.lengths[0]), min(high, draw.lengths[1]))
 
 
 @pytest.mark.parametrize("model", ["om", "ebt-grc-512", "naive"])
@@ -141,5 +141,5 @@ def test_unknown_rows_and_ranges_are_named_before_anything_is_measured():
 
     with pytest.raises(BeamtreeError, match="did you mean 'bt-grc-os'"):
         measure(("bt-grc-so",), ())
-    with pytest.raises(BeamtreeError, match="no lengths '200-240'; did you mean '200-250'"):
+    with pytest.raises(BeamtreeError, match="no range of lengths '200-240'; did you mean '200-250'"):
         measure((), ("200-240",))

@@ -11,7 +11,8 @@ from beamtree.paper.published import LABELS, TABLES
 from beamtree.paper.report import build_report
 from beamtree.paper.runs import read_run
 from beamtree.paper.table_rows import row_of, training_command
-from beamtree.training.recipe import load_recipe, shipped_recipes
+from beamtree.training.recipe import load_recipe
+from beamtree.training.recipes import shipped_recipes
 from beamtree.training.run_folder import RunFolder
 
 
@@ -62,7 +63,7 @@ def test_products_in_tf32_change_no_row_but_are_told(tmp_path: Path) -> None:
     table = table_of([tmp_path], "listops")
     assert cell_of(table, "EBT-GRC", "near-IID").text == "95.00 ±5.00"
     assert cell_of(table, "EBT-GRC, precision bf16", "near-IID").text == "70.00"
-    assert table.remarks[0] == "Trained with products in tf32 instead of float32: runs 2."
+    assert table.remarks[0] == "Trained with matrix products in tf32 instead of float32: runs 2."
 
 
 def test_the_recipe_beyond_the_paper_is_an_option_and_no_base_of_others(tmp_path: Path) -> None:
@@ -138,5 +139,5 @@ def test_runs_of_ones_own_are_told_apart_by_the_files_they_learnt_from(tmp_path:
     ]
     assert runs.texts[0][3].startswith("beamtree train own --data spam.tsv --out")
     RunFolder(folder).write_data_facts({**facts, "path": 3})
-    with pytest.raises(BeamtreeError, match="does not say what was learnt from"):
+    with pytest.raises(BeamtreeError, match="does not say which data the run learnt from"):
         build_report([tmp_path])

@@ -1,11 +1,16 @@
 """The contract of a user's parts: what a cell or scorer has to have, and what it may leave out."""
 
+import random
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import beamtree
-from beamtree.parts.contract import CellWithDropout, dropout_rate, mask_width
+from beamtree.parts.contract import CellWithDropout, dropout_rate, mask_width, refuse_changing_results
 
 
 class Mean(nn.Module):
@@ -38,3 +43,100 @@ def test_a_cell_without_dropout_needs_no_third_argument() -> None:
     x = torch.randn(2, 5, 4, requires_grad=True)
     encoder(x).sum().backward()
     assert x.grad is not None
+
+
+def test_what_is_not_a_number_is_no_dropout_rate_and_a_rate_must_be_one() -> None:
+    cell = Mean()
+    for other in (None, cell.eval, torch.ones(2)):
+        cell.train().dropout = other
+        assert dropout_rate(cell) == 0.0
+    for wrong in (1.0, -0.1, 2, float("nan")):
+        cell.dropout = wrong
+        with pytest.raises(
+            ValueError, match=r"cell\.dropout must be a rate, at least 0 and less than 1, got"
+        ):
+            dropout_rate(cell)
+        assert dropout_rate(cell.eval()) == 0.0
+        cell.train()
+
+
+def encode(cell: nn.Module, training: bool) -> Tensor:
+    encoder = beamtree.BeamTreeEncoder(4, cell=cell, stochastic=False).train(training)
+    return encoder(torch.randn(2, 5, 4))
+
+
+def test_a_parameter_may_be_called_p() -> None:
+    cell = Mean()
+    cell.p = nn.Parameter(torch.ones(4))
+    assert encode(cell, training=True).isfinite().all()
+
+
+generator = torch.Generator()
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: F.dropout(x, 0.5),
+        lambda x: x * random.random(),
+        lambda x: x * np.random.rand(),
+        lambda x: x * torch.rand((), generator=generator),
+    ],
+    ids=["dropout", "Python", "numpy", "generator"],
+)
+def test_randomness_of_any_kind_is_refused(draw: Callable[[Tensor], Tensor], training: bool) -> None:
+    class Random(Mean):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return draw(super().forward(left, right))
+
+    with pytest.raises(
+        ValueError, match=f"same rows in {'training' if training else 'evaluation'}, but must"
+    ):
+        encode(Random(), training)
+
+
+def test_results_that_are_not_numbers_or_differ_by_rounding_are_no_randomness() -> None:
+    class Rounding(Mean):
+        calls = 0
+
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(left, right) * (1 + 1e-6 * (self.calls % 2))
+
+    class Undefined(Mean):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return super().forward(left, right) * torch.nan
+
+    for cell in (Rounding(), Undefined()):
+        refuse_changing_results(cell, "cell", torch.ones(1, 4), torch.ones(1, 4))
+
+
+def test_a_buffer_that_a_part_changes_itself_is_refused_by_name_but_one_made_once_is_not() -> None:
+    class Running(Mean):
+        def __init__(self, replaces: bool) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(4))
+            self.register_buffer("once", None)
+            self.replaces = replaces
+
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            if self.once is None:
+                self.once = torch.ones(4)
+            if self.training:
+                self.mean = self.mean + 1 if self.replaces else self.mean.add_(1)
+            return super().forward(left, right) * self.once
+
+    for replaces in (True, False):
+        with pytest.raises(ValueError, match="cell changes its buffer mean when it is called in training"):
+            encode(Running(replaces), training=True)
+        encode(Running(replaces), training=False)
+
+
+def test_batch_norm_without_running_statistics_is_refused_in_evaluation_too() -> None:
+    cell = Mean()
+    cell.norm = nn.BatchNorm1d(4, track_running_stats=False)
+    with pytest.raises(ValueError, match=r"cell contains BatchNorm1d \(norm\) without running statistics"):
+        encode(cell, training=False)
+    cell.norm = nn.BatchNorm1d(4).eval()
+    encode(cell, training=False)

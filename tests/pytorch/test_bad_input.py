@@ -71,7 +71,7 @@ def test_wrong_tokens_are_refused(encoder: BeamTreeEncoder, x: Tensor, message: 
         (torch.zeros(B, N), r"key_padding_mask must be a bool tensor, True at padding, got torch.float32"),
         (
             torch.zeros(B, N).long(),
-            r"key_padding_mask must be a bool tensor, .* got torch.int64; of an attention",
+            r"key_padding_mask must be a bool tensor, .* got torch.int64; for an attention",
         ),
         (torch.zeros(B, N - 1, dtype=torch.bool), r"shape \(B, n\) = \(2, 5\), got \(2, 4\)"),
         (torch.zeros(1, N, dtype=torch.bool), r"shape \(B, n\) = \(2, 5\), got \(1, 5\)"),

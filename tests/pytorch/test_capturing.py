@@ -1,8 +1,8 @@
 """Garbage does not disturb a capture, and a failed one leaves nothing behind; a stand-in plays the GPU."""
 
 import gc
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -159,11 +159,8 @@ def test_threads_capture_in_turn(stream: Any) -> None:
         for _ in range(200):
             most.append(Graph.underway)
 
-    threads = [threading.Thread(target=capturing.capture, args=(watch, stream)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: capturing.capture(watch, stream), range(4)))
     assert set(most) == {1}
 
 

@@ -116,6 +116,73 @@ def test_a_part_without_a_bias_is_named(name: str, part: nn.Module) -> None:
     encoder = BeamTreeEncoder(D)
     setattr(encoder.cell, name, part)
     with pytest.raises(
-        ValueError, match=f"{type(part).__name__} must have a weight and a bias where they are read"
+        ValueError, match=f"{type(part).__name__} must have a weight and a bias here, because they are read"
     ):
         encoder(torch.randn(1, 3, D))
+
+
+class LowRank(nn.Linear):
+    """As fine-tuning libraries adapt a linear map that they inherit from."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+@pytest.mark.parametrize("name", ["w1", "w2"])
+def test_a_linear_map_with_another_forward_is_refused(name: str) -> None:
+    encoder = BeamTreeEncoder(D)
+    part = getattr(encoder.cell, name)
+    with pytest.raises(ValueError, match=f"{name} of .* must stay an nn.Linear, got LowRank: its weights"):
+        setattr(encoder.cell, name, LowRank(part.in_features, part.out_features))
+    encoder.set_submodule("leaf.linear", nn.Linear(D, D))
+    part.__class__ = LowRank  # nobody was told
+    with pytest.raises(ValueError, match=r"LowRank cannot replace an nn\.Linear"):
+        encoder(torch.randn(2, 3, D))
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        *((name, "cell.norm") for name in ("ebt-grc", "bt-grc", "gt-grc", "egt-grc", "balanced-grc")),
+        *((name, "cell.norm") for name in ("bt-grc-os", "recurrent-grc", "gold-grc", "crvnn")),
+        *(("om", "key.norm"), ("om", "memory_norm")),
+    ],
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_another_eps_of_a_norm_has_its_effect_or_is_refused(name: str, norm: str, training: bool) -> None:
+    x = torch.randn(2, 4, D)
+    torch.manual_seed(0)
+    encoder = create_encoder(name, D).train(training)
+    given = trees_to_follow(encoder, x, None)
+    torch.manual_seed(1)
+    before = encoder(x, **given)
+    encoder.get_submodule(norm).eps = 0.1
+    torch.manual_seed(1)
+    try:
+        after = encoder(x, **given)
+    except ValueError as error:
+        assert "eps of this LayerNorm must be 1e-05, got 0.1" in str(error)  # noqa: PT017
+    else:
+        assert not torch.allclose(after, before)
+
+
+def test_a_norm_that_is_called_may_have_any_eps() -> None:
+    torch.manual_seed(0)
+    encoder, x = BeamTreeEncoder(D).eval(), torch.randn(2, 1, D)
+    encoder.leaf.norm.eps = 0.1
+    expected = torch.nn.functional.layer_norm(encoder.leaf.linear(x), (D,), eps=0.1)
+    torch.testing.assert_close(encoder(x), expected[:, 0])
+
+
+def test_the_weights_of_the_entangled_scorer_may_be_parametrized() -> None:
+    torch.manual_seed(0)
+    encoder, x = create_encoder("bt-grc", D).eval(), torch.randn(2, 5, D)
+    changed = copy.deepcopy(encoder)
+    with torch.no_grad():
+        changed.scorer.weight *= 2
+    parametrize.register_parametrization(encoder.scorer, "weight", Doubled())
+    torch.testing.assert_close(encoder(x), changed(x))
+    for model in (encoder, changed):
+        model(x).square().sum().backward()
+    found = encoder.scorer.parametrizations.weight.original.grad
+    torch.testing.assert_close(found, 2 * changed.scorer.weight.grad)

@@ -71,8 +71,7 @@ def test_the_loop_remembers_all_nodes_and_merges(monkeypatch: pytest.MonkeyPatch
     for name in ("spans", "heights", "children"):
         assert torch.equal(getattr(found.trees, name), getattr(wanted.trees, name))
     torch.testing.assert_close(found.trees.log_scores, wanted.trees.log_scores, rtol=0, atol=1e-10)
-    for one, other in zip(found[:3], wanted[:3], strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found[:3], wanted[:3], rtol=0, atol=1e-10)
 
 
 def test_the_loop_breaks_ties_as_the_search_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +116,7 @@ def test_an_encoder_without_mask_and_with_a_users_cell_exports() -> None:
 
 def test_only_inference_can_be_exported() -> None:
     x, _ = batch(3, 5)
-    with pytest.raises(RuntimeError, match=r"call eval\(\) on the encoder before"):
+    with pytest.raises(RuntimeError, match=r"call eval\(\) on the encoder first"):
         export(encoder().train(), (x,), dynamic_shapes=SIZES)
 
 

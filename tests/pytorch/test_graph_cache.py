@@ -2,17 +2,16 @@
 
 import copy
 import pickle
-import random
 import threading
 import time
 import warnings
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from stopped_threads import Stopped, answers, ends, stop, untraced
+from stopped_threads import answers, stop_wherever, untraced
 
 from beamtree.pytorch import capturing
 from beamtree.pytorch.capturing import GraphCache
@@ -63,7 +62,7 @@ def test_a_capture_that_fails_warns_once_and_ends_the_graphs() -> None:
     with pytest.raises(RuntimeError, match="invalidated"):
         cache.get("b", fail)
     assert len(cache) == 1
-    with pytest.warns(UserWarning, match="no CUDA graphs, slower but as exact: capture invalidated"):
+    with pytest.warns(UserWarning, match="no CUDA graphs, slower but just as exact: capture invalidated"):
         assert cache.find("b", fail) is None
     assert (len(cache), cache.capacity) == (0, 0)
     with warnings.catch_warnings():
@@ -94,15 +93,12 @@ def test_threads_that_want_the_same_graph_capture_it_once() -> None:
         made.append(1)
         return entry()
 
-    def use() -> None:
+    def use(_: int) -> None:
         start.wait()
         cache.find("a", capture)
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(use, range(4)))
     assert len(made) == 1
 
 
@@ -135,25 +131,13 @@ def test_a_call_that_is_warmed_up_may_use_the_cache_another_thread_captures_for(
 @untraced()
 def test_wherever_a_thread_is_stopped_the_cache_stays_usable() -> None:
     cache: GraphCache[Any] = GraphCache(2)
-    draw = random.Random(0)
 
-    def use_on_and_on() -> None:
-        with suppress(Stopped):
-            start.wait()
-            while True:
-                for key in range(4):
-                    cache.find(key, entry)
+    def use() -> None:
+        for key in range(4):
+            cache.find(key, entry)
 
-    for _ in range(100):
-        start = threading.Barrier(3)
-        threads = [threading.Thread(target=use_on_and_on, daemon=True) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        start.wait()
-        for thread in threads:
-            time.sleep(draw.random() / 1000)
-            stop(thread)
-        for thread in threads:
-            assert ends(thread)
+    def check() -> None:
         assert answers(lambda: cache.find("a", entry)) is not None
         assert len(cache) <= 2
+
+    stop_wherever(use, check)

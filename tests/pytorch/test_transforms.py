@@ -9,7 +9,7 @@ import torch
 from every_block import BLOCKS, call
 from on_gpu import needs_gpu
 from own_cells import DotScorer, MeanCell, make_encoder, make_input
-from small_encoders import gradients, random_tokens, trees_to_follow
+from small_encoders import assert_same, gradients, random_tokens, trees_to_follow
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
@@ -40,11 +40,6 @@ class Called(nn.Module):
 
     def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
         return call(self.block, x, is_padding)
-
-
-def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", [*encoder_names(), "own cell", "equal trees"])
@@ -113,10 +108,12 @@ def test_the_search_says_that_it_has_no_forward_mode_derivative() -> None:
         torch.func.jvp(lambda w: functional_call(encoder, {"cell.w1.weight": w}, (x,)), (weight,), (weight,))
 
 
-def test_a_users_cell_may_be_parametrized_with_its_weights_cached() -> None:
+@pytest.mark.parametrize("used_before", [False, True])
+def test_a_users_cell_may_be_parametrized_with_its_weights_cached(used_before: bool) -> None:
     encoder, (x, is_padding) = make_encoder(), make_input(LENGTHS)
     parametrizations.weight_norm(encoder.cell.hidden)
-    expected = gradients(encoder(x, is_padding), x, encoder)
+    used = encoder if used_before else copy.deepcopy(encoder)
+    expected = gradients(used(x, is_padding), x, used)
     with parametrize.cached():
         assert_same(gradients(encoder(x, is_padding), x, encoder), expected)
 

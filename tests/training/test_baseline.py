@@ -1,7 +1,8 @@
-"""What stands beside a model of own data on the same rows, and the line that says which is best."""
+"""Baselines for a model of own data on the same rows, and the line that says which is best."""
 
 import builtins
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -112,19 +113,33 @@ def test_one_line_says_which_is_best_and_by_how_much() -> None:
     said = "best on dev by accuracy: TF-IDF, logistic regression with 90.0%, 10.0 points above tree (80.0%"
     assert verdict(model, [always, words], "dev").startswith(said)
     assert "tree with 80.0%, 30.0 points above always 'a'" in verdict(model, [always], "dev")
-    assert "too close to tell" not in verdict(model, [always, words], "dev")
-    assert "too close to tell" in verdict(model, [competitor("x", 41)], "dev")
+    assert "too close to call" not in verdict(model, [always, words], "dev")
+    assert "too close to call" in verdict(model, [competitor("x", 41)], "dev")
     twin = competitor(WITHOUT_TREE, 43)
     best, adds = verdict(model, [always, twin], "dev"), verdict(competitor("tree", 45), [twin, words], "dev")
-    assert best.endswith("to train that alone: --set model.readout=tokens")
+    assert best.endswith("to train only that one: --set model.readout=tokens")
     assert "above tree (80.0%" in best
-    assert adds.endswith("; the tree adds 4.0 points, too close to tell")
+    assert adds.endswith("; the tree adds 4.0 points, too close to call")
     assert "; the tree costs 6.0 points, too close" in verdict(model, [words, twin], "dev")
     many = [competitor(name, n, of=5000) for name, n in (("tree", 4000), (TFIDF, 4500), (WITHOUT_TREE, 4300))]
     assert verdict(many[0], many[1:], "dev").endswith("; the tree costs 6.0 points")
     assert "the tree" not in verdict(competitor("tree", 45), [always, twin], "dev")  # the line has it already
     uneven = Competitor("tree", Confusion(("a", "b"), [[80, 10], [5, 5]]))
     assert "by macro-F1" in verdict(uneven, [Competitor("x", Confusion(("a", "b"), [[90, 0], [10, 0]]))], "t")
+
+
+def test_nothing_is_best_where_all_are_level() -> None:
+    same = Confusion(("a", "b"), [[78, 0], [2, 0]])  # always 'a': a model that learnt nothing
+    model, always, worse = (
+        Competitor("tree", same),
+        Competitor("always 'a'", same),
+        Competitor(TFIDF, Confusion(("a", "b"), [[70, 8], [2, 0]])),
+    )
+    said = "tied on dev by macro-F1: tree; always 'a', all with 49.4% (80 rows)"
+    assert verdict(model, [always, worse], "dev") == said
+    assert verdict(worse, [model, always], "dev").startswith("best on dev by macro-F1: tree")
+    twin = Competitor(WITHOUT_TREE, worse.confusion)
+    assert verdict(model, [always, twin], "dev").startswith(f"{said}; the tree adds ")
 
 
 def test_what_learnt_labels_as_equally_frequent_is_judged_so() -> None:
@@ -152,17 +167,17 @@ def test_train_and_eval_print_the_company_or_what_to_install(
     tested = call("eval", run, test).stdout
     for output, split in ((trained, "dev"), (tested, "test.tsv")):
         told = " ".join(output.split())
-        assert f"beside it, on the same rows of {split}" in told
-        assert f"best on {split} by " in told
+        assert f"compared on the same rows of {split}" in told
+        assert re.search(rf"(best|tied) on {split} by ", told)
         assert WITHOUT_TREE in told
         assert ("pip install 'beamtree[baseline]'" in told) != there
     assert len(training_rows(RunFolder(run))) == 36
-    assert "beside it" not in call("eval", run, test, "--no-baselines").stdout
+    assert "compared on" not in call("eval", run, test, "--no-baselines").stdout
     (split,) = json.loads(call("eval", run, test, "--json").stdout)["splits"]
     assert len(split["baselines"]) == (3 if there else 2)
     path.write_text("label\ttext\n")  # gone, or changed: no company, but figures
     assert training_rows(RunFolder(run)) == []
-    assert "beside it" not in call("eval", run, test).stdout
+    assert "compared on" not in call("eval", run, test).stdout
 
 
 def test_the_model_without_its_tree_is_the_one_that_its_setting_trains(tmp_path: Path) -> None:
@@ -189,7 +204,7 @@ def test_an_encoder_without_trees_and_a_user_who_declines_have_no_twin(tmp_path:
         told = call("train", "own", "--data", path, "--out", run, *SMALL, *more).output
         assert not (run / "without-tree").exists()
         assert WITHOUT_TREE not in told
-        assert ("beside it" in told) == ("--no-baselines" not in more)
+        assert ("compared on" in told) == ("--no-baselines" not in more)
 
 
 def test_several_seeds_stand_beside_as_many_without_the_tree(tmp_path: Path) -> None:

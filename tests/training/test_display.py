@@ -24,8 +24,8 @@ LINES = """\
 """
 
 
-def shown_by(console: Console, *, again: bool = False) -> str:
-    with Display(console) as display:
+def shown_by(console: Console, *, again: bool = False, run: str | None = None) -> str:
+    with Display(console, run=run) as display:
         for epoch in (1, 2):
             display.begin_epoch(epoch, 10, steps=5, done=1)
             display.show(3, loss=0.25, accuracy=0.875, tokens_per_second=999.6)
@@ -51,6 +51,13 @@ def test_elsewhere_there_is_one_plain_line_an_epoch_never_wrapped_under_one_head
     last = "  10/10   0.5000     81.0%    0.6000        79.25%    12,346      3.2\n"
     assert longer == LINES + last
     assert max(map(len, longer.splitlines())) <= 80
+
+
+def test_one_run_among_many_has_its_name_beside_the_bar_and_leaves_no_lines() -> None:
+    shown = shown_by(Console(file=io.StringIO(), force_terminal=True, width=80), run="om-seed1")
+    assert "om-seed1, epoch 2/10" in shown
+    assert "dev loss" not in shown
+    assert shown_by(Console(file=io.StringIO()), run="om-seed1") == ""
 
 
 def test_quiet_is_quiet() -> None:
@@ -87,7 +94,7 @@ def test_an_epoch_is_estimated_once_before_it_ends_without_its_first_step() -> N
             lines = lines_of(0.4, 100, first_step=first_step, terminal=terminal)
             told = [line for line in lines if "an epoch takes" in line]
             assert len(told) == 1
-            assert "about 40 s, its dev examples apart; at most 18 to go: 12 min" in told[0]
+            assert "about 40 s, without its dev examples; at most 18 to go: 12 min" in told[0]
 
 
 def test_an_epoch_that_ends_at_once_is_not_estimated_and_a_resumed_one_by_its_own_steps() -> None:

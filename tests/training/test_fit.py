@@ -221,7 +221,7 @@ def test_a_loss_that_is_not_finite_stops_names_the_batch_and_keeps_the_last_chec
     assert str(caught.value) == (
         "the loss or its gradient is not finite in epoch 2, step 3 (training examples "
         f"{', '.join(map(str, rows))}; all 8 in {tmp_path / 'failure.json'}): stopped; the last good "
-        "checkpoint and best/ are kept"
+        "checkpoint and best/ are kept; start again with a lower training.learning_rate"
     )
     assert json.loads((tmp_path / "failure.json").read_text()) == {"epoch": 2, "step": 3, "examples": rows}
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == kept

@@ -1,11 +1,13 @@
 """Recipes: files may extend others, changes are checked like files; data are drawn or read as they say."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from beamtree.data.formal import nesting
 from beamtree.errors import BeamtreeError
+from beamtree.training import recipes
 from beamtree.training.examples import load_examples
 from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
 
@@ -68,6 +70,14 @@ def test_another_encoder_does_not_inherit_the_options_of_the_one_it_replaces(tmp
     assert load_recipe(path).model.options == {"memory_slots": 12}
     path.write_text('extends = "listops"\n[model]\nencoder = "ebt-grc"\n[model.options]\nbeam_size = 2\n')
     assert load_recipe(path).model.options == {"beam_size": 2, "slice_size": 64}
+
+
+def test_a_copy_of_a_shipped_file_is_the_same_recipe(tmp_path: Path) -> None:
+    files = {path.stem: path for path in Path(recipes.__file__).parent.glob("*.toml")}
+    del files["models"]
+    assert len(files) > 9
+    for name, path in files.items():
+        assert load_recipe(shutil.copy(path, tmp_path)) == load_recipe(name)
 
 
 def test_recipes_that_extend_each_other_in_a_circle_are_refused(tmp_path: Path) -> None:

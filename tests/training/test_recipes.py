@@ -19,7 +19,8 @@ from beamtree.paper.published import TABLES
 from beamtree.training.display import Display
 from beamtree.training.examples import load_learning_data
 from beamtree.training.fit import fit
-from beamtree.training.recipe import SHIPPED, load_recipe, shipped_recipes
+from beamtree.training.recipe import load_recipe
+from beamtree.training.recipes import shipped_recipes
 from beamtree.training.run_folder import RunFolder
 from beamtree.training.schedule import Stopping
 from beamtree.zoo.by_name import encoder_names
@@ -49,12 +50,22 @@ BATCHES = ("training.batch_size=4", "training.micro_batch_size=2")
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
-def test_every_shipped_recipe_loads_is_commented_and_fits_a_screen(name: str) -> None:
+def test_every_shipped_recipe_loads_and_says_in_a_line_what_it_is(name: str) -> None:
     recipe = load_recipe(name)
-    text = (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
+    about = shipped_recipes()[name].about
     assert find_task(recipe.task.name).splits
-    assert text.startswith("# ")
-    assert len(text.splitlines()) <= 50
+    assert 20 <= len(about) <= 130
+    assert about.isprintable()
+    assert not about.endswith(".")
+
+
+def test_what_a_task_says_of_one_row_holds_for_that_row_alone() -> None:
+    assert load_recipe("imdb-crvnn").training.micro_batch_size == 16
+    assert load_recipe("imdb-crvnn").training.patience == 10
+    assert load_recipe("imdb-egt-grc").training == load_recipe("imdb").training
+    assert load_recipe("listops-om").model.options == {"memory_slots": 21, "memory_dropout": 0.1}
+    assert load_recipe("logic-om").model.options == {"memory_slots": 12, "memory_dropout": 0.1}
+    assert load_recipe("listops-om").training == load_recipe("listops").training
 
 
 def test_listops_has_the_settings_of_the_paper() -> None:

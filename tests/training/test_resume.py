@@ -255,7 +255,7 @@ def test_a_checkpoint_of_another_model_is_refused_in_one_sentence(tmp_path: Path
         training={"micro_batch_size": 4},
     )
     with pytest.raises(
-        BeamtreeError, match=r"state\.safetensors does not fit the model of recipe\.toml"
+        BeamtreeError, match=r"state\.safetensors does not fit the model of the run's recipe\.toml"
     ) as caught:
         run_in(tmp_path, wider)
     assert "\n" not in str(caught.value)
@@ -309,3 +309,16 @@ def test_a_process_killed_and_then_terminated_is_resumed_by_the_same_command(tmp
     subprocess.run(again, check=True, env=environment, timeout=120)
     assert_same_ending(cut, whole)
     assert load_model(cut).predict(["[MAX 1 2 ]"])
+
+
+def test_a_run_of_which_records_alone_are_left_is_not_begun_anew(uninterrupted: Path, tmp_path: Path) -> None:
+    """Such are the folders of a report: no checkpoint, and figures that must not be lost."""
+    kept = tmp_path / "kept"
+    shutil.copytree(uninterrupted, kept)
+    shutil.rmtree(kept / "checkpoint")
+    before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+    with pytest.raises(
+        BeamtreeError, match=r"kept cannot be resumed: it has no checkpoint.* records of 3 epochs"
+    ):
+        run_in(kept, NOISY)
+    assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()} == before

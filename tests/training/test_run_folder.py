@@ -67,7 +67,7 @@ with RunFolder(Path({str(out)!r})).held():
         RunFolder(out).write_recipe(SMALL)
         for words in (("--resume", out), (out / "recipe.toml", "--out", out, "--overwrite")):
             refused = call("train", *words, rc=2).stderr
-            assert f"another process trains in {out}: let it end, or stop it" in refused
+            assert f"another process is training in {out}: let it finish, or stop it" in refused
         other.kill()
     call("train", "--resume", out, "--max-steps", 1)
 

@@ -260,7 +260,7 @@ def test_tokens_and_beams_that_do_not_fit_are_refused_by_name() -> None:
     tokens = [[f"t{i}" for i in range(length)] for length in trees.lengths.tolist()]
     with pytest.raises(ValueError, match="one list per sequence, 7 in all, got 6"):
         trees.brackets(tokens[1:])
-    with pytest.raises(ValueError, match="sequence 2 has 3 tokens, as many as were encoded, but got 4"):
+    with pytest.raises(ValueError, match="sequence 2 has 3 tokens, but got names for 4"):
         trees.brackets([*tokens[:2], ["a"] * 4, *tokens[3:]])
     with pytest.raises(ValueError, match="tokens of sequence 0 must be a list of tokens, got the string 'a'"):
         trees.brackets(["a"] * 7)

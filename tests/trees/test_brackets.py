@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from beamtree.errors import BeamtreeError
 from beamtree.trees.beam_trees import BeamTrees
-from beamtree.trees.brackets import Agreement, merges_from_brackets, spans_of
+from beamtree.trees.brackets import Agreement, merges_from_brackets, spans_from_brackets, spans_of
 
 tokens_of_any_kind = st.text(st.sampled_from("ab()[]-é漢 ."), min_size=1, max_size=5)
 
@@ -91,6 +91,54 @@ def test_five_thousand_nested_brackets_are_read_without_recursion(text: str) -> 
     assert BeamTrees.from_merges([merges]).brackets([tokens]) == [text]
 
 
+@given(st.lists(tokens_of_any_kind, min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_spans_are_read_from_what_trees_write_with_and_without_labels(
+    tokens: list[str], rng: random.Random
+) -> None:
+    trees = BeamTrees.from_merges([draw_merges(len(tokens), rng)])
+    assert spans_from_brackets(trees.brackets([tokens])[0]) == (tokens, trees.span_sets())
+    assert spans_from_brackets(trees.nltk([tokens])[0], labels=True) == (tokens, trees.span_sets())
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "tokens", "spans"),
+    [
+        ("(a b c)", False, "a b c", {(0, 3)}),
+        ("((a) ((b c)) d)", False, "a b c d", {(0, 4), (1, 3)}),
+        (
+            "( (S (NP (DT the) (JJ old) (NN cat)) (VP (VBD sat)) (. .)) )",
+            True,
+            "the old cat sat .",
+            {(0, 3), (0, 5)},
+        ),
+        ("(-LRB- (-LRB- -LRB-) (NP x y))", True, "( x y", {(0, 3), (1, 3)}),
+    ],
+)
+def test_gold_trees_need_not_be_binary(
+    text: str, labels: bool, tokens: str, spans: set[tuple[int, int]]
+) -> None:
+    assert spans_from_brackets(text, labels=labels) == (tokens.split(), spans)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "message"),
+    [
+        ("(X)", True, "the node opened at character 1 and closed at character 3 has no tokens"),
+        ("(a ())", False, "the node opened at character 4 and closed at character 5 has no tokens"),
+        ("", False, "the tree has no tokens"),
+        ("((a b c)", False, r"the '\(' at character 1 is never closed"),
+        (")", False, r"the '\)' at character 1 has no matching '\('"),
+        ("(a b) (c d)", False, r"the tree ends before character 7 .'\('.: give one tree only"),
+        ("a b", False, "the tree ends before character 3 .'b'.: give one tree only"),
+    ],
+)
+def test_brackets_that_are_not_one_tree_are_refused_with_their_place(
+    text: str, labels: bool, message: str
+) -> None:
+    with pytest.raises(BeamtreeError, match=message):
+        spans_from_brackets(text, labels=labels)
+
+
 def spans_by_nesting(merges: list[int]) -> set[tuple[int, int]]:
     """The same spans by building nested tuples of tokens and looking at the leaves of each."""
     nodes: list[tuple[int, ...]] = [(token,) for token in range(len(merges) + 1)]
@@ -161,6 +209,35 @@ def test_positions_may_be_a_padded_tensor_and_nothing_else_is_counted() -> None:
     for other in (trees[0], ["(a b)", "c"], "((a b) c)", trees.merges[0]):
         with pytest.raises(TypeError, match=r"gold_merges must be the positions of one tree's merges"):
             corpus.add([0, 1, 0], other)
+
+
+def test_flat_gold_trees_have_a_precision_and_a_recall() -> None:
+    corpus = Agreement()
+    corpus.add_spans([0, 0, 0, 0], {(0, 5), (0, 3), (3, 5), (1, 2)})  # (0,2) (0,3) (0,4) of (0,3) (3,5)
+    corpus.add_spans([0, 0, 0], {(0, 4)})  # (0,2) (0,3) of none
+    corpus.add_spans([0], {(0, 2)})
+    corpus.add_spans([], set())
+    assert (corpus.sentences, corpus.exact, corpus.shared, corpus.spans, corpus.gold_spans) == (2, 0, 1, 5, 2)
+    assert (corpus.precision, corpus.recall) == (1 / 5, 1 / 2)
+    assert corpus.f1 == pytest.approx(2 * (1 / 5) * (1 / 2) / (1 / 5 + 1 / 2))
+    assert corpus.sentence_f1 == pytest.approx((2 / 5 + 0) / 2)
+
+
+@given(st.integers(1, 20), st.integers(0, 2**32))
+def test_the_spans_of_a_binary_gold_tree_count_as_its_merges_do(n: int, seed: int) -> None:
+    rng = random.Random(seed)
+    merges, gold = draw_merges(n, rng), draw_merges(n, rng)
+    by_merges, by_spans = Agreement(), Agreement()
+    by_merges.add(merges, gold)
+    by_spans.add_spans(merges, BeamTrees.from_merges([gold]).span_sets())
+    assert by_merges == by_spans
+    assert by_merges.f1 == by_merges.precision == by_merges.recall
+
+
+@pytest.mark.parametrize("spans", [{(0, 4)}, {(0, 2)}, {(0, 3), (1, 4)}, {(1, 3)}, set()])
+def test_gold_spans_over_other_tokens_are_refused(spans: set[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match=r"gold_spans must have the whole sentence, \(0, 3\)"):
+        Agreement().add_spans([0, 0], spans)
 
 
 @given(st.lists(st.integers(3, 12), min_size=2, max_size=8), st.integers(0, 2**32))

@@ -44,8 +44,9 @@ def test_evaluation_equals_the_published_algorithm(mode, beam_size):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(trees.merges, merges)
     torch.testing.assert_close(trees.log_scores, scores, rtol=0, atol=1e-10)
-    for one, other in zip(gradients(found, x, encoder), gradients(expected, x, encoder), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
+    torch.testing.assert_close(
+        gradients(found, x, encoder), gradients(expected, x, encoder), rtol=0, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
@@ -56,8 +57,7 @@ def test_cached_and_faithful_agree_in_training_without_dropout(stochastic):
     if not stochastic:
         found = [cached(x, is_padding), faithful(x, is_padding)]
         torch.testing.assert_close(*found, rtol=0, atol=1e-10)
-        for one, other in zip(*map(gradients, found, [x, x], [cached, faithful]), strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
+        torch.testing.assert_close(*map(gradients, found, [x, x], [cached, faithful]), rtol=0, atol=1e-8)
         return
     torch.manual_seed(2)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from beamtree import BeamTreeEncoder, BeamtreeError, create_encoder, load_model, register_encoder
 from beamtree.cli import app
 from beamtree.zoo import by_name as zoo
-from beamtree.zoo.by_name import LARGEST_DIFFERENCE, SHAPES, count_parameters, equal_sized_options
+from beamtree.zoo.by_name import LARGEST_DIFFERENCE, SIZINGS, count_parameters, equal_sized_options
 
 
 class DotScorer(nn.Module):
@@ -73,7 +73,7 @@ def test_a_recipe_trains_it_and_its_model_loads_where_it_is_registered(
 
 
 @pytest.mark.parametrize("d_model", [64, 128, 200])
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", SIZINGS)
 def test_every_model_comes_within_a_twentieth_of_the_tree_model(name: str, d_model: int) -> None:
     wanted = count_parameters("ebt-grc", d_model)
     options = equal_sized_options(name, d_model, wanted)
@@ -83,10 +83,10 @@ def test_every_model_comes_within_a_twentieth_of_the_tree_model(name: str, d_mod
     )
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", SIZINGS)
 def test_no_other_size_comes_nearer(name: str) -> None:
     wanted = count_parameters("ebt-grc", 128)
-    fixed, solved = SHAPES[name]
+    fixed, solved = SIZINGS[name]
     size = equal_sized_options(name, 128, wanted)[solved]
     step = 1 if solved == "state_size" else 4
     distances = [

@@ -11,7 +11,7 @@ from on_gpu import needs_gpu, peak_of_training
 from small_encoders import assert_same, gradients, random_tokens
 from torch import Tensor
 
-from beamtree.kernels.runtime.random_bits import draw_keep
+from beamtree.engine.randomness import draw_keep
 from beamtree.zoo import crvnn
 from beamtree.zoo.crvnn import CRvNN
 from beamtree.zoo.crvnn_step import neighbours

@@ -171,14 +171,16 @@ def test_a_second_derivative_is_refused(name):
         torch.autograd.grad(root.sum(), x, create_graph=True)[0].sum().backward()
 
 
+@pytest.mark.parametrize("backward_too", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_autocast_keeps_the_parameters_dtype_and_trains(name):
+def test_autocast_keeps_the_parameters_dtype_and_trains(name, backward_too):
     encoder = make(name, dtype=torch.float32, dropout=0.1).train()
     x, is_padding = zero_padded_tokens(LENGTHS, D)
     with torch.autocast("cpu", torch.bfloat16):
         vector = encode(encoder, x.float(), is_padding)
     assert vector.dtype == torch.float32
-    vector.sum().backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=backward_too):
+        vector.sum().backward()
     assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in encoder.parameters())
 
 

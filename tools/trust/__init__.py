@@ -1,4 +1,4 @@
-"""Checks of what can be relied on: each makes trials, and a Tally says what came of one kind of them."""
+"""Reliability checks: each makes trials, and a Tally counts the results of one kind of trial."""
 
 from dataclasses import dataclass, field
 

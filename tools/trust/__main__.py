@@ -1,4 +1,4 @@
-"""`python -m tools.trust CHECK`: one check in full, or with `--short` as continuous integration runs it."""
+"""`python -m tools.trust CHECK` runs a check in full, or with `--short` as continuous integration runs it."""
 
 import argparse
 import importlib
@@ -13,7 +13,7 @@ CHECKS = {
     "files": "3,000 fuzzed model folders, checkpoints, recipes and run folders (2 minutes)",
     "inputs": "20,800 fuzzed expressions, files, trees and tensors (3 minutes)",
     "numbers": "float32 against float64 on 1,200 batches, extreme sizes (6 minutes)",
-    "crowd": "50 clients at the explorer, with sound and unsound requests (2 minutes)",
+    "crowd": "50 clients at the explorer, with valid and invalid requests (2 minutes)",
     "endurance": "20,000 training steps: memory, file handles and threads (8 minutes)",
 }
 
@@ -24,7 +24,7 @@ def main() -> int:
         prog="python -m tools.trust", epilog=lines, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checks", nargs="+", choices=[*CHECKS, "all"], metavar="CHECK")
-    parser.add_argument("--short", action="store_true", help="about a twentieth of it")
+    parser.add_argument("--short", action="store_true", help="run about a twentieth of it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("/tmp/beamtree-trust"), help="for scratch files")
     options = parser.parse_args()

@@ -1,7 +1,8 @@
 """Crash safety: SIGKILL at random moments and at every write, flush and rename; full and read-only disks.
 
-Points around writes, flushes and renames are numbered in the order in which a process reaches them, so that
-each can be struck in turn. Then the same command is given again, and must end as if nothing had happened.
+The points around writes, flushes and renames are numbered in the order in which a process reaches them, so
+that the process can be killed at each in turn. Then the same command is run again and must end as if nothing
+had happened.
 """
 
 import io
@@ -27,14 +28,14 @@ _EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]", "not an expression"
 
 
 def run(folder: Path, *, moments: int = 50, every: int = 1, seed: int = 0) -> list[Tally]:
-    """All of it; `every` strikes at every so-manyth point only."""
+    """Run all trials; with `every` = n the process is killed only at every n-th point."""
     warm_up()
     workshop = Workshop(folder)
     tallies = []
     for job in workshop.jobs.values():
         tallies.append(kill_at_points(workshop, job, every))
         print(tallies[-1], flush=True)
-    # With a checkpoint after every step, most of its time goes into files.
+    # With a checkpoint after every step, training spends most of its time writing files.
     saving_often = workshop.jobs["train"].with_options("--set", "training.checkpoint_minutes=0")
     tallies.append(kill_at_random_moments(workshop, saving_often, moments, seed))
     print(tallies[-1], flush=True)
@@ -53,11 +54,11 @@ def file_contents(folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class Job:
-    """A command for a fresh folder, which repeated as it stands finishes what a crash interrupted."""
+    """A command for a fresh folder; after a crash the same command finishes the work."""
 
     name: str
     arguments: tuple[str, ...]  # paths are relative to the folder
-    outcome: Callable[[Path], Any] = file_contents  # equal where everything that matters is equal
+    outcome: Callable[[Path], Any] = file_contents  # equal if everything that matters is equal
     reads_run: bool = False
 
     def with_options(self, *options: str) -> "Job":
@@ -65,7 +66,7 @@ class Job:
 
 
 def all_jobs(stage: Path) -> list[Job]:
-    """The jobs; `stage` gets what they read."""
+    """All jobs; writes their input files to `stage`."""
     stage.mkdir(parents=True)
     recipe, lines = stage / "recipe.toml", stage / "lines.txt"
     recipe.write_text(RECIPE)
@@ -81,7 +82,7 @@ def all_jobs(stage: Path) -> list[Job]:
 
 
 def make_run(folder: Path) -> None:
-    """A finished run of the trained model that comes with the package, and something to evaluate it on."""
+    """Make a finished run from the package's trained model, and a file to evaluate it on."""
     shutil.copytree(PRETRAINED / "listops-ebt-grc", folder / "run" / "best")
     (folder / "run" / "recipe.toml").write_text("")
     record = {"epoch": 1, "step": 1, "train_loss": 1.0, "train_accuracy": 0.5, "dev_loss": 1.0}
@@ -91,7 +92,7 @@ def make_run(folder: Path) -> None:
 
 
 class Points:
-    """Counts the points of this process and strikes at one of them."""
+    """Counts the points that this process reaches and kills it at one of them."""
 
     def __init__(self, strike_at: int | None = None, log: Path | None = None) -> None:
         self.strike_at, self.reached = strike_at, 0
@@ -105,10 +106,10 @@ class Points:
         self.reached += 1
 
     def install(self) -> None:
-        """Put points around what the writers of beamtree call."""
+        """Put points around the functions that beamtree's writers call."""
         for name in ("fsync", "replace"):
             setattr(os, name, self._around(name, getattr(os, name)))
-        io.open = self._watching(io.open)  # which os.fdopen and pathlib call
+        io.open = self._watching(io.open)  # os.fdopen and pathlib call it
 
     def _around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def struck(*arguments: Any) -> Any:
@@ -128,7 +129,7 @@ class Points:
 
 
 class WatchedFile:
-    """A file whose writes are points."""
+    """A file with points around and inside each write."""
 
     def __init__(self, file: Any, points: Points) -> None:
         self._file, self._points = file, points
@@ -158,7 +159,7 @@ class WatchedFile:
 
 
 class Workshop:
-    """Folders for trials, and the uninterrupted outcome of each job to compare with."""
+    """Makes folders for trials, and the uninterrupted outcome of each job for comparison."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -182,32 +183,32 @@ class Workshop:
         return place
 
     def uninterrupted(self, job: Job) -> tuple[Any, float, list[str]]:
-        """The outcome, how long it took and what its points are."""
+        """Run a job undisturbed; returns its outcome, its seconds and the names of its points."""
         began = time.monotonic()
         outcome = self._run_whole(job)
         seconds = time.monotonic() - began
         log = self.folder / "points.txt"
         log.unlink(missing_ok=True)
         if self._run_whole(job, lambda: Points(log=log).install()) != outcome:
-            raise RuntimeError(f"{job.name} does not give the same twice, uninterrupted")
+            raise RuntimeError(f"{job.name} gives two different outcomes in uninterrupted runs")
         return outcome, seconds, log.read_text().splitlines()
 
     def _run_whole(self, job: Job, prepare: Callable[[], None] = lambda: None) -> Any:
         place = self.fresh_place(job)
         child = self.start(job, place, prepare)
         if child.wait() != 0:
-            raise RuntimeError(f"{job.name} fails uninterrupted: {child.said()}")
+            raise RuntimeError(f"{job.name} fails without an interruption: {child.said()}")
         outcome = job.outcome(place)
         shutil.rmtree(place)
         return outcome
 
     def finish(self, job: Job, place: Path, outcome: Any) -> str | None:
-        """Run the job again in its folder; what is wrong with the outcome, or None."""
+        """Run the job again in its folder; returns what is wrong with the outcome, or None."""
         child = self.start(job, place)
         status = child.wait()
         if status != 0:
             return f"exit {status}: {child.said()[-500:]}"
-        wrong = None if job.outcome(place) == outcome else "another outcome"
+        wrong = None if job.outcome(place) == outcome else "a different outcome"
         shutil.rmtree(place)
         return wrong
 
@@ -220,7 +221,7 @@ def kill_at_random_moments(workshop: Workshop, job: Job, times: int, seed: int) 
         child = workshop.start(job, place)
         time.sleep(moment)
         child.kill()
-        if child.wait() == 0:  # it was quicker this time
+        if child.wait() == 0:  # it finished before it was killed
             shutil.rmtree(place)
             continue
         wrong = workshop.finish(job, place, outcome)
@@ -243,7 +244,7 @@ def kill_at_points(workshop: Workshop, job: Job, every: int) -> Tally:
 
 
 def fill_the_disk(workshop: Workshop, free_kib: list[int]) -> Tally:
-    """A run goes on with so much room left; it says so in one line, and finishes when there is room again."""
+    """Resume a run on a nearly full disk: it must say so in one line, and finish once there is room."""
     job = workshop.jobs["train"]
     outcome = workshop.uninterrupted(job)[0]
     tally = Tally("train on a full disk (tmpfs)")
@@ -259,15 +260,15 @@ def fill_the_disk(workshop: Workshop, free_kib: list[int]) -> Tally:
             filler.unlink()
             lines = [line for line in said.splitlines() if line.startswith("beamtree: ")]
             told = len(lines) == 1 and "No space left on device" in lines[0] and "Trace" not in said
-            clear = status == 0 or (status == 2 and told)  # with little missing a run may well come through
+            clear = status == 0 or (status == 2 and told)  # if only a little is missing, a run may succeed
             tally.note(begun == 0 and clear, f"{free} KiB free: exit {status}: {said[-900:]}")
             wrong = workshop.finish(job, place, outcome)
-            tally.note(wrong is None, f"{free} KiB free, then room: {wrong}")
+            tally.note(wrong is None, f"{free} KiB free, then enough room: {wrong}")
     return tally
 
 
 def write_protect(workshop: Workshop) -> Tally:
-    """Every writing command in a folder that has become read-only: one line, nothing changed."""
+    """Run every command on a disk that is now read-only: it must print one line and change nothing."""
     tally = Tally("commands on a read-only disk (tmpfs)")
     disk = workshop.folder / "disk"
     for job in workshop.jobs.values():
@@ -295,7 +296,7 @@ def temporary_disk(path: Path, options: str) -> Iterator[None]:
 
 
 def may_mount(folder: Path) -> bool:
-    """Whether this user may make a small disk for the tests of full and read-only ones."""
+    """Return True if this user may mount a small disk for the trials with full and read-only disks."""
     try:
         with temporary_disk(folder / "probe", "size=1m"):
             return True

@@ -1,7 +1,7 @@
-"""A crowd at the explorer: the time of single requests, then sound and unsound ones of many clients at once.
+"""Load on the explorer: times single requests, then sends valid and invalid ones from many clients at once.
 
-Every answer must have a status that is documented for what was asked, no request may break off, and the
-server's memory must not grow.
+Every answer must have a status that is documented for its request, no request may fail without an answer, and
+the server's memory must not grow.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ SHORT = {"clients": 10, "seconds": 4.0, "requests": 2, "lengths": [100], "growth
 
 
 class Wish(NamedTuple):
-    """A request, and the statuses that are documented for it."""
+    """A request and the statuses that are documented for it."""
 
     statuses: set[int]
     path: str
-    body: str | None = None  # which is posted
+    body: str | None = None  # to be posted
 
 
 def all_wishes() -> dict[str, Wish]:
@@ -63,7 +63,7 @@ def run(
     growth: float = 20,
     seed: int = 0,
 ) -> list[Tally]:
-    """`requests` of each length one after the other, then `clients` for some seconds; `growth` is in MiB."""
+    """Send `requests` of each length, then let `clients` send for some seconds; `growth` is in MiB."""
     with running_explorer() as (pid, address):
         for tokens in lengths:
             taken = time_requests(address, tokens, requests)
@@ -86,7 +86,7 @@ def run(
 
 @contextmanager
 def running_explorer() -> Iterator[tuple[int, str]]:
-    """The process and the address of a fresh one."""
+    """Start an explorer; gives its process id and its address."""
     command = [sys.executable, "-m", "beamtree.cli", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -104,7 +104,7 @@ def expression(tokens: int) -> str:
 
 
 def time_requests(address: str, tokens: int, count: int) -> list[float]:
-    """Seconds of each, the first of a process included."""
+    """Seconds of each request, including the server's first."""
     body = {"texts": [expression(tokens)]}
     seconds = []
     with httpx.Client(base_url=address, timeout=60) as client:
@@ -118,7 +118,7 @@ def time_requests(address: str, tokens: int, count: int) -> list[float]:
 async def crowd(
     address: str, pid: int, wishes: dict[str, Wish], clients: int, seconds: float, seed: int
 ) -> tuple[Counter[tuple[str, int | str]], list[float]]:
-    """What was answered how often, and the server's memory in MiB, once a second."""
+    """Return how often each answer was given, and the server's memory in MiB, measured once a second."""
     counts: Counter[tuple[str, int | str]] = Counter()
     memory: list[float] = []
     end = time.monotonic() + seconds
@@ -147,6 +147,6 @@ async def crowd(
 
 
 def grown(memory: list[float]) -> float:
-    """How much more memory the last third needed than the middle one, at the median, in MiB."""
+    """Median memory of the last third minus that of the middle third, in MiB."""
     third = max(1, len(memory) // 3)
     return median(memory[-third:]) - median(memory[third : 2 * third] or memory[:third])

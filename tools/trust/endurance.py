@@ -1,6 +1,6 @@
-"""A long run: thousands of training steps over random lengths, watched from outside.
+"""Endurance: thousands of training steps over random lengths, watched from another process.
 
-Memory, file handles and threads of `beamtree train` must be as many at the end as after the first fifth.
+`beamtree train` must need no more memory, file handles and threads at the end than after the first fifth.
 """
 
 import shutil
@@ -13,7 +13,7 @@ from tools.trust import Tally
 from tools.trust.jobs import Child, warm_up
 
 SHORT = {"steps": 400, "growth": 64 << 20}
-GROWTH = 8 << 20  # bytes that count as flat
+GROWTH = 8 << 20  # bytes; less growth than this counts as none
 
 RECIPE = """
 [task]
@@ -33,7 +33,7 @@ checkpoint_minutes = 0.2
 
 
 class Sample(NamedTuple):
-    """What the system says of a process at one moment."""
+    """The resources of a process at one moment."""
 
     memory: int  # bytes resident
     handles: int
@@ -63,7 +63,7 @@ def look(pid: int) -> Sample | None:
     process = Path(f"/proc/{pid}")
     try:
         state = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-        if "VmRSS" not in state:  # it has ended and waits to be noticed
+        if "VmRSS" not in state:  # a zombie: it has ended, but its parent has not waited for it yet
             return None
         handles = len(list((process / "fd").iterdir()))
     except OSError:
@@ -80,7 +80,7 @@ def judge(samples: list[Sample], growth: int) -> list[Tally]:
     ]
     tallies[0].note(late - early <= growth, f"grew by {(late - early) / 2**20:.1f} MiB")
     for name in ("handles", "threads"):
-        # The median, because a file is open for a moment now and then.
+        # The median, because files are briefly open now and then.
         early, late = (median_low([getattr(sample, name) for sample in half]) for half in halves)
         tallies.append(Tally(f"{name}, {early} in the first half, {late} in the second"))
         tallies[-1].note(late <= early, f"grew from {early} to {late}")

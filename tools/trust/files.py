@@ -1,7 +1,7 @@
-"""Hostile files: whatever a model folder, recipe, checkpoint or run folder holds, the answer is one line.
+"""Hostile files: damaged models, recipes, checkpoints and run folders must load or give a one-line error.
 
-Every case must either load or raise a BeamtreeError that names the file; nothing may hang, run code or take
-more than a bounded amount of memory.
+The error must be a BeamtreeError that names the file. Nothing may hang, run code or take more than a bounded
+amount of memory.
 """
 
 import json
@@ -49,13 +49,13 @@ from tools.trust.spoil import (
 )
 
 SHORT = {"cases": 40}
-SECONDS = 10  # that one case may take
-MEMORY = 300 << 20  # bytes that the whole check may add
+SECONDS = 10  # limit for one case
+MEMORY = 300 << 20  # bytes that the whole check may add to the peak
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Files of one kind: what makes a good set of them in a folder, and what reads it."""
+    """One kind of files: `make` writes a valid set of them to a folder, `load` reads it."""
 
     name: str
     make: Callable[[Path], object]
@@ -100,9 +100,9 @@ def _fuzz(kind: Kind, place: Path, draw: random.Random, cases: int) -> Tally:
         except BeamtreeError as error:
             text = str(error)
             if not any(name in text for name in (place.name, *good)):
-                problem = f"names no file: {text[:300]}"
+                problem = f"does not name the file: {text[:300]}"
             elif printable(text) != text or len(text) > 1200:
-                problem = f"is no one line that can be printed: {text[:300]!r}"
+                problem = f"is not one printable line: {text[:300]!r}"
         except (Exception, _Late) as error:
             problem = f"{type(error).__name__}: {str(error)[:300]}"
         tally.note(problem is None, f"{what}: {problem}")
@@ -111,7 +111,7 @@ def _fuzz(kind: Kind, place: Path, draw: random.Random, cases: int) -> Tally:
 
 
 def spoil(draw: random.Random, good: dict[str, bytes], place: Path) -> str:
-    """Change a file in the place: its bytes, itself, or what it says; which one."""
+    """Damage a file in the folder: its bytes, its content, or the whole file. Returns its name."""
     name = draw.choice(sorted(good))
     path = place / name
     match draw.randrange(4):
@@ -125,7 +125,7 @@ def spoil(draw: random.Random, good: dict[str, bytes], place: Path) -> str:
 
 
 def _spoil_content(draw: random.Random, path: Path) -> None:
-    """By what the file is."""
+    """Damage the content according to the type of file."""
     match path.suffix:
         case ".safetensors" if draw.random() < 0.5:
             path.write_bytes(hostile_safetensors(draw))
@@ -148,7 +148,7 @@ def _spoil_content(draw: random.Random, path: Path) -> None:
 
 
 def _spoil_tensors(draw: random.Random, path: Path) -> None:
-    """Other tensors or notes under a checksum that is right."""
+    """Change tensors or notes and write a valid checksum."""
     tensors, notes = load_tensors(path)
     name = draw.choice(sorted(tensors))
     match draw.randrange(8):
@@ -172,7 +172,7 @@ def _spoil_tensors(draw: random.Random, path: Path) -> None:
             notes = spoil_json(draw, notes or {"epoch": 1})
     try:
         save_tensors(path, tensors, notes)
-    except ValueError:  # JSON has no such number
+    except ValueError:  # JSON cannot hold such a number
         save_tensors(path, tensors, {})
 
 
@@ -194,13 +194,13 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {_toml(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, int) and not isinstance(value, bool) and value > 2**70:
-        return hex(value)  # which no limit on digits stops
+        return hex(value)  # not subject to Python's limit on digits
     return json.dumps(value).replace("Infinity", "inf").replace("NaN", "nan")
 
 
 @contextmanager
 def _naming(place: Path) -> Iterator[None]:
-    """For what is found when it is known what a file says, and no more where it came from."""
+    """Put the folder's name before errors that are raised after reading, when the path is no longer known."""
     try:
         yield
     except BeamtreeError as error:
@@ -252,7 +252,7 @@ def use_checkpoint(place: Path) -> None:
     set_random_state(by_process["random"][0], torch.device("cpu"))
     torch.zeros(2, dtype=torch.float64).copy_(by_process["sums"][0])
     if position.epochs < 0 or not all(record["epoch"] for record in position.history):
-        raise ValueError("a position that cannot be was taken")
+        raise ValueError("an impossible position was accepted")
 
 
 def _learner() -> Any:
@@ -295,13 +295,13 @@ KINDS = [
 
 
 class _Late(BaseException):
-    """A case that does not come to an end."""
+    """A case took too long."""
 
 
 @contextmanager
 def _limited_time() -> Iterator[None]:
     def late(*_: object) -> None:
-        raise _Late(f"no end after {SECONDS} s")
+        raise _Late(f"still running after {SECONDS} s")
 
     before: Callable[..., Any] | Any = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
@@ -314,7 +314,7 @@ def _limited_time() -> Iterator[None]:
 
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
-    """So that an absurd size fails here and does not bring the machine down."""
+    """Limit memory, so that an absurd size fails here and does not bring the machine down."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, hard))
     try:

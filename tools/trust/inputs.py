@@ -1,7 +1,7 @@
 """Hostile inputs: parsers, readers, brackets, given trees, pinned spans, masks and activations.
 
-Text must be read or refused by a BeamtreeError, a tensor by a ValueError that names the argument; what is
-read must be whole: n−1 merges, brackets that read back, as many records as lines.
+Text must be read or refused with a BeamtreeError, a tensor with a ValueError that names the argument.
+Whatever is read must be complete: n−1 merges, brackets that can be read again, as many records as lines.
 """
 
 import random
@@ -77,7 +77,7 @@ def _whole_tree(found: list[int], n: int, text: str) -> str | None:
 
 
 def data_file(draw: random.Random, folder: Path) -> str | None:
-    """A file of any task, spoilt as bytes."""
+    """Read a data file of a random task, often with damaged bytes."""
     name = draw.choice(tuple(TASKS))
     path = folder / f"{name}{draw.choice(['.tsv', '.tsv', '.txt', '.jsonl', '.tsv.gz', '.tsv.xz'])}"
     content = "\n".join(_row(draw, name) for _ in range(draw.randrange(6))).encode(errors="surrogatepass")
@@ -113,7 +113,7 @@ def _model(task: str) -> Any:
 
 
 def lines(draw: random.Random) -> str | None:
-    """Lines through a tiny model, as `beamtree parse` reads them."""
+    """Parse lines with a tiny model, as `beamtree parse` does."""
     name, sound = draw.choice([("listops", spoil.expression), ("logic", _pair)])
     given = [_text(draw, sound).replace("\n", " ") for _ in range(2)]
     records = parse_lines(_model(name), given, max_length=40)
@@ -150,7 +150,7 @@ def _batch(draw: random.Random) -> tuple[Any, Any]:
 
 
 def _refused_by_name(action: Callable[[], Any], name: str, given: Any) -> str | None:
-    """None if the action runs or a ValueError names the argument."""
+    """Return None if the action succeeds or a ValueError names the argument."""
     try:
         action()
     except ValueError as error:
@@ -167,7 +167,7 @@ def merges(draw: random.Random) -> str | None:
         [[draw.randint(-2, n) for _ in range(n - 1)] for _ in range(B)], dtype=torch.int64
     )
     given = given.reshape(B, n - 1)
-    if draw.random() < 0.5:  # one that is nearly right
+    if draw.random() < 0.5:  # a valid tree, sometimes with one wrong number
         left = (~mask).sum(1)
         for t in range(n - 1):
             high = (left - t - 2).tolist()
@@ -217,7 +217,7 @@ def activations(draw: random.Random) -> str | None:
     B, n = mask.shape
     b, i, kind = draw.randrange(B), draw.randrange(n), draw.randrange(8)
     value = draw.choice([float("nan"), float("inf"), -float("inf")])
-    if kind == 0:  # in padding it has no effect
+    if kind == 0:  # values in padding must have no effect
         expected = _encoder()(x, mask)
         x[mask] = value
         return None if torch.equal(_encoder()(x, mask), expected) else "padding has an effect"
@@ -246,11 +246,11 @@ def activations(draw: random.Random) -> str | None:
         _encoder()(x, mask)
     except ValueError as error:
         return None if wanted in str(error) else f"{wanted} is not named: {error}"
-    return f"{wanted} was taken, kind {kind}"
+    return f"{wanted} was accepted, kind {kind}"
 
 
 def long_lines(tokens: int) -> Tally:
-    """Lines of so many tokens are read or refused in seconds of one core, however deep they nest."""
+    """Lines of this many tokens must be read or refused in seconds of one core, for any depth of nesting."""
     tally = Tally(f"lines of {tokens:,} tokens")
     readers: dict[str, Callable[[str], Any]] = {
         "listops": find_task("listops").tokenize,

@@ -1,4 +1,4 @@
-"""Commands under trial: each in a process of its own that may be killed; forked, so torch is read once."""
+"""Runs commands in processes that may be killed; they are forked, so torch is imported only once."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from beamtree.files.tensors import load_tensors
 
 
 class Child:
-    """`beamtree ARGUMENTS` under way; `prepare` runs in the new process first."""
+    """A running `beamtree ARGUMENTS`; `prepare` runs first in the new process."""
 
     def __init__(
         self, arguments: Sequence[str], log: Path, prepare: Callable[[], None] = lambda: None
@@ -34,7 +34,7 @@ class Child:
         self._process.kill()
 
     def wait(self, timeout: float = 120.0) -> int:
-        """The exit status, minus the signal's number if one ended it."""
+        """Wait for the exit status, the negative signal number if a signal ended the process."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             self.kill()
@@ -55,14 +55,14 @@ def _run(arguments: Sequence[str], log: Path, prepare: Callable[[], None]) -> No
 
 
 def warm_up() -> None:
-    """Before the first fork, so that no child pays for it."""
+    """Do slow imports before the first fork, so that no child repeats them."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(False)  # imports torch's compiler
     Accelerator(cpu=True)
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """Those of a run, without what a clock decides."""
+    """Metrics of a run, without those that depend on time."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [
         {k: v for k, v in record.items() if k not in ("seconds", "tokens_per_second")} for record in records
@@ -70,7 +70,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def training_outcome(folder: Path) -> Any:
-    """Metrics, every weight of best/ and last/ bit for bit, and part files, which should be gone."""
+    """Metrics, every weight of best/ and last/ as bytes, and partial files, of which there should be none."""
     weights = {}
     for name in ("best", "last"):
         tensors, _ = load_tensors(folder / "run" / name / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Numerical honesty: float32 against float64, finite losses and gradients at the extremes."""
+"""Numerical checks: float32 against float64, and finite losses and gradients at extreme sizes."""
 
 import copy
 import warnings
@@ -28,9 +28,9 @@ def run(folder: Path, *, batches: int = 1000, longest: int = 10_000, seed: int =
 
 
 def compare_precisions(batches: int, seed: int, scale: float = 1.0) -> Tally:
-    """The same weights and tokens in both: where the trees differ, only near-ties may be the reason.
+    """Compare float32 and float64 with the same weights and tokens: trees may differ only at near-ties.
 
-    A small `scale` of the scorer's weights brings scores together and makes near-ties more frequent.
+    A small `scale` of the scorer's weights brings scores closer together and makes near-ties more frequent.
     """
     torch.manual_seed(seed)
     sequences = differing = beams_differing = 0
@@ -56,7 +56,7 @@ def compare_precisions(batches: int, seed: int, scale: float = 1.0) -> Tally:
         if not same_best.all():
             scores = exact_trees.log_scores[~same_best]
             widest_tie = max(widest_tie, float((scores[:, 0] - scores[:, 1]).max()))
-        tally.note(bool((gap[same] < 1e-4).all()), f"roots of the same trees differ by {float(gap.max())}")
+        tally.note(bool((gap[same] < 1e-4).all()), f"roots of equal trees differ by {float(gap.max())}")
     tally.name = (
         f"float32 against float64 (scorer × {scale}): the best tree differs in {differing} of {sequences:,} "
         f"sequences, any of 5 beams in {beams_differing}; roots of equal trees by at most {worst_root:.1e}; "
@@ -66,7 +66,7 @@ def compare_precisions(batches: int, seed: int, scale: float = 1.0) -> Tally:
 
 
 def reach_extremes(longest: int, seed: int) -> Tally:
-    """Loss and every gradient are finite, whatever the sizes and however large scores and logits are."""
+    """Loss and every gradient must be finite for all sizes and for large scores and logits."""
     tally = Tally(f"finite loss and gradients: logits to ±1e4, lengths to {longest:,}, d 1 … 1024, K 1 … 32")
     cases = [(d, K, n, 1.0) for d in (1, 2, 3, 17, 1024) for K, n in ((1, 3), (5, 9))]
     cases += [(8, K, n, 1.0) for K in (1, 2, 3, 16, 32) for n in (1, 2, 3, 12)]
@@ -98,7 +98,7 @@ def _step(d: int, K: int, n: int, size: float, seed: int) -> str | None:
 
 
 def _encoder(d: int, K: int, scale: float) -> Any:
-    """One whose scores are so many times as large as they would be."""
+    """An encoder whose scores are multiplied by `scale`."""
     encoder: Any = BeamTreeEncoder(d, beam_size=K)
     with torch.no_grad():
         encoder.scorer.out.weight.mul_(scale)

@@ -1,6 +1,6 @@
-"""One of two processes killed: torchrun restarts them, and the run goes on and ends as an undisturbed one.
+"""Kills one of two processes: torchrun restarts them, and the run must end like an undisturbed one.
 
-Every run has a time limit, so a hang is a failure. What else processes share is tested in tests/processes.
+Every run has a time limit, so a hang is a failure. Other tests of several processes are in tests/processes.
 """
 
 import itertools
@@ -32,13 +32,13 @@ def run(folder: Path, *, kills: int = 6, seed: int = 0) -> list[Tally]:
     whole = folder / "whole"
     status, said = train(whole)
     if status != 0:
-        tally.note(False, f"fails undisturbed: {said[-2500:]}")
+        tally.note(False, f"fails without a kill: {said[-2500:]}")
         return [tally]
     for number in itertools.count():
         out, victim, steps = folder / f"run{number}", draw.randrange(2), draw.randint(1, 12)
         status, said = train(out, partial(kill_rank, victim=victim, out=out, steps=steps))
         begun = said.count("ebt-grc on listops")
-        if status == 0 and begun == 1:  # it was over before it was struck
+        if status == 0 and begun == 1:  # it finished before it was killed
             continue
         right = status == 0 and begun == 2 and metrics(out) == metrics(whole)
         tally.note(right, f"rank {victim} after {steps} steps: exit {status}: {said[-2500:]}")
@@ -49,7 +49,7 @@ def run(folder: Path, *, kills: int = 6, seed: int = 0) -> list[Tally]:
 
 
 def train(out: Path, meanwhile: Callable[[int], None] = lambda pid: None) -> tuple[int, str]:
-    """By two processes; the exit status of their supervisor, and what all of them said."""
+    """Train with two processes; returns the exit status of their launcher and the output of all of them."""
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
     command = ["beamtree.cli", "train", str(out.with_name("recipe.toml")), "--resume", str(out)]
     command += ["--set", "training.checkpoint_minutes=0", "--set", "training.max_epochs=6"]
@@ -71,7 +71,7 @@ def train(out: Path, meanwhile: Callable[[int], None] = lambda pid: None) -> tup
 
 
 def kill_rank(launcher: int, victim: int, out: Path, steps: int) -> None:
-    """SIGKILL for one of the launcher's processes once so many steps are saved."""
+    """Kill one of the launcher's processes once this many steps are saved."""
     until = time.monotonic() + LIMIT / 2
     while time.monotonic() < until and _steps_saved(out) < steps:
         time.sleep(0.005)

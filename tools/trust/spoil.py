@@ -1,4 +1,4 @@
-"""Ways to spoil bytes, values, files and texts, drawn from a seeded generator."""
+"""Random ways to damage bytes, values, files and texts, drawn from a seeded generator."""
 
 import json
 import os
@@ -12,14 +12,14 @@ NAMES = [
     *("../../../../etc/passwd", "/etc/passwd", "a\0b", "x" * 5000, "os.system", "__import__('os')"),
     *("é\u202e", "\x1b]0;x\x07\x9b31m\n# x", ""),
 ]
-# Characters and words of texts that no parser wants.
+# Characters that are likely to upset a parser.
 ODD = [*"\0\ufeffé\u202e😀\u2028\x85\xa0\ud800()[]\t\r\x1f٣\x1b\x9b"]
 LISTOPS = ["[MAX", "[MIN", "[MED", "[SM", "]", *"0123456789", "(", ")"]
 LOGIC = ["(", ")", "a", "b", "f", "and", "or", "not"]
 
 
 def spoil_bytes(draw: random.Random, content: bytes) -> bytes:
-    """Cut, flip, overwrite, insert, remove or repeat something."""
+    """Cut, flip, overwrite, insert, remove or repeat some bytes."""
     place = draw.randrange(len(content) + 1)
     some = draw.randbytes(draw.choice([1, 2, 8, 64, 1024]))
     match draw.randrange(7):
@@ -43,7 +43,7 @@ def spoil_bytes(draw: random.Random, content: bytes) -> bytes:
 
 
 def hostile_value(draw: random.Random) -> Any:
-    """A value that JSON can hold and no setting wants, or one that is only absurd."""
+    """A value that JSON can hold but that is wrong or absurd for a setting."""
     return draw.choice(
         [
             *(None, True, False, [], {}, -1, 0, 1, 2, 7, 65536, 2**31, 2**63, 10**30, int("9" * 4000)),
@@ -60,7 +60,7 @@ def hostile_value(draw: random.Random) -> Any:
 
 
 def spoil_json(draw: random.Random, value: Any) -> Any:
-    """Somewhere in the tables and lists: another value, one less or one more."""
+    """Change, remove or add a value somewhere in the tables and lists."""
     value = json.loads(json.dumps(value))
     places: list[Any] = [value]
     for place in places:
@@ -79,7 +79,7 @@ def spoil_json(draw: random.Random, value: Any) -> Any:
 
 
 def spoil_place(draw: random.Random, path: Path) -> None:
-    """Something else than a file where a file should be, or a file too large to read."""
+    """Replace a file with something else, or with a file that is empty or too large to read."""
     path.unlink()
     match draw.randrange(8):
         case 0:
@@ -104,7 +104,7 @@ def spoil_place(draw: random.Random, path: Path) -> None:
 
 
 def replant(good: dict[str, bytes], folder: Path) -> None:
-    """The folder as it was before it was spoilt."""
+    """Restore the undamaged folder."""
     if folder.exists() or folder.is_symlink():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
@@ -113,7 +113,7 @@ def replant(good: dict[str, bytes], folder: Path) -> None:
 
 
 def hostile_safetensors(draw: random.Random) -> bytes:
-    """Headers that lie, and what is no safetensors at all."""
+    """A safetensors file with a false header, or something else entirely."""
     shape = draw.choice([[2**40], [2**62, 4], [-1], [0], [], [1] * 5000, [2**31, 2**31], ["x"], [1.5]])
     offsets = draw.choice([[0, 4], [0, 2**42], [8, 4], [-4, 0], [0, 0], [0], None])
     dtype = draw.choice(["F32", "F64", "I64", "BOOL", "F8_E4M3", "X", "", 5])
@@ -128,14 +128,14 @@ def hostile_safetensors(draw: random.Random) -> bytes:
         [
             *(len(header).to_bytes(8, "little") + header + bytes(8) for header in headers),
             length.to_bytes(8, "little") + b"{}",
-            b"cos\nsystem\n(S'touch executed'\ntR.",  # what an unpickler would run
+            b"cos\nsystem\n(S'touch executed'\ntR.",  # a pickle that runs a command
             b"PK\x03\x04" + draw.randbytes(200),
         ]
     )
 
 
 def expression(draw: random.Random, depth: int = 4) -> str:
-    """A sound ListOps expression."""
+    """A valid ListOps expression."""
     if depth == 0 or draw.random() < 0.4:
         return draw.choice("0123456789")
     arguments = " ".join(expression(draw, depth - 1) for _ in range(draw.randint(1, 4)))
@@ -143,7 +143,7 @@ def expression(draw: random.Random, depth: int = 4) -> str:
 
 
 def formula(draw: random.Random, depth: int = 4) -> str:
-    """A sound formula of the logic task."""
+    """A valid formula of the logic task."""
     if depth == 0 or draw.random() < 0.4:
         return draw.choice("abcdef")
     if draw.random() < 0.3:
@@ -152,14 +152,14 @@ def formula(draw: random.Random, depth: int = 4) -> str:
 
 
 def tree(draw: random.Random, depth: int = 4) -> str:
-    """A sound binary tree in brackets."""
+    """A valid binary tree in brackets."""
     if depth == 0 or draw.random() < 0.4:
         return draw.choice(["a", "the", "-LRB-", "é", "␣", "xy"])
     return f"({tree(draw, depth - 1)} {tree(draw, depth - 1)})"
 
 
 def stirred(draw: random.Random, text: str) -> str:
-    """The text with a few characters or words changed, moved, doubled or gone."""
+    """The text with a few words or characters changed, moved, repeated or removed."""
     for _ in range(draw.choice([0, 1, 1, 2, 5])):
         words = text.split(" ")
         place, other = draw.randrange(len(words)), draw.randrange(len(words))
@@ -181,7 +181,7 @@ def stirred(draw: random.Random, text: str) -> str:
 
 
 def soup(draw: random.Random) -> str:
-    """Words in any order, characters in any order, or one thing very often."""
+    """Random words, random characters, or one word repeated many times."""
     match draw.randrange(4):
         case 0:
             return " ".join(draw.choices([*LISTOPS, *LOGIC], k=draw.randrange(30)))
@@ -196,7 +196,7 @@ def soup(draw: random.Random) -> str:
 
 
 def endless(tokens: int) -> dict[str, str]:
-    """Lines of so many tokens: sound ones that are wide and deep, and unsound ones."""
+    """Lines of this many tokens: valid ones that are wide or deep, and invalid ones."""
     half = tokens // 2
     return {
         "a wide expression": "[MAX " + "1 " * (tokens - 2) + "]",

@@ -33,7 +33,17 @@ OPERATORS = tuple(VALUE_OF)
 TOKENS = (*OPERATORS, CLOSE, *DIGITS)
 _TYPED = {opener[1:]: opener for opener in OPERATORS}  # as people type it -> as files write it
 
-_PIECE = re.compile(r"[^\s\[\](),]+|[\[\]()]")  # blanks and commas only part what stands around them
+_NAME = f"(?ai:{'|'.join(_TYPED)})"
+_INSIDE = r"[^\s\[\](),]"  # blanks and commas only part what stands around them
+_WORD = re.compile(
+    rf"""
+    [\[(][\s,]* ({_NAME}) (?!{_INSIDE})   # the beginning of a list, `[max` or `(max`
+  | ({_NAME}) [\s,]*\(                   # or `max(`
+  | \[?{_INSIDE}+                        # a digit, or one unknown name
+  | [\[\]()]
+    """,
+    re.VERBOSE,
+)
 _LANGUAGE = Language(TOKENS, f"ListOps has {' '.join(TOKENS[:5])} and 0 to 9, as in [MAX 2 9 [MIN 4 7 ] ]")
 _DIGIT_VALUE = {digit: value for value, digit in enumerate(DIGITS)}
 
@@ -70,32 +80,17 @@ def find_words(text: str) -> Iterator[Word]:
     the published files' second brackets, `( ( ( [MAX 2 ) 9 ) ] )`. Found one by one: a line may be long.
     """
     closes: list[bool] = []  # of each open round bracket: whether its end is the end of a list
-    pieces = _PIECE.finditer(text)
-    match = next(pieces, None)
-    while match is not None:
-        piece, (start, end), after = match[0], match.span(), next(pieces, None)
-        following = "" if after is None else after[0]
-        both: str | None = None  # a token that this piece and the following one are together
-        if piece in "[(" and following.upper() in _TYPED:
-            both = _TYPED[following.upper()]
-            if piece == "(":
-                closes.append(True)
-        elif piece.upper() in _TYPED and following == "(":
-            both = _TYPED[piece.upper()]
-            closes.append(True)
-        elif piece == "(":
-            closes.append(False)
-        elif piece == ")":
-            if closes and closes.pop():
-                yield Word("]", start, end)
-        elif piece == "[" and after is not None and after.start() == end and following not in "[]()":
-            both = piece + following  # one unknown name
-        else:
-            yield Word(piece, start, end)
-        if both is not None and after is not None:
-            yield Word(both, start, after.end())
-            after = next(pieces, None)
-        match = after
+    for match in _WORD.finditer(text):
+        word, name = match[0], match[1] or match[2]
+        if "(" in (word[0], word[-1]):
+            closes.append(name is not None)
+        if name is not None:
+            word = _TYPED[name.upper()]
+        elif word == ")" and closes and closes.pop():
+            word = CLOSE
+        elif word in ("(", ")"):
+            continue
+        yield Word(word, *match.span())
 
 
 def _check_round_brackets(text: str) -> None:
@@ -181,24 +176,8 @@ def tag_tokens(tokens: Sequence[str]) -> tuple[list[int], list[int]]:
     `[MAX` and `]` belong to the list that they open and close. The outermost list has depth 1; a lone digit
     belongs to no list: its own value, depth 0.
     """
-    values, depths = [0] * len(tokens), list[int]()
-    opened: list[tuple[str, list[int], list[int]]] = []  # operator, its arguments, where its own tokens stand
-    for place, token in enumerate(tokens):
-        if token in VALUE_OF:
-            opened.append((token, [], []))
-        depths.append(len(opened))
-        if not opened:
-            values[place] = int(token)
-            continue
-        operator, arguments, own = opened[-1]
-        own.append(place)
-        if token == CLOSE:
-            opened.pop()
-            value = VALUE_OF[operator](arguments)
-            for mine in own:
-                values[mine] = value
-            if opened:
-                opened[-1][1].append(value)
-        elif token not in VALUE_OF:
-            arguments.append(int(token))
+    values, depths = [evaluate(tokens)] * len(tokens), [0] * len(tokens)
+    for start, end in reversed(bracketed_spans(tokens, VALUE_OF, CLOSE)):  # inner lists last
+        values[start:end] = [evaluate(tokens[start:end])] * (end - start)
+        depths[start:end] = [depth + 1 for depth in depths[start:end]]
     return values, depths

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from operator import mul
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from beamtree.errors import BeamtreeError
 
@@ -131,16 +131,10 @@ def _pack(values: Sequence[int], slot: int) -> int:
 GetBits = Callable[[int], int]
 
 
-class Operator(Protocol):
-    def draw(self, getrandbits: GetBits) -> "TreeRow": ...
-
-
-class TreeRow(Protocol):
-    def draw(self, getrandbits: GetBits) -> "Parts": ...
-
-
-Tree = Operator | None
-Parts = tuple[Tree, TreeRow | None]  # the first tree of a row, and the rest
+Operator: TypeAlias = "Choice[TreeRow]"
+TreeRow: TypeAlias = "Choice[Parts] | LongRow"
+Tree: TypeAlias = "Operator | None"
+Parts: TypeAlias = "tuple[Tree, TreeRow | None]"  # the first tree of a row, and the rest
 Option = TypeVar("Option", covariant=True)
 
 

@@ -1,7 +1,7 @@
-// The page: a form or a list of texts, one or two panes, and one player for both.
+// The page: a form or a list of texts, one to three panes, and one player for all of them.
 //
-// From a question to a picture: asking.js gets the answer; search.js replays the merges in it; layout.js says what of a
-// forest is drawn and where, picture.js draws it; pane.js puts together all that one model says, story.js tells it.
+// From a question to a picture: asking.js gets the answer; search.js replays its merges; layout.js decides which part of a
+// forest is drawn and where, picture.js draws it; pane.js shows everything about one model; story.js tells its search.
 
 import { setUpTheme } from "./appearance.js";
 import { Asking, askModels, askView } from "./asking.js";
@@ -13,11 +13,11 @@ import { Pane } from "./pane.js";
 import { Player } from "./player.js";
 import { Records } from "./records.js";
 import { partOf } from "./search.js";
-import { count, explainTask, percent, spanText, termList } from "./words.js";
+import { clip, count, explainTask, percent, spanText, termList } from "./words.js";
 
 const asked = { model: null, other: null, beams: null, texts: [], record: null, sentence: 0, values: true };
 const panes = [];
-let question = 0; // answers to earlier questions are dropped
+let question = 0; // answers to earlier questions are ignored
 
 const player = new Player({
   show: (step) => {
@@ -28,7 +28,7 @@ const player = new Player({
   tell,
 });
 
-// Of several searches one is told; at the end the others get a sentence each.
+// Tells one of several searches; at the end each of the others gets a sentence.
 function tell(step) {
   const pane = toldPane();
   const told = pane?.tell(step) ?? "";
@@ -57,7 +57,7 @@ function showValues(wanted) {
   remember();
 }
 
-// Show answers, one a pane; `wanted` is what a link asks of each, `named` may give titles.
+// Show the answers, one per pane. `wanted`: what a link asks for; `named`: panes that may have titles.
 function present(answers, wanted = {}, named = []) {
   dim(false);
   byId("loading").hidden = true;
@@ -76,10 +76,11 @@ function present(answers, wanted = {}, named = []) {
   });
   for (const pane of panes.slice(1)) pane.compare(panes[0]);
   explain(answers.find((answer) => answer.model)?.model.task);
+  if (asking) document.title = asked.texts.length ? `${clip(asked.texts.join(" · "), 60)} – beamtree` : "beamtree explorer";
   const sentences = Math.max(0, ...answers.map((answer) => answer.sentences?.length ?? 0));
   byId("sentence-choice").hidden = sentences < 2;
   const choice = byId("sentence");
-  if (choice.length !== sentences)  // or it would close under the hand of who opens it
+  if (choice.length !== sentences)  // replacing the options would close an open menu
     choice.replaceChildren(
       ...Array.from({ length: sentences }, (_, i) => element("option", { value: i }, `${i + 1}`)),
     );
@@ -87,14 +88,14 @@ function present(answers, wanted = {}, named = []) {
   if (answers.length) announce(answers.map(answerWords).join(" "));
 }
 
-// A line on a language that not everybody knows.
+// A line about a language that not everybody knows.
 function explain(task) {
   const { about } = explainTask(task);
   byId("about").textContent = about;
   byId("about").hidden = !about;
 }
 
-// Who comes without a wish is shown how it works, unless they want no motion.
+// Visitors who asked for nothing in particular are shown how it works, unless they prefer no motion.
 function openStory() {
   if (player.steps && !matchMedia("(prefers-reduced-motion: reduce)").matches) player.tell();
   else player.go(0);
@@ -126,13 +127,14 @@ async function submit({ model, other, beams, texts }, wanted) {
   if (refused && answers.every((answer) => answer instanceof Error)) {
     dim(panes.length > 0);
     byId("loading").hidden = true;
-    asking.explain(refused, panes.length ? "What you see below is the text before." : "");
+    asking.explain(refused, panes.length ? "Below you still see the previous text." : "");
     return;
   }
+  enter(JSON.stringify([model, other, beams, texts]), wanted);
   present(answers, wanted, wantedPanes);
 }
 
-// The last answer stays in sight beside an error, but nobody should take it for the answer to this text.
+// The last answer stays visible next to an error, but must not be taken for the answer to this text.
 function dim(wanted) {
   player.pause();
   for (const part of [byId("player"), byId("panes")]) {
@@ -141,7 +143,7 @@ function dim(wanted) {
   }
 }
 
-// There is nothing to begin with: the first text is the reader's.
+// There is no example: wait for a text.
 function invite() {
   question++;
   Object.assign(asked, asking.question, { texts: [] });
@@ -152,20 +154,40 @@ function invite() {
 
 function openRecord(index, wanted) {
   asked.record = index;
+  enter(index, wanted);
   records.mark(index);
   const { error, ...view } = records.read(index);
   present([error ? new Error(error.message) : view], wanted);
 }
 
-// Many steps in a row are one entry of the browser's history.
+// Each question is one entry in the browser's history, however often it is asked and however many steps are viewed.
+// A link (`wanted`) already has its entry.
+let entered = null;
+function enter(subject, wanted) {
+  if (!wanted && subject !== entered) history.pushState(null, "", link());
+  entered = subject;
+}
+
 let writing = null;
 function remember() {
+  if (document.body.hasAttribute("aria-busy")) return; // asked and on display are different questions
   clearTimeout(writing);
-  writing = setTimeout(() => history.replaceState(null, "", link()), 150);
+  const now = link(); // by then another question may have been asked
+  writing = setTimeout(() => history.replaceState(null, "", now), 150);
+}
+
+// Follow back, forward, and other links in the same tab.
+function followLinks(follow) {
+  window.addEventListener("hashchange", ({ newURL }) => {
+    clearTimeout(writing); // it would write into the wrong entry
+    const { hash } = new URL(newURL);
+    if (hash === "#panes") remember(); // the link that skips to the trees
+    else follow(readLink(hash));
+  });
 }
 
 function link() {
-  const step = player.telling || player.step === player.steps ? null : player.step; // a reload tells it again
+  const step = player.telling || player.step === player.steps ? null : player.step; // a reload tells the story from the start
   return writeLink({ ...asked, step, panes });
 }
 
@@ -175,7 +197,7 @@ function answerWords(answer) {
   return `${answer.model.name} says ${answer.prediction.label}, ${percent(answer.prediction.probability)}; ${count(trees, "beam")}.`;
 }
 
-// The search that is told: of several the widest.
+// The pane whose search is told: the one with the most beams.
 function toldPane() {
   const searching = panes.filter((one) => one.stepsOf(asked.sentence));
   const width = (pane) => pane.searches[asked.sentence].data.beam_size;
@@ -232,7 +254,9 @@ async function start() {
   if (inside.length) {
     byId("api-link").parentElement.remove();
     records = new Records(inside, openRecord);
-    openRecord(Math.min(wanted.record ?? 0, inside.length - 1), wanted);
+    const follow = (link) => openRecord(Math.min(link.record ?? 0, inside.length - 1), link);
+    followLinks(follow);
+    follow(wanted);
     if (document.body.dataset.opens === "story" && wanted.record === null) openStory();
     return;
   }
@@ -254,17 +278,14 @@ async function startWithServer(wanted) {
     const own = question + 1;
     if (!link.texts.length) {
       const [example] = await asking.examples;
-      if (asking.boxes.some((box) => box.value)) return; // somebody was quicker
+      if (asking.boxes.some((box) => box.value)) return; // the user has typed something meanwhile
       if (!example) return invite();
       asking.write(example.texts);
     }
     await submit(asking.question, link);
     if (unasked && own === question) openStory();
   };
-  window.addEventListener("hashchange", () => {
-    if (location.hash === "#panes") remember(); // the link that skips to the trees
-    else follow(readLink(location.hash));
-  });
+  followLinks(follow);
   await follow(wanted);
 }
 

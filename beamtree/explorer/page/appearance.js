@@ -1,16 +1,16 @@
-// How the page looks: colours light, dark or as the system has them, remembered where the browser allows; and for a
-// lecture only player, trees and beams, on the whole screen where the browser allows.
+// The look of the page: light colours, dark colours or the system's, remembered if the browser allows it; and, for a
+// lecture, only player, trees and beams, on the whole screen if the browser allows it.
 
 import { byId } from "./dom.js";
 
-const NAMES = { auto: "colours as the system has them", light: "light colours", dark: "dark colours" };
+const NAMES = { auto: "the colours of your system", light: "light colours", dark: "dark colours" };
 
 export function setUpTheme() {
   let theme = "auto";
   try {
     theme = localStorage.getItem("beamtree-theme") ?? "auto";
   } catch {
-    // A file or a private window may have no storage: the choice then lasts as long as the page.
+    // A file or a private window may have no storage. Then the choice lasts as long as the page.
   }
   apply(theme in NAMES ? theme : "auto");
   byId("theme").addEventListener("click", () => {
@@ -41,9 +41,9 @@ function project(wanted) {
   for (const button of document.querySelectorAll(".project")) button.setAttribute("aria-pressed", String(wanted));
   if (wanted) document.documentElement.requestFullscreen?.().catch(() => {});
   else if (document.fullscreenElement) document.exitFullscreen();
-  window.dispatchEvent(new Event("resize")); // there is another room for the trees now
+  window.dispatchEvent(new Event("resize")); // the trees have a different amount of space now
 }
 
-// The Escape key leaves the whole screen without asking the page; where the browser gave none, it asks the page.
+// Escape makes the browser leave full screen without telling the page; if it never entered it, the page gets the key.
 document.addEventListener("fullscreenchange", () => document.fullscreenElement || project(false));
 document.addEventListener("keydown", (event) => event.key === "Escape" && project(false));

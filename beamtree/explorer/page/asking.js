@@ -1,10 +1,10 @@
-// The form: models, texts, examples, and the questions to the server; what cannot be read is marked where it stands.
+// The form: models, texts, examples, and the requests to the server. A token that cannot be read is marked in its text.
 
 import { offersFor, readAlike } from "./comparing.js";
 import { byId, element } from "./dom.js";
 
 export class Asking {
-  // `submit({ model, other, beams, texts })` asks for an answer, `invite()` waits for a text
+  // `submit({ model, other, beams, texts })` asks for an answer; `invite()` waits for a text
   constructor({ models, limits }, { submit, invite }) {
     this.models = models;
     byId("beams").max = limits.max_beam_size;
@@ -40,7 +40,7 @@ export class Asking {
     };
   }
 
-  // Only a search has beams to count.
+  // Only a model that searches has a number of beams.
   beamsFor(name, beams) {
     return this.models.find((model) => model.name === name)?.kind === "search" ? beams : null;
   }
@@ -49,7 +49,7 @@ export class Asking {
     byId("beams").value = beams ?? "";
     if (this.models.some(({ name }) => name === model)) byId("model").value = model;
     this.offer();
-    if ([...byId("other").options].some(({ value }) => value === other)) byId("other").value = other;
+    byId("other").value = [...byId("other").options].some(({ value }) => value === other) ? other : "";
     this.write(texts);
   }
 
@@ -61,7 +61,7 @@ export class Asking {
   }
 
   async changeModel() {
-    byId("beams").value = ""; // another model has its own number
+    byId("beams").value = ""; // each model has its own number
     this.offer();
     if (this.boxes.every((box) => !box.value)) {
       const { examples } = this;
@@ -75,7 +75,7 @@ export class Asking {
     this.send();
   }
 
-  // What depends on the model: a box for each sentence, examples, and models of the same task to compare with.
+  // Offer what depends on the model: a box for each sentence, examples, and what to compare it with.
   offer() {
     const { model } = this;
     const offers = offersFor(model, this.models);
@@ -85,7 +85,7 @@ export class Asking {
     byId("other").disabled = offers.length === 1;
     byId("other").title = offers.length > 1
       ? ""
-      : "Start the server with a second model of the same task to compare: beamtree serve MODEL MODEL";
+      : "To compare, start the server with two models of the same task: beamtree serve MODEL MODEL";
     byId("beams").placeholder = model.beam_size ?? "–";
     byId("beams").disabled = model.kind !== "search";
     if (this.offered === model) return;
@@ -159,7 +159,7 @@ export class Asking {
 
   // The server counts characters as code points, JavaScript as UTF-16 units.
   explain({ message, where }, more) {
-    byId("problem").textContent = more ? `${message}. ${more}` : message;
+    byId("problem").textContent = more ? `${message.replace(/\.$/, "")}. ${more}` : message;
     byId("problem").hidden = false;
     const box = where && this.boxes[where.text];
     if (!box) return;
@@ -190,7 +190,7 @@ export const askView = (model, texts, beams) =>
 
 const askExamples = async (model) => (await ask(`api/examples?model=${encodeURIComponent(model)}`)).examples;
 
-// If it fails, the error is a sentence for people and, where a text is to blame, its place in it (`where`).
+// If it fails, the error has a message for people and, if a text is to blame, the place in it (`where`).
 async function ask(path, body) {
   const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   const answer = await fetch(path, body && post).catch(() => {

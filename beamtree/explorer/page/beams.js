@@ -1,5 +1,5 @@
-// The beams at a step of the search: the weight of each and what becomes of it, with the gold tree beside them;
-// and what the beam shown can merge next, the share of every pair as a column, the likeliest in words.
+// The beams at a step of the search, with their weights and what happens to them, and the gold tree; and the pairs that
+// the beam on display can merge next, the likeliest in words.
 
 import { element, shape } from "./dom.js";
 import { partOf } from "./search.js";
@@ -8,7 +8,7 @@ import { clip, count, figure, percent, spanText, term, valueWords } from "./word
 
 const IN_WORDS = 6;
 
-// `shown`: a slot; `gold`: whether the gold tree is shown instead; `choose(slot or "gold")`; `anchor`: the beam that a person chose, and at which step
+// `shown`: a slot; `gold`: is the gold tree shown instead?; `choose(slot or "gold")`; `anchor`: the beam that the user chose, and at which step
 export function beamList({ search, sentence, step, shown, gold, choose, valued, anchor }) {
   const done = step === search.steps;
   const begins = search.scored && step === 0;
@@ -25,7 +25,7 @@ export function beamList({ search, sentence, step, shown, gold, choose, valued, 
       strip:
         done || !search.scored
           ? null
-          : columns(search.board(step, beam.slot).shares, new Map(heirs.map(({ position }) => [position, true]))),
+          : columns(search.board(step, beam.slot).shares, new Set(heirs.map(({ position }) => position))),
     });
   });
   if (sentence.gold && search.steps) {
@@ -52,14 +52,14 @@ function headingOf(step, done) {
   return step === 0 ? "One beam, nothing merged yet" : `Beams before merge ${step + 1}`;
 }
 
-// What is easily misread: the numbers of beams and their percentages.
+// Notes on what is easily misread: the numbers of the beams and their percentages.
 function notesOn({ search, step, anchor, shown }) {
   if (!search.scored || !search.steps) return [];
   const notes = [];
   const now = anchor && search.follow(anchor, step);
   if (anchor && now === null) notes.push(tellLost({ search, step, anchor, shown }));
   else if (anchor && now !== anchor.slot) notes.push(`Beam ${anchor.slot + 1}, which you chose ${placeOf(search, anchor.step)}, is beam ${now + 1} here.`);
-  const numbered = ["Numbers are ranks, given anew after each merge; % is the ", term("weight"), " among the beams."];
+  const numbered = ["Beams are renumbered by rank after each merge; the percentage is the ", term("weight"), " of the beam."];
   return [
     ...notes.map((note) => element("p", { class: "chosen-note" }, note)),
     search.data.beam_size > 1 && step > 0 ? element("p", { class: "beams-note quiet" }, ...numbered) : "",
@@ -106,16 +106,16 @@ function finalWords(search, sentence, slot, valued) {
 function treeWords(search, sentence, slot) {
   const index = search.final.indexOf(slot);
   const same = sentence.beams[index]?.same_tree_as ?? null;
-  if (same !== null) return `tree of beam ${search.final[same] + 1}, another order`;
+  if (same !== null) return `same tree as beam ${search.final[same] + 1} in another order`;
   const agreement = sentence.gold?.agreement[index];
   if (!agreement || agreement.f1 === null) return "";
-  return agreement.exact ? "the gold tree" : `${agreement.shared} of ${agreement.spans} gold spans`;
+  return agreement.exact ? "same as the gold tree" : `has ${agreement.shared} of ${agreement.spans} gold spans`;
 }
 
 function goldWords(agreement) {
   if (!agreement || agreement.f1 === null) return "";
   const found = agreement.exact ? "found by the model" : `the model finds ${agreement.shared} of ${agreement.spans} spans`;
-  return `spelt out by the brackets; ${found}`;
+  return `given by brackets and operators; ${found}`;
 }
 
 export class Candidates {
@@ -124,7 +124,7 @@ export class Candidates {
     this.all = false;
   }
 
-  // `taken`: position -> slots that merge there
+  // `taken`: position -> the slots that merge there
   show(board, taken, heading) {
     if (!board || !board.shares?.length) {
       this.parent.replaceChildren();
@@ -135,7 +135,6 @@ export class Candidates {
     const shown = this.all ? order : order.filter((at, rank) => rank < IN_WORDS || taken.has(at));
     this.parent.replaceChildren(
       element("h3", {}, heading),
-      ...(order.length > IN_WORDS ? [columns(shares, taken)] : []),
       element(
         "p",
         { class: "pair-heads quiet" },
@@ -159,7 +158,7 @@ export class Candidates {
       this.show(board, taken, heading);
       this.parent.querySelector("button").focus();
     };
-    const words = this.all ? "Only the likeliest" : `All ${count(board.shares.length, "pair")}`;
+    const words = this.all ? "Show only the likeliest" : `Show all ${count(board.shares.length, "pair")}`;
     return element("button", { type: "button", class: "link", click: turn }, words);
   }
 
@@ -192,7 +191,7 @@ export class Candidates {
   }
 }
 
-// All shares in one small chart; columns are scaled to the largest.
+// All shares as a small bar chart, scaled to the largest.
 function columns(shares, taken) {
   const top = Math.max(...shares, 1e-9);
   const column = (share, at) => `M${at + 0.12} 1V${Math.min(0.985, 1 - share / top).toFixed(4)}H${at + 0.88}V1Z`;

@@ -1,14 +1,14 @@
-// What can be seen side by side: one model with other numbers of beams, on the gold tree, before it was trained, or
-// beside another model of its task.
+// Comparisons side by side: one model with 1, 3 and 5 beams, with itself on the gold tree, with itself before training, or
+// with another model of its task.
 
 const WIDTHS = [1, 3, 5];
 const BY_BEAMS = `beams:${WIDTHS.join(",")}`;
 const ON_GOLD = "gold:";
 
-// Every table of somebody's own is the task "own", be it of texts or of pairs.
+// The task "own" covers all of a user's own tables, both of texts and of pairs.
 export const readAlike = (one, other) => one.task === other.task && one.sentences === other.sentences;
 
-// What to offer beside a model, as [value, words].
+// What a model can be compared with, as [value, words].
 export function offersFor(model, models) {
   const offers = [["", "nothing"]];
   if (model.kind === "search") offers.push([BY_BEAMS, "1, 3 and 5 beams"]);
@@ -20,14 +20,14 @@ export function offersFor(model, models) {
   return offers;
 }
 
-// The panes of a question: which model to ask with how many beams, and what to call the answer.
+// The panes of a question: which model to ask, with how many beams, and the title of the answer.
 export function panesFor({ model, other, beams }) {
   if (other === BY_BEAMS) return WIDTHS.map((width) => ({ model, beams: width, title: width === 1 ? "1 beam" : `${width} beams` }));
   if (other === ON_GOLD) return [{ model, beams }, { model, beams, onGold: true, title: "On the gold tree" }];
   return other ? [{ model, beams }, { model: other, beams }] : [{ model, beams }];
 }
 
-// An answer as if the gold tree had been found: the tree with the nodes that the model makes along it.
+// The answer as if the model had found the gold tree, with the nodes that the model makes along it.
 export function onGoldTree(view) {
   return {
     ...view,

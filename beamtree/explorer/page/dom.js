@@ -1,4 +1,4 @@
-// Elements in one expression: element("p", { class: "quiet" }, "text"), and the same for SVG.
+// Creates elements in one expression: element("p", { class: "quiet" }, "text"); `shape` does the same for SVG.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -25,14 +25,14 @@ function furnish(made, attributes, children) {
 
 export const byId = (id) => document.getElementById(id);
 
-// Only what screen readers speak: said again even if the words are the same.
+// For screen readers only. The same words are spoken again.
 export function announce(words) {
   const region = byId("status");
   region.textContent = "";
   requestAnimationFrame(() => (region.textContent = words));
 }
 
-// A button says for a moment that it was heard.
+// Show for a moment on a button that it did its work.
 export function flash(button, words) {
   if (button.textContent === words) return;
   const before = button.textContent;

@@ -1,8 +1,8 @@
-// What can be taken away: the picture as SVG or PNG, the answer as JSON, the tree as brackets.
+// Exports: the picture as SVG or PNG, the answer as JSON, the tree as brackets.
 
 import { element, shape } from "./dom.js";
 
-const LARGEST_SIDE = 12000; // pixels a canvas surely holds
+const LARGEST_SIDE = 12000; // pixels that any canvas can have
 const DENSITY = 2;
 const LOOK = [
   "fill",
@@ -11,12 +11,13 @@ const LOOK = [
   "stroke-width",
   "stroke-dasharray",
   "stroke-linecap",
+  "paint-order",
   "opacity",
   "font-family",
   "font-size",
   "font-weight",
 ];
-// What means something on the page only.
+// Attributes without a meaning outside the page.
 const ONLY_HERE = [
   "class",
   "style",
@@ -51,7 +52,7 @@ export async function downloadPng(svg, name) {
   canvas.toBlob((blob) => save(blob, `${name}.png`), "image/png");
 }
 
-// A copy that needs no stylesheet: the look that each element has now is written onto it.
+// A copy that needs no stylesheet: the present style of each element is written into its attributes.
 function standalone(svg) {
   const copy = svg.cloneNode(true);
   const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
@@ -82,7 +83,7 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-// The clipboard needs a secure address or a permission; the old way works everywhere else.
+// The clipboard needs a secure address or a permission; without these the old way still works.
 export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);

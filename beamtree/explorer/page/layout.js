@@ -1,35 +1,35 @@
-// What of a forest is drawn, and where. A folded node stands as one leaf in the place of all its tokens. Tokens are in a
-// row with the root above (upright), or one a line with the root at the left (sideways): one layout of places (along the
-// tokens) by levels (from the leaves).
+// Decides which part of a forest is drawn, and where. A folded node is drawn as one leaf in place of its tokens. Tokens are
+// in a row with the root above (upright), or one per line with the root at the left (sideways). One layout serves both: a
+// place along the tokens, and a level counted from the leaves.
 
 import { keyOf, partOf } from "./search.js";
 import { clip } from "./words.js";
 
-const SHOWN_UNASKED = 120; // tokens; longer sequences begin partly folded
+const SHOWN_UNASKED = 120; // tokens; longer sequences start partly folded
 const SHOWN_LEAVES = 36;
 const FONT = "14px ui-monospace, SF Mono, Menlo, Consolas, DejaVu Sans Mono, monospace";
 const LONGEST_LABEL = 26;
 const TOKEN_GAP = 20;
 const LINE = 24;
-const LEVEL = { highest: 38, pleasant: 24, lowest: 12, sideways: 26 }; // of an upright tree, and of one on its side
+const LEVEL = { highest: 38, pleasant: 24, lowest: 12, sideways: 26 }; // of an upright tree; `sideways`: of a sideways one
 const DEEPEST_SIDEWAYS = 520;
 const MARGIN = 26;
 const ABOVE = 24; // an upright tree, for the share of a pair
 const BELOW = 10;
 const UPRIGHT_AT_LEAST = 0.6;
-const SIDEWAYS_AT_LEAST = { whole: 0.65, part: 0.8 }; // smaller if all of it can be seen then
+const SIDEWAYS_AT_LEAST = { whole: 0.65, part: 0.8 }; // `whole`: if the whole tree can be seen at that scale
 const UPRIGHT_AT_MOST = { page: 1.5, screen: 2.5 };
 const ROOT_SIDE = 62; // left of a sideways tree, for the share of a pair
 const LABEL_GAP = 12;
 const CORNER = 10;
 
-// Leaves in a row (tokens and folded nodes) and the open nodes above them, children first; the ids of all in the order
-// of reading, a node before its parts; and the parent, the depth and the height in the picture of each.
+// The row of leaves (tokens and folded nodes) and the open nodes above them, children first; the ids of all in reading
+// order, a node before its parts; and for each its parent, its depth and its height in the picture.
 export function visiblePart(forest, folded) {
   const { n, row } = forest;
   const [leaves, open, order] = [[], [], []];
   const [parents, depths, heights] = [new Map(), new Map(), new Map()];
-  // An explicit stack: trees of sequences can be as deep as they are long.
+  // An explicit stack, because a tree can be as deep as its sequence is long.
   const stack = [...row].reverse().map((id) => ({ id }));
   while (stack.length) {
     const { id, parent, done } = stack.pop();
@@ -52,12 +52,12 @@ export function visiblePart(forest, folded) {
   return { leaves, open, order, parents, depths, heights };
 }
 
-// What to fold in a long tree so that its upper part fits a screen: the largest parts stay open longest.
+// What to fold in a long tree so that its upper part fits on a screen: the largest parts are opened first.
 export function foldByDefault(forest) {
   return forest.n <= SHOWN_UNASKED ? new Set() : foldBelow(forest, SHOWN_LEAVES);
 }
 
-// While a long sequence is merged: what is done stands as one leaf each, so that the place of work can be seen.
+// While a long sequence is being merged, each finished part is one leaf, so that the current merge is in sight.
 export function foldFinished({ n, nodes, row }) {
   if (n <= SHOWN_UNASKED) return new Set();
   return new Set(row.filter((id) => id >= n && nodes[id - n].height > 2).map((id) => keyOf(nodes[id - n])));
@@ -76,7 +76,7 @@ export function foldBelow(forest, leaves) {
   return new Set(shown.filter((id) => id >= n).map((id) => keyOf(nodes[id - n])));
 }
 
-// `room`: { wide, tall } of the stage, `tallest` for a large tree on its side; `whole`: it is the whole screen's
+// `room`: { wide, tall } of the stage, `tallest` for a large sideways tree; `whole`: is the page in full screen?
 export function placeForest(forest, { leaves, open, heights }, { upright, top, room, whole }) {
   const labels = leaves.map((leaf) => labelOf(forest, leaf));
   const lengths = labels.map(measure);
@@ -95,7 +95,7 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top, r
   const depth = unit * levels;
   for (const { id, left, right } of open) {
     const [from, to] = [places.get(left), places.get(right)];
-    // On its side a tree is read from its first token down: its top stays near that.
+    // A sideways tree is read from its first token down, so its top stays near that token.
     places.set(id, from + (upright ? (to - from) / 2 : Math.min((to - from) / 2, LINE / 2)));
   }
 
@@ -122,7 +122,8 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top, r
     }),
     nodes: open.map((node) => {
       const [x, y] = point(places.get(node.id), heights.get(node.id));
-      const beside = node.end - node.start === forest.n ? width - x : places.get(node.right) - places.get(node.id);
+      // The space above the right end of its bracket, and above the gap after it, is free.
+      const beside = node.end - node.start === forest.n ? width - x : places.get(node.right) + TOKEN_GAP - x;
       const room = upright ? beside : unit;
       return { node, x, y, room, path: bracket(node.left, node.right, heights.get(node.id)) };
     }),
@@ -135,7 +136,7 @@ export function placeForest(forest, { leaves, open, heights }, { upright, top, r
   };
 }
 
-// The tokens stay in sight: levels move closer together, then all gets smaller, before the stage has to scroll.
+// To keep the tokens in sight, levels move closer together, then everything gets smaller, before the stage has to scroll.
 function fitUpright(width, levels, { wide, tall }, largest) {
   const most = Math.min(largest, wide / width);
   const fixed = ABOVE + LINE + BELOW;
@@ -146,7 +147,7 @@ function fitUpright(width, levels, { wide, tall }, largest) {
 
 const fitSideways = (levels) => ({ unit: Math.min(LEVEL.sideways, DEEPEST_SIDEWAYS / levels) });
 
-// With the height of the stage: more than usual only if the tree cannot be seen whole in that.
+// Includes the height of the stage, which is larger than usual only if the whole tree does not fit otherwise.
 function scaleSideways(width, height, { wide, tall, tallest }) {
   const { whole, part } = SIDEWAYS_AT_LEAST;
   const most = Math.max(part, Math.min(1, wide / width));
@@ -154,7 +155,7 @@ function scaleSideways(width, height, { wide, tall, tallest }) {
   return room ? { scale: Math.min(most, room / height), tall: room } : { scale: most, tall: tallest };
 }
 
-// Upright if the tokens fit the width at a size that can still be read.
+// Upright if the tokens fit the width at a readable size.
 export function chooseUpright(forest, leaves, room) {
   const length = leaves.reduce((sum, leaf) => sum + measure(labelOf(forest, leaf)) + TOKEN_GAP, 2 * MARGIN);
   return length * 0.72 <= room;
@@ -162,7 +163,7 @@ export function chooseUpright(forest, leaves, room) {
 
 function labelOf({ n, tokens }, leaf) {
   if (leaf.id < n) return clip(printable(tokens[leaf.id]), LONGEST_LABEL);
-  return `${clip(printable(tokens[leaf.start]), 12)} … ${leaf.end - leaf.start}`;
+  return `${clip(printable(tokens[leaf.start]), 12)} … ${leaf.end - leaf.start} tokens`;
 }
 
 const printable = (token) => token.replace(/\p{C}/gu, "·") || "·";

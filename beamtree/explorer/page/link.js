@@ -1,6 +1,6 @@
-// The address holds the view: the same link shows the same text, models, beam, step and folds again.
+// Writes the view into the address, and reads it back: a link shows the same text, models, beam, step and folds again.
 
-const ENDS = ["", "2", "3"]; // of the fields of each pane
+const ENDS = ["", "2", "3"]; // endings of the names of the fields, one for each pane
 
 export function readLink(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));

@@ -1,4 +1,4 @@
-// One model's view of one text: prediction, tree, beams and search. Two of them stand side by side.
+// Everything about one text and one model: prediction, tree, beams and search. Several panes are shown side by side.
 
 import { toggleProjection } from "./appearance.js";
 import { Candidates, beamList } from "./beams.js";
@@ -11,15 +11,15 @@ import { River } from "./river.js";
 import { Search, forestOf, keyOf, partOf } from "./search.js";
 import { tellOutcome, tellStep } from "./story.js";
 import { Walking } from "./walking.js";
-import { count, explainTask } from "./words.js";
+import { clip, count, explainTask } from "./words.js";
 import { Zoom } from "./zoom.js";
 
-const BELOW_STAGE = 28; // pixels of edges below the diagram of the search
+const BELOW_STAGE = 28; // pixels of margin below the diagram of the search
 const LANDMARKS = { drawing: "Tree", prediction: "Prediction", beams: "Beams", table: "Merges" };
 
 export class Pane {
-  // `moved(step)`: the pane asks for another step; `changed()`: something a link should hold has changed;
-  // `valued()`: whether to show what the classifier would say of parts, `switchValues()`: show or hide it
+  // `moved(step)`: the pane asks for another step; `changed()`: something that belongs into a link has changed;
+  // `valued()`: are the readings of parts shown?; `switchValues()`: show or hide them
   constructor({ moved, changed, valued, switchValues }) {
     this.root = byId("pane-template").content.firstElementChild.cloneNode(true);
     this.moved = moved;
@@ -40,11 +40,11 @@ export class Pane {
     return this.root.querySelector(`.${name}`);
   }
 
-  // What a person chose for the text before does not apply to the next.
+  // Choices made for one text do not apply to the next.
   forget() {
     this.anchor = null; // the beam followed through the search: { step, slot }
     this.gold = false;
-    this.folded = null; // spans, or null for what suits the length
+    this.folded = null; // spans, or null for the default at this length
     this.orientation = "auto";
     if (this.zoom) this.zoom.asked = false;
   }
@@ -67,7 +67,7 @@ export class Pane {
     window.addEventListener("resize", () => this.resize());
   }
 
-  // Only what changes the room: a drawing changes the height of its stage itself.
+  // Redraw only if the available space has changed: drawing changes the height of the stage as well.
   resize() {
     const { clientWidth } = this.part("stage");
     const size = `${clientWidth} ${window.innerHeight} ${document.body.classList.contains("projecting")}`;
@@ -85,7 +85,7 @@ export class Pane {
     this.root.classList.add("failed");
   }
 
-  // Another text or model: `view` is what the server says of it.
+  // Show another text or model. `view` comes from the server.
   take(view, title = view.model.name) {
     this.view = view;
     this.title = title;
@@ -102,6 +102,7 @@ export class Pane {
     this.searches = view.sentences.map((sentence) => (sentence.beams.length ? new Search(sentence, labels) : null));
     const readable = this.searches.some((search) => search?.data.label);
     this.part("values").hidden = !readable;
+    this.part("number").textContent = clip(labels[0], 14);
     this.part("values-note").textContent = readable ? valuesNote(view) : "";
     this.root.classList.toggle("readable", readable);
     this.root.classList.remove("unfinished");
@@ -111,7 +112,7 @@ export class Pane {
     );
   }
 
-  // How far the best trees of two models agree, told in the second pane.
+  // Say in this pane how far its best tree agrees with that of another pane.
   compare(other) {
     if (!this.view || !other.view) return;
     const spans = (pane) =>
@@ -119,10 +120,10 @@ export class Pane {
     const [own, theirs] = [spans(this), new Set(spans(other))];
     if (!own.length || !theirs.size) return;
     const shared = own.filter((key) => theirs.has(key)).length;
-    this.part("compared").textContent = `Shares ${shared} of ${count(own.length, "span")} with ${other.title}.`;
+    this.part("compared").textContent = `${shared} of ${count(own.length, "span")} are also found by ${other.title}.`;
   }
 
-  // How many merges can be played: none where the tree was not searched for.
+  // The number of merges that can be played; 0 if the tree was not searched for.
   stepsOf(sentence) {
     const search = this.view && this.searches[sentence];
     return search?.scored ? search.steps : 0;
@@ -135,7 +136,7 @@ export class Pane {
       this.river.take(this.search);
     }
     this.sentence = this.view.sentences[sentence];
-    this.gold &&= this.sentence.gold !== null; // a link may ask for what there is not
+    this.gold &&= this.sentence.gold !== null; // a link may ask for a gold tree that does not exist
     this.step = this.search.scored ? Math.min(step, this.search.steps) : this.search.steps;
     this.draw();
   }
@@ -164,12 +165,12 @@ export class Pane {
     this.zoom.take(layout);
     if (!whole && heirs.length) this.zoom.reveal(this.picture.middleOf(heirs[0].position));
     else if (!layout.upright && !this.zoom.asked) this.zoom.begin(this.picture.topOf());
-    // Beside the top of the tree, not over it.
+    // Next to the top of the tree, not over it.
     this.part("legend").classList.toggle("at-right", layout.upright && this.picture.topOf().x < layout.width / 2);
     const covers = whole || this.zoom.asked || this.part("key").scrollHeight > layout.free;
     this.part("key").classList.toggle("away", covers);
     this.root.classList.toggle("unfinished", !done);
-    this.part("awaited").textContent = done ? "" : `The answer is read after merge ${search.steps}.`;
+    this.part("awaited").textContent = done ? "" : `The answer appears after merge ${search.steps}.`;
     this.river.show(step, slot);
     this.candidates.show(done ? null : board, taken, `What beam ${slot + 1} can merge next`);
     this.part("beams").replaceChildren(
@@ -196,7 +197,7 @@ export class Pane {
     this.list();
   }
 
-  // What happens at this step, in sentences.
+  // The story of this step.
   tell(step) {
     const { search, chosen: anchor, view, sentence } = this;
     return tellStep({ search, step, slotAt: (s) => this.slot(s), anchor, view, sentence, valued: this.valued() });
@@ -206,19 +207,19 @@ export class Pane {
     return tellOutcome(this);
   }
 
-  // The beam that a person chose; a link may name one that this search has not.
+  // The beam that the user chose; null if a link names one that this search does not have.
   get chosen() {
     return this.search.holds(this.anchor) ? this.anchor : null;
   }
 
-  // Where that beam stands at this step; the one that ends best if none was chosen or it was dropped.
+  // The slot of that beam at this step; if none was chosen or it was dropped, that of the beam that is best at the end.
   slot(step = this.step) {
     const { search } = this;
     const best = { step: search.steps, slot: search.final[0] };
     return search.follow(this.chosen ?? best, step) ?? search.follow(best, step);
   }
 
-  // What the shown beam becomes, the heir that is followed first.
+  // The beams that continue the beam on display, the one that is followed first.
   heirs() {
     const heirs = this.search.heirs(this.step, this.slot());
     const next = heirs.length ? this.slot(this.step + 1) : null;

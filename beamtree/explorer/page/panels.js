@@ -1,4 +1,4 @@
-// What stands beside the tree: notes on the model, the prediction with every label as a bar, all merges as a table.
+// The panels around the tree: notes on the model, the prediction with a bar for every label, the table of all merges.
 
 import { element } from "./dom.js";
 import { count, explainEncoder, explainTask, figure, percent, spanPlace, spanText } from "./words.js";
@@ -13,7 +13,7 @@ export function predictionPanel({ model, prediction, answer }) {
       ? probabilities
       : [...probabilities].sort((a, b) => b.probability - a.probability).slice(0, SHOWN);
   const right = answer === null || answer === undefined ? null : answer === label;
-  const short = ranked.every((one) => one.label.length <= 2); // such stand side by side
+  const short = ranked.every((one) => one.label.length <= 2); // short labels are put side by side
   return [
     element(
       "p",
@@ -49,7 +49,7 @@ export function predictionPanel({ model, prediction, answer }) {
   ];
 }
 
-// What kind of model it is, and what there is to know of its answer.
+// The kind of model, and notes on its answer.
 export function modelNote({ model, note, sentences }) {
   const unknown = sentences.reduce((sum, sentence) => sum + sentence.unknown.length, 0);
   const notes = [
@@ -66,17 +66,17 @@ export function modelNote({ model, note, sentences }) {
 
 const hasMerges = (sentences) => sentences.some(({ tokens }) => tokens.length > 1);
 
-// What the labels beside the nodes of a tree are.
+// Explains the labels next to the nodes of a tree.
 export function valuesNote({ model, sentences }) {
   if (!hasMerges(sentences)) return "";
-  const beside = model.sentences === 2 ? " beside the whole other sentence" : "";
+  const beside = model.sentences === 2 ? " together with the whole other sentence" : "";
   const parts = sentences.some(({ texts_in: spans, tokens }) => spans?.some(([a, b]) => b - a > 1 && b - a < tokens.length));
-  const bold = parts ? "bold where such parts occur as whole texts in training, grey" : "bold for the whole text, grey";
+  const bold = parts ? "Bold ones belong to parts that are complete texts by themselves; at the grey ones" : "The bold one belongs to the whole text; at the grey ones";
   const what = `what the classifier would answer for each part${beside}, not calculated results`;
-  return `Small labels are readings: ${what}; ${bold} where this extrapolates. Point at a node to see its probability.`;
+  return `The small labels are readings: ${what}. ${bold} the classifier extrapolates.`;
 }
 
-// The same facts as the picture of a forest, for reading line by line.
+// The same facts as the picture of a forest, one merge per line.
 export function mergeTable({ tokens, nodes, marks, valued }) {
   if (!nodes.length) return element("p", { class: "quiet" }, "No merge yet.");
   const scored = nodes[0].score !== undefined;
@@ -98,7 +98,7 @@ export function mergeTable({ tokens, nodes, marks, valued }) {
     node.height,
     ...(read ? [valueCell(node.value)] : []),
     ...(scored ? [figure(node.score), percent(node.probability)] : []),
-    ...(judged ? [node.inGold === false ? "no" : "yes"] : []), // every tree has the span of the whole
+    ...(judged ? [node.inGold === false ? "no" : "yes"] : []), // every tree has the span of the whole text
   ];
   return element(
     "table",

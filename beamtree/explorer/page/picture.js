@@ -1,33 +1,32 @@
-// A forest drawn as SVG that is also an ARIA tree: every node and token is an item with its words.
+// Draws a forest as SVG that is also an ARIA tree: every node and token is an item with a description.
 //
-// Elements are kept between drawings by what they cover, so that a step of the player adds one node and
-// focus stays where it was.
+// Elements are kept between drawings, so that a step of the player adds one node and the focus stays where it was.
 
 import { shape } from "./dom.js";
 import { chooseUpright, placeForest, visiblePart } from "./layout.js";
 import { clip, figure, percent, spanPlace, spanText, term, valueWords } from "./words.js";
 
-const VALUE_LETTER = 7.2; // the width of a letter of a value
-const NARROW = 34; // between two tokens, for a share
-const SMALL = 0.01; // a share that is shown in a narrow place only when pointed at
+const VALUE_LETTER = 7.2; // width of a letter of a value
+const NARROW = 34; // pixels between two tokens; too little for the share of every pair
+const SMALL = 0.01; // in a narrow place, a smaller share is shown only when pointed at
 
 export class Picture {
   constructor(stage) {
     this.stage = stage;
     this.candidates = shape("g", { class: "options", "aria-hidden": "true" });
     this.items = shape("g", { class: "items", role: "none" });
-    this.values = shape("g", { class: "values", "aria-hidden": "true" }); // which the items say too
+    this.values = shape("g", { class: "values", "aria-hidden": "true" }); // the items say them too
     this.svg = shape("svg", { class: "tree", role: "tree" }, this.candidates, this.items, this.values);
     this.drawn = new Map();
     stage.append(this.svg);
   }
 
-  // `top` levels of room, `taken`: position -> the slots that merge there next, `orientation`: auto, upright, sideways
+  // `top`: levels to leave room for; `taken`: position -> the slots that merge there next; `orientation`: auto, upright, sideways
   draw(forest, { folded, orientation, taken, top, title, room }) {
     const part = visiblePart(forest, folded);
     const upright = orientation === "auto" ? chooseUpright(forest, part.leaves, room.wide) : orientation === "upright";
     const tallest = Math.max(0, ...forest.row.map((id) => part.heights.get(id)));
-    const needed = tallest + (taken ? 1 : 0); // a pair that may be merged stands one level above
+    const needed = tallest + (taken ? 1 : 0); // a pair that may be merged is drawn one level higher
     const layout = placeForest(forest, part, {
       upright,
       top: folded.size ? needed : Math.max(top, needed),
@@ -76,12 +75,12 @@ export class Picture {
         tabindex: -1,
       });
       item.classList.toggle("unknown", forest.unknown.has(of.id));
-      // Not while the search runs, which knows no gold tree.
+      // Only at the end: the search itself knows no gold tree.
       item.classList.toggle("agrees", forest.judged && of.inGold === true);
       item.classList.toggle("differs", forest.judged && of.inGold === false);
       this.itemOf.set(of.id, item);
     }
-    // Only what is out of place is moved: an element that is moved loses focus.
+    // Move only what is out of place, because an element that is moved loses the focus.
     let next = this.items.firstElementChild;
     for (const id of part.order) {
       const item = this.itemOf.get(id);
@@ -92,7 +91,7 @@ export class Picture {
     first?.setAttribute("tabindex", 0);
   }
 
-  // Beside each node the label that its part would get.
+  // Write next to each node the label that its part would get.
   drawValues() {
     const { forest, layout } = this;
     const [dx, dy] = layout.upright ? [6, -4] : [8, 4];
@@ -117,7 +116,7 @@ export class Picture {
   drawCandidates(taken) {
     const { row, shares } = this.forest;
     const made = [];
-    let [lifted, crowded] = [false, false]; // the label before: whether it stands higher, and close to this one
+    let [lifted, crowded] = [false, false]; // the previous label: is it raised? is it close to this one?
     if (taken) {
       for (let at = 0; at + 1 < row.length; at++) {
         const { x, y, path, room } = this.layout.candidate(row[at], row[at + 1]);
@@ -134,7 +133,7 @@ export class Picture {
           shape("path", { d: path }),
         );
         if (shares && (chosen || (share >= 0.02 && room > NARROW))) {
-          // Two that are kept side by side stand one above the other where there is little room.
+          // Where there is little room, the shares of two neighbouring pairs that are kept are put one above the other.
           const lift = this.layout.upright && room <= NARROW && crowded && !small && !lifted ? 11 : 0;
           lifted = lift > 0;
           const [dx, dy] = this.layout.upright ? [0, -7 - lift] : [-6, 4];
@@ -155,7 +154,7 @@ export class Picture {
     );
   }
 
-  // Where the next merge happens, in the picture's own units.
+  // The position of the next merge, in the picture's own units.
   middleOf(at) {
     const { row } = this.forest;
     return this.layout.candidate(row[at], row[at + 1]);
@@ -186,14 +185,18 @@ export function describe(forest, part) {
   }
   const facts = [words, spanPlace(part), `merge ${part.step + 1}`, `height ${part.height}`];
   if (forest.valued && part.value) facts.push(valueWords(part.value));
-  if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with ${percent(part.probability)}`);
+  if (part.score !== undefined) facts.push(`score ${figure(part.score)}`, `chosen with a share of ${percent(part.probability)}`);
   if (part.inGold !== undefined && part.inGold !== null) facts.push(part.inGold ? forest.marks.yes : forest.marks.no);
   return facts.join(", ");
 }
 
-// While nothing is pointed at.
-export function pointingHint({ n, nodes }) {
-  if (nodes.length) return ["Point at a ", term("node"), " for its ", term("span"), ", ", term("height"), " and ", term("score"), "."];
+// The text shown while nothing is pointed at.
+export function pointingHint({ n, nodes, valued }) {
+  if (nodes.length) {
+    const score = nodes[0].score === undefined ? [] : [", ", term("score")];
+    const reading = valued && nodes[0].value ? [", ", term("reading")] : [];
+    return ["Point at a ", term("node"), " to see its ", term("span"), ", ", term("height"), ...score, ...reading, "."];
+  }
   if (n > 1) return ["Nothing is merged yet."];
   return ["A single token: there is nothing to merge, and the classifier reads the answer from it directly."];
 }
@@ -208,9 +211,9 @@ function drawNode(x, y, path) {
   );
 }
 
-// With its probability where there is room.
+// Includes the probability if there is room.
 function valueInTree({ label, probability }, letters) {
-  const both = `${label} ${percent(probability)}`;
+  const both = `${label} (${percent(probability)})`;
   return both.length <= letters ? both : clip(label, Math.max(letters, 3));
 }
 

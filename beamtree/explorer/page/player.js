@@ -1,20 +1,20 @@
-// The transport: a slider over the merges, one at a time or playing. Several panes follow one player.
+// The player: moves through the merges by slider, step by step, or playing. All panes follow it.
 
 import { byId } from "./dom.js";
 
-const WHOLE_SHOW = 30_000; // at most this long, however many merges there are
+const WHOLE_SHOW = 30_000; // milliseconds that playing takes at most, however many merges there are
 const SLOWEST = 900;
 const QUICKEST = 50;
-const TOLD = { least: 4000, letter: 45 }; // milliseconds for a merge with sentences to read
+const TOLD = { least: 4000, letter: 45 }; // milliseconds for a merge, per letter of its story, and at least
 
 export class Player {
-  // `show(step)`: draw that step; `words(step)`: say in few words what happens in it, `tell(step)`: in sentences
+  // `show(step)`: draw that step; `words(step)`: what happens in it, in a few words; `tell(step)`: in sentences
   constructor({ show, words, tell }) {
     this.show = show;
     this.words = words;
     this.sentences = tell;
-    this.told = false; // whether this search was explained before
-    this.telling = false; // whether it plays slowly, until somebody touches anything
+    this.told = false; // has this search been explained before?
+    this.telling = false; // is it playing slowly, until the user touches anything?
     this.step = this.steps = 0;
     this.timer = null;
     byId("first").addEventListener("click", () => this.stopAt(0));
@@ -53,7 +53,7 @@ export class Player {
     byId("step").setAttribute("aria-valuetext", words);
     const told = this.sentences(this.step);
     byId("story").textContent = told;
-    byId("tell").hidden = !told; // nobody reads every step of a long text
+    byId("tell").hidden = !told; // there is no story of a long text
   }
 
   stopAt(step) {
@@ -62,7 +62,7 @@ export class Player {
   }
 
   toggle() {
-    if (this.stopped) return; // this very touch stopped it
+    if (this.stopped) return; // the same click has just stopped it
     if (this.timer !== null) {
       this.pause();
       return;
@@ -72,7 +72,7 @@ export class Player {
     this.run(() => each);
   }
 
-  // From the start, with time to read.
+  // Play from the start, with time to read.
   tell() {
     this.pause();
     this.told = this.telling = true;
@@ -80,7 +80,7 @@ export class Player {
     this.run(() => Math.max(TOLD.least, TOLD.letter * byId("story").textContent.length));
   }
 
-  // `pause()`: how long a step stands
+  // `pause()`: how long to show a step
   run(pause) {
     this.timer = setTimeout(() => {
       this.go(this.step + 1);
@@ -110,8 +110,8 @@ export class Player {
     byId("player").classList.toggle("playing", playing);
     byId("play").setAttribute("aria-label", words);
     byId("play").title = words;
-    byId("tell").textContent = this.told && !playing ? "Tell it again" : "Explain";
-    const heard = !playing || this.telling; // nobody can listen to more
+    byId("tell").textContent = this.told && !playing ? "Explain again" : "Explain";
+    const heard = !playing || this.telling; // while playing fast, steps change too quickly to be spoken
     for (const name of ["step-text", "story"]) byId(name).setAttribute("aria-live", heard ? "polite" : "off");
   }
 
@@ -129,7 +129,7 @@ export class Player {
   }
 }
 
-// A button that has focus keeps it, so that a keyboard is not thrown back to the top of the page.
+// Not `disabled`: a button would lose the focus, and keyboard users would be thrown back to the top of the page.
 function disable(button, wanted) {
   button.setAttribute("aria-disabled", String(wanted));
 }

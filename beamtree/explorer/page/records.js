@@ -1,4 +1,4 @@
-// A file of many texts: their views stand in the page as JSON, each read when it is chosen.
+// A file with many texts: their views are in the page as JSON, and each is parsed when it is chosen.
 
 import { byId, element } from "./dom.js";
 import { clip, percent } from "./words.js";
@@ -34,7 +34,7 @@ export class Records {
       .filter(({ text }) => text.toLowerCase().includes(wanted));
     byId("record-list").replaceChildren(...found.slice(0, LISTED).map((one) => this.row(one)));
     byId("record-count").textContent =
-      found.length > LISTED ? `The first ${LISTED} of ${found.length}: find others by their words.` : "";
+      found.length > LISTED ? `The first ${LISTED} of ${found.length} texts. Use Find to see others.` : "";
     this.mark(this.chosen);
   }
 
@@ -46,7 +46,7 @@ export class Records {
         "button",
         { type: "button", "data-index": index, click: () => this.choose(index) },
         element("span", { class: "quiet" }, line),
-        element("strong", { class: label ? null : "wrong" }, label || "unread"),
+        element("strong", { class: label ? null : "wrong" }, label || "error"),
         element("span", { class: "quiet" }, label ? percent(Number(probability)) : ""),
         element("code", {}, clip(text, 160)),
       ),

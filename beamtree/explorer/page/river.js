@@ -1,9 +1,9 @@
-// The whole search at a glance: steps from left to right, beams in their ranks, lines that fork and stop.
+// A diagram of the whole search: steps from left to right, beams by rank from top to bottom, lines that fork and end.
 
 import { shape } from "./dom.js";
 
 export class River {
-  // `choose({ step, slot })` when a point of it is clicked
+  // `choose({ step, slot })` is called on a click
   constructor(parent, choose) {
     const line = (name) => shape("path", { class: name, "vector-effect": "non-scaling-stroke" });
     this.parts = {
@@ -56,7 +56,7 @@ export class River {
     );
   }
 
-  // The beam now shown, after s merges.
+  // Mark the beam on display after s merges.
   show(s, slot) {
     const path = this.search.path(s, slot);
     this.parts.own.setAttribute("d", path.map((one, t) => stream(t, t === 0 ? 0 : path[t - 1], one)).join(""));
@@ -67,7 +67,7 @@ export class River {
   click(event) {
     const box = this.svg.getBoundingClientRect();
     const { steps } = this.search;
-    // Lines are thick: a click on the first or last one may lie outside the box.
+    // Lines are thick: a click on the first or last one may be outside the box.
     const step = Math.min(steps, Math.max(0, Math.round(((event.clientX - box.left) / box.width) * steps)));
     const rank = Math.round(((event.clientY - box.top) / box.height) * this.ranks - 0.5);
     const living = this.search.living(step);

@@ -1,25 +1,25 @@
-// A search played back: which beams live after each merge, what they could merge next, what they took.
+// Replays a search: which beams are alive after each merge, what they could merge next, and what they chose.
 //
-// After s merges (0 ≤ s ≤ n − 1) beams stand in slots, best first. The server sends one number a slot and
-// step; everything else follows by replaying merges (see the API page for the format).
+// After s merges (0 ≤ s ≤ n − 1) the beams are in slots, best first. The server sends a few numbers per slot and
+// step; everything else follows by replaying the merges (docs/explorer.md describes the format).
 
-// What a node's mark means, in the tree of a model and in the gold tree.
+// The meaning of a node's mark, in a model's tree and in the gold tree.
 const IN_GOLD = { title: "In gold tree", yes: "also in the gold tree", no: "not in the gold tree" };
 const IN_MODEL = { title: "Found", yes: "found by the model", no: "not found by the model" };
 
 export const keyOf = ({ start, end }) => `${start}:${end}`;
 
-// What an id of a forest stands for: leaf i is i, the node made at step t is n + t.
+// The part with this id: leaf i has the id i, the node made at step t has n + t.
 export const partOf = ({ n, nodes }, id) => (id < n ? { id, start: id, end: id + 1, height: 0 } : nodes[id - n]);
 
 export class Search {
-  // `labels`: the names of what the classifier can say
+  // `labels`: the names of all possible answers
   constructor(sentence, labels) {
     this.tokens = sentence.tokens;
     this.steps = sentence.tokens.length - 1;
     this.beams = sentence.beams;
     const told = sentence.search;
-    // Trees without the steps that led to them are a search without scores that nobody plays.
+    // Trees without their steps are treated as a search without scores, which cannot be played.
     this.scored = Boolean(told);
     this.data = told ?? onlyTrees(sentence.beams);
     this.final = this.data.final;
@@ -32,7 +32,7 @@ export class Search {
     this.replayed = new Map();
   }
 
-  // Living beams after s merges: slot, the slot it came from, and its share of the weight.
+  // The beams alive after s merges: slot, previous slot, and weight.
   living(s) {
     if (s === 0) return [{ slot: 0, parent: null, weight: 1 }];
     const { parent, log_score: scores } = this.data;
@@ -44,7 +44,7 @@ export class Search {
     return alive.map((beam, i) => ({ ...beam, weight: shares[i] / total }));
   }
 
-  // What becomes of a beam in the next merge: the slots that extend it, none if it is dropped.
+  // The slots that extend a beam in the next merge; none if it is dropped.
   heirs(s, slot) {
     if (s >= this.steps) return [];
     return this.data.parent[s].flatMap((from, heir) =>
@@ -52,12 +52,12 @@ export class Search {
     );
   }
 
-  // Whether there is such a beam: a link may ask for one of another text.
+  // Is there such a beam? A link may name one that exists only for another text.
   holds(at) {
     return at !== null && at.step <= this.steps && this.living(at.step).some(({ slot }) => slot === at.slot);
   }
 
-  // The slot at which a beam stood after `wanted` merges, or stands later by its best heirs; null if dropped.
+  // The slot of a beam after `wanted` merges: earlier ones exactly, later ones by its best heirs; null if dropped.
   follow({ step, slot }, wanted) {
     for (; step > wanted; step--) slot = step === 1 ? 0 : this.data.parent[step - 1][slot];
     for (; step < wanted; step++) {
@@ -68,7 +68,7 @@ export class Search {
     return slot;
   }
 
-  // The slots a beam passed through, one for each of its s merges.
+  // The slots that a beam passed through, one for each of its s merges.
   path(s, slot) {
     const slots = new Array(s);
     for (let t = s - 1; t >= 0; t--) {
@@ -78,7 +78,7 @@ export class Search {
     return slots;
   }
 
-  // The forest of a beam after s merges: its nodes, those alive in a row, and the scores of neighbours.
+  // The forest of a beam after s merges: its nodes, the row of live ones, and the scores of neighbouring pairs.
   board(s, slot) {
     const key = `${s}:${slot}`;
     if (!this.replayed.has(key)) {
@@ -92,7 +92,7 @@ export class Search {
     return this.board(this.steps, this.final[0]);
   }
 
-  // Without the span of the whole, which every tree has.
+  // Without the span of the whole text, which every tree has.
   bestSpans() {
     return this.best().nodes.slice(0, -1).map(keyOf);
   }
@@ -121,18 +121,18 @@ export class Search {
     return { n, tokens, nodes, row, pairs, shares: pairs && shares(pairs), unknown: this.unknown, marks: IN_GOLD };
   }
 
-  // What the classifier would say of a part, and whether it was trained on such texts.
+  // Add what the classifier would answer for a part, and whether the part is a text by itself.
   read(node, label, probability) {
     node.value = { label: this.labels[label], probability, isText: this.textsIn.has(keyOf(node)) };
   }
 
   mark(node) {
-    const whole = node.end - node.start === this.tokens.length; // every tree has that span
+    const whole = node.end - node.start === this.tokens.length; // in every tree
     node.inGold = this.gold && !whole ? this.gold.has(keyOf(node)) : null;
   }
 }
 
-// The forest of a given tree, such as the gold one: children as ids.
+// The forest of a given tree, such as the gold tree. Children are ids.
 export function forestOf(search, { left, right, label, label_probability: shares }) {
   const { tokens, unknown } = search;
   const nodes = [];

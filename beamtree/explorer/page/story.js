@@ -1,12 +1,12 @@
-// The search told in words: for each merge what is compared, chosen and dropped, and one lesson at a time.
+// Tells the search in words: what is compared, chosen and dropped at each merge, with one lesson at a time.
 
 import { partOf } from "./search.js";
 import { count, percent, spanText } from "./words.js";
 
-const TOLD_UP_TO = 120; // tokens; in longer texts nobody reads every step
+const TOLD_UP_TO = 120; // tokens; nobody reads every step of a longer text
 
-// What to say of the merge that follows `step` merges, or of the whole at the end; `slotAt(step)` is the beam that is
-// followed, `anchor` the one that a person chose, `view` and `sentence` are what the server says of the text.
+// The text for the merge that follows `step` merges, or for the finished search. `slotAt(step)` is the beam that the story
+// follows, `anchor` the one that the user chose; `view` and `sentence` come from the server.
 export function tellStep({ search, step, slotAt, anchor, view, sentence, valued }) {
   if (!search.scored || search.tokens.length > TOLD_UP_TO) return "";
   const lost = anchor && tellLost({ search, step, anchor, shown: slotAt(step) });
@@ -19,19 +19,19 @@ export function tellStep({ search, step, slotAt, anchor, view, sentence, valued 
   return inOneParagraph(tellMerge(scene), ...lessonsAt(step, sceneAt));
 }
 
-// Of a beam that a person chose and that was dropped before this step: that it was, and which one is shown instead.
+// If the beam that the user chose was dropped before this step: say so, and which one is shown instead.
 export function tellLost({ search, step, anchor, shown }) {
   if (search.follow(anchor, step) !== null) return "";
   return `Beam ${anchor.slot + 1}, which you chose before merge ${anchor.step + 1}, was dropped; beam ${shown + 1}, the best at the end, is shown.`;
 }
 
-// How a search ended, in few words: for a model beside the one whose story is told.
+// How a search ended, in a few words: for a model next to the one whose story is told.
 export function tellOutcome({ view, searches }) {
   const known = view.answer !== null && view.answer !== undefined;
   const judged = known ? `, which is ${view.answer === view.prediction.label ? "right" : "wrong"}` : "";
   const [search] = searches;
   const trees = searches.length === 1 && search?.scored ? countTrees(search) : 1;
-  const split = trees > 1 ? `its ${search.final.length} beams disagree, on ${trees} trees; ` : "";
+  const split = trees > 1 ? `its ${search.final.length} beams built ${trees} different trees; ` : "";
   return `${split}its answer is ${view.prediction.label}${judged}.`;
 }
 
@@ -47,10 +47,10 @@ function setScene({ search, step, slotAt, chosen, valued }) {
 function tellStart(scene) {
   const { search, board, heirs, best } = scene;
   const rule = "The network merges two neighbours at a time until one part is left.";
-  if (board.shares.length === 1) return `${rule} Here there is one pair only, ${pairWords(board, best)}.`;
+  if (board.shares.length === 1) return `${rule} Here there is only one pair, ${pairWords(board, best)}.`;
   const first = `Of ${count(board.shares.length, "pair")}, ${pairWords(board, best)} scores best`;
-  if (heirs.length === 1) return `${rule} ${first}, and with ${count(search.data.beam_size, "beam")} no other choice is kept.`;
-  return `${rule} ${first}, but the best ${heirs.length} are kept: each begins a beam, a tree in the making.${whyFollow(scene)}`;
+  if (heirs.length === 1) return `${rule} ${first}; with only ${count(search.data.beam_size, "beam")}, no other pair is kept.`;
+  return `${rule} ${first}, but the best ${heirs.length} are all kept: each starts a beam, a tree in the making.${whyFollow(scene)}`;
 }
 
 function tellMerge(scene) {
@@ -59,27 +59,27 @@ function tellMerge(scene) {
   if (board.shares.length === 1) return `${name} merges its last pair, ${pairWords(board, best)}.`;
   const compares = `${name} compares ${count(board.shares.length, "pair")}`;
   if (heirs.length === 1) {
-    const renamed = next.slot === slot ? "" : `; it is the new beam ${next.slot + 1}`;
+    const renamed = next.slot === slot ? "" : `; it is now beam ${next.slot + 1}`;
     return `${compares} and merges the best, ${pairWords(board, best)}${renamed}.`;
   }
   const others = heirs.filter((heir) => heir !== best && heir !== next);
   const told = [`the best, ${pairWords(board, best)}, makes the new beam ${best.slot + 1}`];
-  if (next !== best) told.push(`${pairWords(board, next)} beam ${next.slot + 1}`);
+  if (next !== best) told.push(`${pairWords(board, next)} makes beam ${next.slot + 1}`);
   const names = listWords(others.map((heir) => heir.slot + 1));
-  if (others.length) told.push(others.length > 1 ? `${others.length} others beams ${names}` : `another beam ${names}`);
+  if (others.length) told.push(others.length > 1 ? `other pairs make beams ${names}` : `another pair makes beam ${names}`);
   return `${compares} and splits: ${listWords(told)}.${whyFollow(scene)}`;
 }
 
-// Why the story leaves the best pair: beams that are behind now may be ahead later.
+// Why the story does not follow the best pair: a beam that is behind now may be ahead later.
 function whyFollow({ best, next, chosen }) {
   if (next === best) return "";
-  return ` We follow beam ${next.slot + 1}, ${chosen ? "which leads to the beam you chose" : "the best beam at the end"}.`;
+  return ` We follow beam ${next.slot + 1}, ${chosen ? "which leads to the beam you chose" : "which ends as the best"}.`;
 }
 
-// Each lesson is told once, at the first merge where it applies and none before it in the list does.
+// Each lesson is told once: at the first merge where it applies and no earlier one in the list is due.
 const LESSONS = [lessonRank, lessonWeight, lessonValue, lessonSame];
 
-// What is said after a merge: which beams are dropped, and a lesson.
+// What to add about a merge: which beams are dropped, and a lesson.
 function lessonsAt(step, sceneAt) {
   const scene = sceneAt(step);
   const left = new Set(LESSONS);
@@ -88,7 +88,7 @@ function lessonsAt(step, sceneAt) {
   for (let s = 1; s <= step && left.size; s++) {
     const then = sceneAt(s);
     if (!then.heirs.length) continue;
-    // The first drop is a lesson itself, which leaves room for the shortest one only.
+    // The first drop is a lesson itself; there is room for the shortest other one only.
     const due = [...left].find((one) => (s !== first || one === lessonRank) && one(then));
     left.delete(due);
     lesson = s === step && due ? due(then) : "";
@@ -104,15 +104,15 @@ function firstDrop(search) {
   return null;
 }
 
-const WEIGHT = "(shares so far multiplied, then rescaled)";
+const WEIGHT = "(its shares multiplied and rescaled)";
 
-// With the figures the first time, and where a beam of no more weight lives on.
+// Gives the figures at the first drop, and whenever a beam with no more weight survives.
 function tellDrops({ search, step }, first) {
   const dropped = droppedAt(search, step);
   if (!dropped.length) return "";
   const several = dropped.length > 1;
   const names = listWords(dropped.map(({ slot }) => slot + 1));
-  // Numbers of before this merge: those that it makes are given anew.
+  // "Old" because beams are numbered again after this merge.
   const told = several ? `The old beams ${names} are dropped` : `The old beam ${names} is dropped`;
   const kept = search.living(step).filter(({ slot }) => search.heirs(step, slot).length);
   const surprising = kept.some((beam) => isNoMore(beam, dropped[0]));
@@ -121,7 +121,7 @@ function tellDrops({ search, step }, first) {
   const most = several ? "at most " : "";
   const product = first ? `weight ${step === 1 ? `${WEIGHT} ` : ""}× best share is ${most}` : most;
   const less = first ? ", less than" : " is less than";
-  return `${told}: ${product}${figures.lost}${less} the last one kept, ${figures.last}.`;
+  return `${told}: ${product}${figures.lost}${less} the ${figures.last} of the last choice kept.`;
 }
 
 const isNoMore = (beam, other) => beam.weight <= other.weight || percent(beam.weight) === percent(other.weight);
@@ -129,13 +129,13 @@ const isNoMore = (beam, other) => beam.weight <= other.weight || percent(beam.we
 function tellOwnDrop({ search, step, slot }) {
   const figures = whyDropped(search, step, search.living(step).filter((beam) => beam.slot === slot));
   const why = figures
-    ? `its weight times its best share, ${figures.lost}, is less than the last one kept, ${figures.last}`
+    ? `its weight times its best share, ${figures.lost}, is less than the ${figures.last} of the last choice kept`
     : `its weight times its best share is too small to be among the best ${search.data.beam_size}`;
   return `Beam ${slot + 1} is dropped here: ${why}.`;
 }
 
-// Weight times share, of the best that these beams offer and of the last one that is kept, with as many figures as tell
-// them apart; null if none do.
+// Weight times share of the best choice that these beams offer and of the last choice kept, with as many digits as it
+// takes to see the difference; null if none suffice.
 function whyDropped(search, step, dropped) {
   const beams = search.living(step);
   const offers = dropped.map(({ slot, weight }) => [weight, Math.max(...search.board(step, slot).shares)]);
@@ -151,14 +151,14 @@ function whyDropped(search, step, dropped) {
   return null;
 }
 
-// In later merges: what is read in a part that is a text by itself.
+// In later merges: the reading of a part that is a text by itself.
 function readingWords({ board, valued }) {
   const made = board.nodes.at(-1);
   return valued && made?.value?.isText ? `The classifier reads ${quote(board, made)} as ${made.value.label}.` : "";
 }
 
 function lessonRank({ slot, next }) {
-  return next.slot === slot ? "" : "Numbers are ranks, given anew after each merge.";
+  return next.slot === slot ? "" : "Beams are renumbered by rank after each merge.";
 }
 
 function lessonValue({ board, valued }) {
@@ -169,10 +169,10 @@ function lessonValue({ board, valued }) {
 
 function lessonSame({ search, step, slot }) {
   const same = beamsLike(search, step, slot);
-  // Only where it is news.
+  // Only if it is new at this merge.
   if (same.length < 2 || same.length === beamsLike(search, step - 1, search.follow({ step, slot }, step - 1)).length)
     return "";
-  return `Before this merge beams ${listWords(same)} hold the same parts, which they made in another order.`;
+  return `Before this merge, beams ${listWords(same)} hold the same parts; they made them in different orders.`;
 }
 
 function lessonWeight({ search, step }) {
@@ -180,19 +180,26 @@ function lessonWeight({ search, step }) {
   return `The percentage of a beam is its weight ${WEIGHT}.`;
 }
 
-// The beams that hold the parts that one of them holds, counted from 1.
+// The numbers, from 1, of the beams that hold the same parts as this one, itself included.
 function beamsLike(search, step, slot) {
   const own = partsOf(search, step, slot);
   return search.living(step).flatMap((beam) => (partsOf(search, step, beam.slot) === own ? [beam.slot + 1] : []));
 }
 
-function tellEnd(search, { prediction, answer, sentences }, sentence) {
-  const beside = sentences.length > 1 ? "and from the other sentence's " : "";
-  const answers = `${beside}the classifier reads the answer, ${prediction.label}.`;
+function tellEnd(search, { model, prediction, answer, sentences }, sentence) {
+  const beside = [
+    sentences.length > 1 ? "and from that of the other sentence " : "",
+    model.settings.readout === "pooled" ? "and from the tokens themselves " : "",
+  ];
+  const answers =
+    model.members > 1
+      ? `its answer; the average of the ${model.members} models gives ${prediction.label}.`
+      : `the answer, ${prediction.label}.`;
+  const reads = `${beside.join("")}the classifier reads ${answers}`;
   const read =
     search.final.length === 1
-      ? `From its top node ${answers}`
-      : `Their top nodes are averaged, each by its beam's weight, and from that average ${answers}`;
+      ? `From its top node ${reads}`
+      : `Their top nodes are averaged using the beams' weights, and from that average ${reads}`;
   return inOneParagraph(treesWords(search), read, judgeWords(prediction, answer, sentence));
 }
 
@@ -200,20 +207,20 @@ function treesWords(search) {
   const beams = search.final.length;
   if (beams === 1) return "One beam, one tree.";
   const trees = countTrees(search);
-  if (trees > 1) return `The ${beams} beams disagree: they are ${trees} different trees.`;
-  return `All ${beams} beams built the same tree; a beam is one order of merging, so they were not joined.`;
+  if (trees > 1) return `The ${beams} beams disagree: they built ${trees} different trees.`;
+  return `All ${beams} beams built the same tree, but in different orders, so they stayed separate beams.`;
 }
 
 const countTrees = (search) => new Set(search.final.map((slot) => partsOf(search, search.steps, slot))).size;
 
-// Whether the answer is right, and that it can be so without the gold tree.
+// Is the answer right? It can be even if the tree is not the gold tree.
 function judgeWords({ label }, answer, { gold }) {
   if (answer === null || answer === undefined) return "";
   if (answer !== label) return `That is wrong: worked out exactly, it is ${answer}.`;
   const agreement = gold?.agreement[0];
   const without =
     agreement && agreement.f1 !== null && !agreement.exact
-      ? ` Another tree than the gold one served: it has ${agreement.shared} of its ${agreement.spans} spans.`
+      ? ` Yet the best tree is not the gold tree: they share ${agreement.shared} of ${agreement.spans} spans.`
       : "";
   return `That is right: worked out exactly, it is ${answer}.${without}`;
 }
@@ -229,7 +236,7 @@ function pairWords(board, { position }) {
 
 const listWords = (names) => (names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : `${names[0]}`);
 
-// The same words for the same parts, in whatever order they were made.
+// A key for a set of parts, whatever the order in which they were made.
 const partsOf = (search, step, slot) =>
   search
     .board(step, slot)

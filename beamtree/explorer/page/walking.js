@@ -1,9 +1,9 @@
-// Hands on a drawn tree: arrows walk in the direction they point, Enter folds, the pointer shows facts.
+// Moving in a drawn tree: arrow keys go in the direction they point, Enter folds, pointing shows details.
 
 import { partOf } from "./search.js";
 
 export class Walking {
-  // `tell(id)`: the node now pointed at or null; `fold(id)`: fold it away or back
+  // `tell(id)`: the node pointed at, or null; `fold(id)`: fold or unfold it
   constructor(picture, { tell, fold }) {
     this.picture = picture;
     this.tell = tell;
@@ -76,14 +76,14 @@ export class Walking {
     moves[event.key]();
   }
 
-  // The item beside this one: the nearest that starts where it ends, or ends where it starts.
+  // The item next to this one: it starts where this one ends, or ends where this one starts.
   neighbour(id, direction) {
     const { forest, part } = this.picture;
     const own = partOf(forest, id);
     const beside = part.order
       .map((other) => partOf(forest, other))
       .filter(({ start, end }) => (direction > 0 ? start === own.end : end === own.start));
-    // Of several at that edge, the one as large as this one or the next smaller.
+    // Of several, choose the one as large as this one, or the next smaller one.
     beside.sort((a, b) => b.end - b.start - (a.end - a.start));
     return (beside.find(({ start, end }) => end - start <= own.end - own.start) ?? beside.at(-1))?.id;
   }

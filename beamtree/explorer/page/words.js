@@ -1,4 +1,4 @@
-// The words of the page: numbers and spans in words and figures, and what its terms, encoders and tasks mean.
+// The wording of the page: numbers and spans as text, and explanations of terms, encoders and tasks.
 
 import { element } from "./dom.js";
 
@@ -31,40 +31,40 @@ export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "
 
 const TERMS = {
   token: "A piece of the text that is never split: a digit, a bracket, a word.",
-  node: "A merged part. It holds a vector, a row of numbers that stands for that part of the text.",
-  beam: "One way to merge that the search keeps: a tree in the making. Its number is its rank after the merge, best first.",
-  score: "How well two neighbours go together in the eyes of the network. The scores of all pairs of a beam give their shares.",
-  share: "What a pair gets of 100 % among all pairs that the beam can merge.",
-  weight: "The shares of all choices of a beam multiplied, then rescaled so that the beams add up to 100 %.",
-  classifier: "A small network that reads the vector of a node and gives each possible answer a probability.",
-  reading: "What the classifier would answer if a part were the whole text. It is not calculated from the digits.",
+  node: "A merged part of the text. Its vector, a list of numbers, represents that part.",
+  beam: "One of the ways of merging that the search keeps: a tree in the making. Beams are renumbered by rank, best first, after each merge.",
+  score: "How well two neighbours go together, according to the network. The scores of all pairs of a beam determine their shares.",
+  share: "All pairs that a beam can merge share 100 %: the higher the score of a pair, the larger its share.",
+  weight: "The shares of all pairs that a beam has merged, multiplied, then rescaled so that all beams add up to 100 %.",
+  classifier: "A small network that reads the vector of a node and gives a probability to each possible answer.",
+  reading: "What the classifier would answer if this part were the whole text. It is a prediction, not a calculation.",
   span: "The stretch of the text that a node covers.",
-  height: "How many merges lie above each other in a part: a node of two tokens has height 1.",
-  "gold tree": "The tree that the brackets of the text spell out. The model finds a tree of its own; this one is there to compare.",
+  height: "How many levels of merges a part has: a node of two tokens has height 1.",
+  "gold tree": "The tree given by the brackets and operators of the text. It is shown for comparison; the model finds a tree of its own.",
 };
 
-// What the short names of encoders stand for, where a reader meets them first.
+// The short names of encoders in full, shown as tips.
 const ENCODERS = {
-  "ebt-grc": "Efficient Beam Tree recursion: a beam search for trees, with a gated recursive cell (GRC) that makes one vector of two.",
+  "ebt-grc": "Efficient Beam Tree recursion: a beam search for trees, with a gated recursive cell (GRC) that turns two vectors into one.",
 };
 
 export const explainEncoder = (name) => (Object.hasOwn(ENCODERS, name) ? ENCODERS[name] : null);
 
-// A word with its meaning as a tip.
+// A term, with its meaning as a tip.
 export const term = (name, words = name) => element("span", { class: "term", title: TERMS[name] }, words);
 
 export const termList = () =>
   Object.entries(TERMS).flatMap(([name, meaning]) => [element("dt", {}, name), element("dd", {}, meaning)]);
 
-// What the formal languages mean, for readers who meet them here first.
+// The formal languages, for readers who do not know them.
 const LISTOPS = {
   about:
-    "ListOps is arithmetic with lists of digits: [MAX takes the largest, [MIN the smallest, [MED the median, [SM the sum, of which only the last digit counts; ] ends a list.",
+    "ListOps is arithmetic on lists of digits: [MAX takes the largest digit of a list, [MIN the smallest, [MED the median, and [SM the last digit of the sum; ] ends a list.",
   tokens: {
-    "[MAX": "begins a list: its largest digit",
-    "[MIN": "begins a list: its smallest digit",
-    "[MED": "begins a list: its median, rounded down",
-    "[SM": "begins a list: the last digit of its sum",
+    "[MAX": "starts a list and takes its largest digit",
+    "[MIN": "starts a list and takes its smallest digit",
+    "[MED": "starts a list and takes its median, rounded down",
+    "[SM": "starts a list and takes the last digit of its sum",
     "]": "ends a list",
   },
   labels: {},
@@ -72,7 +72,7 @@ const LISTOPS = {
 
 const LOGIC = {
   about:
-    "Which relation holds between two formulas? = they mean the same, < the first implies the second, > the second implies the first, ^ each is the other's negation, | never both are true, v at least one is always true, # none of these.",
+    "Which relation holds between two formulas? = they mean the same; < the first implies the second; > the second implies the first; ^ each is the other's negation; | they are never both true; v at least one is always true; # none of these.",
   tokens: {},
   labels: {
     "=": "they mean the same",

@@ -1,37 +1,37 @@
-// The size of a picture in its stage, which scrolls: buttons, keys, Ctrl and wheel, dragging with the mouse.
+// Zooms and moves a picture in its scrolling stage: buttons, keys, Ctrl and wheel, dragging with the mouse.
 
-const STEP = 1.3; // of a button or key
+const STEP = 1.3; // for a button or key
 const SMALLEST = 0.02;
 const LARGEST = 4;
 const LARGEST_UNASKED = 1.5;
-const LEAST_ROOM = 220; // pixels of height that a stage has at least
-const ENOUGH = 380; // the rest of a large window is for what stands below
-const BORDER = 2; // of the stage, both sides together
-const WHOLE = 0.55; // of the window, for a whole tree on its side
+const LEAST_ROOM = 220; // least height of a stage, in pixels
+const ENOUGH = 380; // pixels; the rest of a large window is for what is below
+const BORDER = 2; // of the stage, both sides together, in pixels
+const WHOLE = 0.55; // of the window height, for a whole sideways tree
 
 export class Zoom {
   constructor(stage, svg) {
     this.stage = stage;
     this.svg = svg;
     this.scale = 1;
-    this.asked = false; // whether a person chose the size
+    this.asked = false; // has the user chosen the size?
     stage.addEventListener("keydown", (event) => this.press(event));
     stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     stage.addEventListener("pointerdown", (event) => this.drag(event));
   }
 
-  // What is left of the window for the stage above something `below` pixels high, wherever the page is scrolled to.
-  // A whole tree on its side, which is looked at and not played, may push that further down.
+  // The space for the stage if what follows it, `below` pixels high, is to be in the same window, wherever the page is
+  // scrolled to. A whole sideways tree, which is looked at and not played, may push that further down.
   room(below, whole) {
     const top = this.stage.getBoundingClientRect().top + window.scrollY;
-    const left = top < window.innerHeight ? window.innerHeight - top - below : window.innerHeight; // or further down
+    const left = top < window.innerHeight ? window.innerHeight - top - below : window.innerHeight; // or the stage starts below the first window
     const most = document.body.classList.contains("projecting") ? left : Math.max(ENOUGH, 0.42 * window.innerHeight);
     const tall = Math.max(LEAST_ROOM, Math.min(left, most));
     const tallest = whole ? Math.max(tall, WHOLE * window.innerHeight) : tall;
     return { wide: Math.max(200, this.stage.clientWidth - BORDER), tall: tall - BORDER, tallest: tallest - BORDER };
   }
 
-  // A picture of another size: as large as before if a person chose it, else as it fits the stage.
+  // Take a picture of another size. The scale stays if the user chose it; otherwise the picture fits the stage.
   take({ width, height, scale, tall }) {
     this.size = { width, height };
     this.stage.style.maxHeight = `${tall + BORDER}px`;
@@ -73,19 +73,19 @@ export class Zoom {
     this.svg.style.height = `${this.size.height * this.scale}px`;
   }
 
-  // The words first, which stand below an upright tree, then the place of work.
+  // Scroll to the tokens, which are below an upright tree, then to `place`, the next merge.
   reveal(place) {
     this.stage.scrollTop = this.stage.scrollHeight;
     this.follow(place);
   }
 
-  // The beginning of a tree on its side, then its top.
+  // Scroll to the beginning of a sideways tree, then to its top.
   begin(top) {
     this.stage.scrollTo(0, 0);
     this.follow(top);
   }
 
-  // No further than `place` needs.
+  // Scroll only if `place` is out of sight.
   follow({ x, y }) {
     const { stage, scale } = this;
     const inside = (at, from, room) => at > from + 40 && at < from + room - 40;

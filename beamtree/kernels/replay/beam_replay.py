@@ -1,4 +1,5 @@
-"""The gradient of beams on a GPU: survivors found, scores differentiated, then the cell level by level."""
+"""The gradient of beams on a GPU: find the surviving nodes, differentiate the scores, then the cell level by
+level."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,8 +15,8 @@ from beamtree.kernels.replay.cell_replay import CellStages, Workspace, are_few, 
 from beamtree.kernels.replay.replay_plan import WIDEST_FUSED, graphs_for, plan_of
 from beamtree.kernels.replay.survivors import Survivors, find_survivors
 from beamtree.kernels.runtime import address_kernels as tables
-from beamtree.kernels.runtime.products import HALF, float32_precision, product
-from beamtree.kernels.weights import EntangledScorerWeights, Weights
+from beamtree.kernels.runtime.products import never_half, product
+from beamtree.parts.weights import EntangledScorerWeights, Weights
 from beamtree.pytorch import capturing
 from beamtree.pytorch.launch import blocks, launch
 
@@ -37,7 +38,7 @@ def replay(
 
 
 def has_large_levels(some: Survivors, units: int) -> bool:
-    """Whether small tiles of an average level would keep every processor busy more than twice."""
+    """Return True if an average level has more than two small tiles for every processor."""
     if not some.number or not some.order.is_cuda:
         return False
     return some.number // some.highest * units > 2 * processors(some.order.device) * 16 * 32
@@ -48,7 +49,7 @@ def replays_graphs(x: Tensor) -> bool:
 
 
 class _Gradient:
-    """Of one batch."""
+    """The gradient of one batch: its buffers, its address table, and the order of its kernels."""
 
     def __init__(self, call: FusedReplayCall, weights: Weights[Any], precision: str) -> None:
         self.weights, self.n, self.device = weights, call.n, call.lengths.device
@@ -67,21 +68,21 @@ class _Gradient:
         if not weights.entangled:
             w1 = weights.scorer.w1
             self.H, self.s = w1.shape[0], w1.shape[1] // 2
-            # A scorer is never rounded to half.
-            self.scorer_precision = float32_precision() if precision in HALF else precision
+            self.scorer_precision = never_half(precision)
             given["by_role"] = torch.cat((w1[:, : self.s], w1[:, self.s :]))  # (2·H, s)
             given |= {"scorer_b1": weights.scorer.b1, "scorer_w2": weights.scorer.w2}
-        # All that can be is done before the device is asked: the host would keep it waiting afterwards.
+        # Prepare as much as possible before the number of survivors is read from the device: after that the
+        # device waits for the host.
         self.stages = (self.K, self.d, self.units, self.s, self.H, precision, self.scorer_precision)
         stages = CellStages(*self.stages)
         self.flat = stages.flat(self.device)
         self.grads = stages.grads(self.flat)
         self.grad_leaves = given["grad_leaves"] = torch.empty(self.B, self.n, self.d, device=self.device)
-        self.held = given  # until the last launch, after which the stream's order protects it
+        self.held = given  # until the last launch; from then on the stream's order protects the tensors
         self.addresses = {name: tensor.data_ptr() for name, tensor in given.items()}
 
     def make_rows(self, some: Survivors) -> None:
-        """What scores are differentiated in. Gradient rows are leaves, then survivors."""
+        """Allocate the buffers for the gradient of the scores. Gradient rows are leaves, then survivors."""
         self.some = some
         B, n, K, d, N = self.B, self.n, self.K, self.d, some.number
         rows = B * n + N
@@ -96,11 +97,11 @@ class _Gradient:
             "tree_parents": (rows, K), "grad_projections": (rows, 2 * self.H), "gradients": (rows, d),
             "pairs": (N, 2 * d), "slices": (rows, self.s), "activity": (N, self.H), "grad_energies": (N,),
         }  # fmt: skip
-        # With an entangled scorer the cell's come only when nothing is left of what the scores take.
+        # With an entangled scorer the cell's buffers are allocated only after the scores have freed theirs.
         self.rows = self._make_room({**shapes, **self._of_cell()} if self.H else shapes)
 
     def _of_cell(self) -> dict[str, tuple[int, ...]]:
-        """What the cell is differentiated in."""
+        """Shapes of the buffers for the gradient of the cell."""
         N = self.some.number
         return {
             "hidden": (N, self.units), "activated": (N, self.units), "gates": (N, 4 * self.d),
@@ -108,8 +109,9 @@ class _Gradient:
         }  # fmt: skip
 
     def _make_room(self, shapes: dict[str, tuple[int, ...]]) -> Workspace:
+        """Allocate buffers of these shapes and note their addresses for the table."""
         N, leaves = self.some.number, self.B * self.n
-        # The projections are of no more use when the gates come.
+        # Gates and projections share memory: the projections are not needed any more when the gates come.
         room = Workspace(self.device, shapes, {"gates": (leaves + N) * 2 * self.H})
         self.addresses |= room.addresses()
         if "gates" in shapes:
@@ -122,7 +124,7 @@ class _Gradient:
         tables.write(table, self.addresses, self.B, self.n, self.dropped)
 
     def replayed(self) -> list[Tensor]:
-        """By graphs, between which the library has its turn where products are large."""
+        """Run as graphs: as one, or if the products are large as two, with the library's products between."""
         graphs = graphs_for(self.plan, self.device)
         with graphs.lock:
             self.write(graphs.table)
@@ -135,7 +137,7 @@ class _Gradient:
         return [self.grad_leaves, *self._weight_gradients()]
 
     def launched(self, scored: "_SlicedScores | _ParentScores") -> list[Tensor]:
-        """Kernel by kernel."""
+        """Run kernel by kernel."""
         plan = self.plan
         table = torch.empty(tables.SIZE, dtype=torch.int64, device=self.device)
         self.write(table)
@@ -156,7 +158,7 @@ class _Gradient:
         return [self.grad_leaves, *scored.weight_gradients(self._weight_gradients())]
 
     def _recall(self, activate: Callable[[], None]) -> None:
-        """The cell at all survivors."""
+        """Recompute the cell's activations for all survivors."""
         cell, work = self.weights.cell, self.work
         b1, b2 = (cell.b1, cell.b2) if self.plan.biased else (None, None)
         product(self.rows["pairs"], cell.w1.t(), self.precision, bias=b1, out=work["hidden"])
@@ -171,7 +173,7 @@ class _Gradient:
         return grads
 
     def _descend_by_library(self, table: Tensor) -> None:
-        """Level by level with the library's products, a few launches each."""
+        """Go down level by level with the library's products, a few launches per level."""
         d, some, cell = self.d, self.some, self.weights.cell
         tile = whole_rows(d)
         hidden, sent = self.work["hidden"], self.work["child_grads"]
@@ -217,9 +219,9 @@ class _SlicedScores:
 
 
 class _ParentScores:
-    """e = w·cell(l, r) + b. The parent of a chosen pair is a node: w·∂L/∂e is one more gradient that reaches
-    it. Of a pair that ended unchosen nothing else is known, so all of those go through the cell at once,
-    before the nodes go by level."""
+    """e = w·cell(l, r) + b. The parent of a chosen pair is a node, and w·∂L/∂e is simply added to its
+    gradient. The parents of pairs that ended unchosen get no other gradient, so those pairs go through the
+    cell all at once, before the nodes go level by level."""
 
     def __init__(
         self, weights: Weights[EntangledScorerWeights], seed: Tensor, dropout: float, precision: str

@@ -1,8 +1,8 @@
-"""The cell's gradient on a GPU: all nodes recomputed at once, then differentiated from the highest down.
+"""The cell's gradient on a GPU: recompute all nodes at once, then differentiate from the highest down.
 
-Beams, given trees and straight-through trees differ in who a node's parents are, in what reaches it first and
-in how one goes down; the rest is here. Its kernels read their arguments from a table (address_kernels.py), so
-that they can be captured once for all sizes.
+Beams, given trees and straight-through trees differ in a node's parents, in the gradient that reaches it
+before any goes through the cell, and in the order of descent; everything else is here. The kernels read their
+arguments from a table (address_kernels.py), so that one capture serves all sizes.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,33 +16,31 @@ from torch import Tensor
 
 from beamtree.kernels.fused_recursion import padded
 from beamtree.kernels.replay import level_kernels, sum_kernels
-from beamtree.kernels.replay.survivors import pieces
 from beamtree.kernels.runtime import address_kernels as tables
 from beamtree.kernels.runtime.math_kernels import BLOCK, BLOCK_R, splits_of
 from beamtree.kernels.runtime.products import SMALL, product
-from beamtree.kernels.weights import CellWeights
-from beamtree.pytorch.launch import blocks, launch, power_of_two
+from beamtree.parts.weights import CellWeights
+from beamtree.pytorch.launch import PROGRAMS, blocks, launch, pieces, power_of_two
 
-SPLITS = 16  # programs that share the rows of a sum over them
-PROGRAMS = 528  # of a kernel that goes through its work by itself: four for each of an H200's processors
+SPLITS = 16  # programs that share the rows of a sum over rows
 
 Activate = Callable[[Tensor], Tensor]  # h (m, hidden) -> u = keep·GELU(h); h becomes ∂u/∂h
 
 
 class Recalled(NamedTuple):
-    """The parents of m pairs and what their derivative needs."""
+    """The parents of m pairs, normalised, and what their derivative needs."""
 
     pairs: Tensor  # (m, 2·d)
     hidden: Tensor  # (m, hidden): ∂u/∂h, becomes ∂L/∂h
     activated: Tensor  # (m, hidden): u
     gates: Tensor  # (m, 4·d): ∂p/∂gates, becomes ∂L/∂gates
-    opened: Tensor  # (m, 2·d): σ(a), σ(b), becomes the children's gradient
-    normed: Tensor  # (m, d): the parent before the layer norm's scale and shift
+    opened: Tensor  # (m, 2·d): σ(a), σ(b), becomes the gradient of the children
+    normed: Tensor  # (m, d): the parents before the layer norm's scale and shift
     scales: Tensor  # (m,)
 
 
 def recall(pairs: Tensor, weights: CellWeights, activate: Activate, precision: str) -> Recalled:
-    """The cell at pairs (m, 2·d), m > 0."""
+    """Compute the cell for pairs (m, 2·d), m > 0."""
     m, d = len(pairs), weights.gamma.shape[0]
     opened, normed, scales = pieces(torch.empty, pairs.device, (m, 2 * d), (m, d), (m,))
     hidden = product(pairs, weights.w1.t(), precision, bias=weights.b1)
@@ -56,19 +54,19 @@ def recall(pairs: Tensor, weights: CellWeights, activate: Activate, precision: s
 
 
 def whole_rows(d: int) -> dict[str, int]:
-    """The tile of a program that holds all features of its rows."""
+    """The tile sizes of a program that holds all features of its rows."""
     all_d = power_of_two(d)
     return {"BLOCK_M": max(1, 2048 // all_d), "ALL_D": all_d}
 
 
 class Workspace:
-    """Arrays of float32 or int32 in one allocation, by name. Each starts at a multiple of 16 bytes."""
+    """Named arrays of float32 or int32 in one allocation. Each starts at a multiple of 16 bytes."""
 
     def __init__(
         self,
         device: torch.device,
         shapes: Mapping[str, tuple[int, ...]],
-        least: Mapping[str, int] | None = None,  # words that an array takes at least, for others to lie there
+        least: Mapping[str, int] | None = None,  # the least size of an array, if it is to share its memory
     ) -> None:
         self.shapes, self.starts, end = shapes, {}, 0
         self.views: dict[str, Tensor] = {}
@@ -91,29 +89,29 @@ class Workspace:
 
 @dataclass(frozen=True)
 class CellStages:
-    """The kernels that take a gradient through the cell; none of them is compiled for a number of rows."""
+    """The kernels that take a gradient through the cell. They are compiled for any number of rows."""
 
-    K: int  # the most parents of a row
+    K: int  # the most parents that a row can have
     d: int
-    units: int
-    s: int  # features that the scorer sees, and its hidden units: none where it is not differentiated here
-    H: int
+    units: int  # of the cell's hidden layer
+    s: int  # features that the scorer sees; 0 if the scorer is not differentiated here
+    H: int  # the scorer's hidden units; 0 likewise
     precision: str
     scorer_precision: str
 
     @cached_property
     def cell(self) -> int:
-        """Numbers in the cell's two matrices."""
+        """How many numbers the cell's two matrices have."""
         return 6 * self.d * self.units
 
     @cached_property
     def sums(self) -> int:
-        """Numbers in the weights that are no matrix."""
+        """How many numbers the other weights have, whose gradients are sums over rows."""
         return 6 * self.d + self.units + 2 * self.H + 1
 
     def shapes(self, N: int) -> dict[str, tuple[int, ...]]:
-        """What the way down writes. All but the last is of no more use when the matrices' gradients come:
-        their parts lie there."""
+        """Shapes of the buffers for the way down. The first five are free again when the gradients of the
+        matrices are computed, whose partial sums share their memory."""
         d = self.d
         return {
             "child_grads": (N, 2 * d), "normed": (N, d), "scales": (N,), "totals": (N, d), "sums": (N, d),
@@ -122,17 +120,18 @@ class CellStages:
 
     @property
     def biased(self) -> bool:
-        """Whether the cell's products come with their biases. With a sliced scorer the kernels after them add
-        these: the library's products are launched in half the time without."""
+        """Whether the cell's products include their biases. With a sliced scorer the kernels that follow add
+        them: the library launches products without bias in half the time."""
         return self.H == 0
 
     def open_gates(self, table: Tensor) -> None:
+        """Store the gates' local derivatives and everything else that the way down reads."""
         launch(level_kernels.open_survivors_kernel, (PROGRAMS,), table,
             D=self.d, **whole_rows(self.d), BIASED=self.biased, num_warps=4,
         )  # fmt: skip
 
     def close(self, table: Tensor) -> None:
-        """The leaves' gradient, ∂L/∂gates and the sums over rows."""
+        """Compute the gradient of the leaves, ∂L/∂gates, and the parts of the sums over rows."""
         d, H, block = self.d, self.H, 64
         launch(level_kernels.collect_kernel, (PROGRAMS,), table, D=d, K=self.K, **whole_rows(d), num_warps=4)
         columns = sum(blocks(size, block) for size in (4 * d, self.units, d, H)) + 1
@@ -142,7 +141,8 @@ class CellStages:
         )  # fmt: skip
 
     def weights(self, table: Tensor, *, cell: bool) -> None:
-        """The matrices' gradients, those of the cell only if asked; then all sums from their parts."""
+        """Compute the gradients of the scorer's matrix, and with `cell` of the cell's two; then add up the
+        parts of all sums."""
         launch(
             sum_kernels.weights_kernel, (PROGRAMS,), table,
             D=self.d, UNITS=self.units, S=self.s, H=self.H, CELL=cell, PRECISION=self.precision,
@@ -154,7 +154,8 @@ class CellStages:
         )  # fmt: skip
 
     def grads(self, flat: Tensor) -> list[Tensor]:
-        """Of the cell's six weights and the scorer's four; without a first layer, of its last bias alone."""
+        """Views of `flat`: the gradients of the cell's six weights and the scorer's four. With H = 0, of the
+        scorer there is only its last bias."""
         d, units, s, H = self.d, self.units, self.s, self.H
         scorer = padded(self.sums)
         w1 = scorer + padded(2 * H * s)
@@ -177,21 +178,22 @@ class CellStages:
 
     @cached_property
     def _vectors(self) -> list[tuple[int, int]]:
-        """The cell's second bias and its norm's two weights: sizes and starts."""
+        """Size and start of the cell's second bias, and of its layer norm's scale and shift."""
         d, units = self.d, self.units
         return [(4 * d, 0), (d, 4 * d + units), (d, 5 * d + units)]
 
     def flat(self, device: torch.device) -> Tensor:
-        """Room for the gradients of all weights."""
+        """One buffer for the gradients of all weights."""
         return torch.empty(padded(self.sums) + padded(2 * self.H * self.s) + self.cell, device=device)
 
     def outputs(self, addresses: dict[str, int], flat: Tensor, N: int, leaves: int, *, cell: bool) -> None:
-        """Add where the weights' gradients and their parts lie to the addresses. `cell` says whether those of
-        the cell's matrices come in parts."""
+        """Add the addresses of the weights' gradients and of their parts. `cell` says whether the gradients
+        of the cell's matrices may be split into parts."""
         size = 2 * self.H * self.s
         of_scorer = padded(self.sums)
         of_cell = of_scorer + padded(size)
-        free, room = addresses["child_grads"], N * (5 * self.d + 1)  # words from child_grads to sums
+        # Parts take the memory from `child_grads` to `sums`, so there are only as many as fit into it.
+        free, room = addresses["child_grads"], N * (5 * self.d + 1)  # room in words
         base = flat.data_ptr()
         addresses |= {
             "survivors": N, "grad_weights": base, "scorer_splits": 1, "cell_splits": 1,
@@ -208,10 +210,9 @@ class CellStages:
 
 
 class Descent(NamedTuple):
-    """What going down reads and writes; gradient rows are those of the B·n leaves, then those of the N
-    nodes."""
+    """Buffers that the way down reads and writes. Gradient rows are the B·n leaves, then the N nodes."""
 
-    child_grads: Tensor  # (N, 2·d): σ(a), σ(b), becomes what the children are sent
+    child_grads: Tensor  # (N, 2·d): σ(a), σ(b), becomes the gradient sent to the children
     normed: Tensor
     scales: Tensor
     gamma: Tensor
@@ -220,17 +221,17 @@ class Descent(NamedTuple):
     w1: Tensor
     w2: Tensor
     totals: Tensor  # (N, d): becomes ∂L/∂node
-    sums: Tensor  # (N, d): becomes the gradient of what the layer norm normalised
+    sums: Tensor  # (N, d): becomes ∂L/∂p, the gradient before the layer norm
 
 
 def through_cell(
     pairs: Tensor,  # (N, 2·d)
-    gradients: Tensor,  # (B·n + N, d): what reaches leaves and nodes before any of it goes through the cell
-    parents: Tensor,  # (B·n + N, K) int32: 1 + twice a parent's row + side, 0 for none
+    gradients: Tensor,  # (B·n + N, d): of leaves and nodes, before anything has gone through the cell
+    parents: Tensor,  # (B·n + N, K) int32: 1 + 2 · a parent's row + side, 0 for none
     weights: CellWeights,
     activate: Activate,
-    descend: Callable[[Descent, Tensor], None],  # takes the table too
-    levels: tuple[Tensor, ...],  # where `descend` goes by levels: int32, as `Survivors` has them
+    descend: Callable[[Descent, Tensor], None],  # from the highest nodes down; gets the table too
+    levels: tuple[Tensor, ...],  # `starts` and `height` as in `Survivors`, if `descend` goes by levels
     *,
     B: int,
     n: int,
@@ -273,14 +274,15 @@ def through_cell(
 
 
 def are_few(N: int, d: int, units: int) -> bool:
-    """Whether the cell's products over N rows are made by kernels of ours."""
+    """Return True if the cell's products over N rows are small enough for our kernels."""
     return N * 4 * d * units <= SMALL
 
 
 def by_levels(
     kernel: Any, arguments: tuple[Any, ...], height: Tensor, options: dict[str, Any], *, up: bool = False
 ) -> None:
-    """All levels in one launch, or, without a GPU, each phase of each in one."""
+    """Run all levels in one cooperative launch; without a GPU, each phase of each level in a launch of its
+    own."""
     if height.is_cuda:
         launch(
             kernel, (processors(height.device),), *arguments, 0, **options, PHASE=0,
@@ -295,5 +297,5 @@ def by_levels(
 
 @cache
 def processors(device: torch.device) -> int:
-    """How many programs a cooperative launch takes: all must be resident at once."""
+    """How many programs a cooperative launch has: one per processor, as all must be resident at once."""
     return torch.cuda.get_device_properties(device).multi_processor_count

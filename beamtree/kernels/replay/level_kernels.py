@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs
 """The cell's gradient, level by level from the highest nodes down.
 
-What does not depend on gradients is computed for all nodes at once (`activate`, `open_gates`). A level has
-three phases: a node's gradient goes through the layer norm to the sum it was made of, by a product to the
-hidden layer, and by another to the children. No phase adds into shared memory: a node gathers from its at
-most K parents, so the result does not depend on timing.
+Everything that does not depend on gradients is computed for all nodes at once (`activate…`, `open_…`). Then
+each level takes three phases: the gradient of a node goes back through the layer norm to its sum p, by a
+product to the hidden layer, and by another product to the children. There are no atomic additions: a node
+gathers from its parents, of which there are at most K, so the result does not depend on timing.
 """
 
 import triton
@@ -21,7 +21,8 @@ def activate_survivors_kernel(
     table,
     K: tl.constexpr, UNITS: tl.constexpr, DROPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """u = keep·GELU(h + b₁) beside h, and h itself becomes ∂u/∂h; a mask belongs to a survivor."""
+    """For the survivors, u = keep·GELU(h + b₁) goes into `activated`, and h becomes ∂u/∂h. `hidden` holds h
+    without b₁. A mask belongs to a merge."""
     BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
     N, T = at.number(table, at.SURVIVORS), at.number(table, at.LENGTH) - 1
     order, slots = at.longs(table, at.ORDER), at.integers(table, at.SLOTS)
@@ -43,8 +44,8 @@ def open_gates(
     gates, pairs, opened, normed, scales, tile, N,
     D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr, biases=None,
 ):  # fmt: skip
-    """gates become ∂p/∂gates; σ(a), σ(b), the normed sum and its scale are kept. `biases` is b₂ where the
-    gates lack it."""
+    """Gates become ∂p/∂gates; σ(a), σ(b), the normalised sum and its scale are stored. `biases` is b₂ if the
+    gates do not include it."""
     row, inside, feature, _, mask, place = row_tile(tile, N, D, ALL_D, BLOCK_M)
     gate = gates + row[:, None] * (4 * D) + feature[None, :]
     pair = row[:, None] * (2 * D) + feature[None, :]
@@ -64,7 +65,7 @@ def open_gates(
 def open_gates_kernel(
     gates, pairs, opened, normed, scales, N, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr
 ):
-    """Of pairs in any order."""
+    """`open_gates` for any pairs."""
     open_gates(gates, pairs, opened, normed, scales, tl.program_id(0), N, D, BLOCK_M, ALL_D)
 
 
@@ -72,8 +73,8 @@ def open_gates_kernel(
 def open_survivors_kernel(
     table, D: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr, BIASED: tl.constexpr
 ):
-    """Of the survivors, whose gates have their biases with BIASED; also sets the barrier's counter to
-    zero."""
+    """`open_gates` for the survivors; with BIASED their gates include the biases. Also resets the barrier's
+    counter."""
     N = at.number(table, at.SURVIVORS)
     tl.store(at.integers(table, at.COUNTER), 0, mask=tl.program_id(0) < tl.minimum(N, 1))
     for tile in range(tl.program_id(0), tl.cdiv(N, BLOCK_M), tl.num_programs(0)):
@@ -86,13 +87,13 @@ def open_survivors_kernel(
 
 @triton.jit
 def collected(gradients, child_grads, parents, row, inside, feature, D: tl.constexpr, K: tl.constexpr):
-    """A gradient row's own share and what its parents send it. Parents are of a higher level."""
+    """A row's gradient: its own share plus what its parents send it, which are on higher levels."""
     mask = inside[:, None] & (feature < D)[None, :]
     total = tl.load(gradients + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
     for k in tl.static_range(K):
         parent = tl.load(parents + row * K + k, mask=inside, other=0) - 1
         sent = child_grads + parent[:, None].to(tl.int64) * D + feature[None, :]
-        # Written by other programs during this launch: not through the first-level cache.
+        # Other programs write this during the launch: bypass the first-level cache.
         total += tl.load(sent, mask=mask & (parent >= 0)[:, None], other=0.0, cache_modifier=".cg")
     return total
 
@@ -102,7 +103,7 @@ def node_gradient(
     gradients, child_grads, parents, normed, scales, gamma, first_row, row, inside, feature,
     D: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of survivors' nodes, and of the sums before their layer norm."""
+    """∂L/∂node of some survivors, and ∂L/∂p of the sums before their layer norm."""
     mask = inside[:, None] & (feature < D)[None, :]
     total = collected(gradients, child_grads, parents, first_row + row.to(tl.int64), inside, feature, D, K)
     y = tl.load(normed + row[:, None].to(tl.int64) * D + feature[None, :], mask=mask, other=0.0)
@@ -115,7 +116,8 @@ def node_gradient(
 def keep_node_gradient(
     totals, sums, child_grads, total, through, row, inside, feature, D: tl.constexpr
 ):  # fmt: skip
-    """Both gradients for the parameters, and the children's direct share: σ(a) and σ(b) times the sum's."""
+    """Store both gradients, which the parameters' gradients need, and the children's share by
+    p = σ(a)·l + σ(b)·r + …: σ(a)·∂L/∂p and σ(b)·∂L/∂p."""
     mask = inside[:, None] & (feature < D)[None, :]
     place = row[:, None].to(tl.int64) * D + feature[None, :]
     tl.store(totals + place, total, mask=mask)
@@ -130,7 +132,7 @@ def to_sums(
     gradients, child_grads, parents, normed, scales, gamma, totals, sums, first_row, start, end,
     D: tl.constexpr, K: tl.constexpr, ALL_D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """First phase, some rows: the gradients of nodes and of their sums, and the children's direct share."""
+    """First phase, for some rows: gradients of nodes and of their sums, the children's share by the sum."""
     row = start + tl.arange(0, ROWS)
     inside = row < end
     feature = tl.arange(0, ALL_D)
@@ -147,7 +149,8 @@ def through_gates(
     D: tl.constexpr, K: tl.constexpr, UNITS: tl.constexpr, ALL_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The first two phases at once, a tile of rows × hidden units: ∂u/∂h in `hidden` becomes ∂L/∂h."""
+    """The first two phases in one, a tile of rows × hidden units: ∂u/∂h in `hidden` becomes ∂L/∂h. All blocks
+    of a tile's rows compute the first phase; one of them stores it."""
     row = start + tile * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = row < end
     feature = tl.arange(0, ALL_D)
@@ -176,7 +179,7 @@ def through_hidden(
     D: tl.constexpr, UNITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Third phase, a tile of rows × 2·d: add ∂L/∂h·W₁ to what the children are sent."""
+    """Third phase, a tile of rows × 2·d: add ∂L/∂h·W₁ to the gradient sent to the children."""
     row = (start + tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < end
     column = block * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -187,7 +190,8 @@ def through_hidden(
 
 @triton.jit
 def wait_for_all(counter, goal):
-    """A barrier over the grid, which must be resident as a whole: a cooperative launch."""
+    """A barrier for all programs, which must be resident at once: that takes a cooperative launch. The
+    counter is never reset, so `goal` grows by the number of programs from one barrier to the next."""
     tl.debug_barrier()
     seen = tl.atomic_add(counter, 1) + 1
     while seen < goal:
@@ -203,11 +207,12 @@ def descend_kernel(
     PHASE: tl.constexpr,
 ):  # fmt: skip
     """All levels from the highest down to 1. Level h has the rows between starts[h − 1] and starts[h],
-    whichever of them is less: it does not matter whether the highest nodes come first or last.
+    whichever is less: rows may be sorted with the highest nodes first or last.
 
-    PHASE = 0: in one cooperative launch, with barriers between phases; 1, 2 or 3: one phase of one `level`,
-    an ordinary launch. ROWS is how many rows a program takes through the layer norm; 0 where levels are so
-    small that every tile of the second phase may take its own.
+    PHASE = 0 runs all levels in one cooperative launch, with barriers between phases; 1, 2 or 3 run one phase
+    of one `level` in an ordinary launch. ROWS is how many rows a program takes through the layer norm in the
+    first phase; with 0 there is no first phase, and each tile of the second does it for its own rows, which
+    pays on small levels.
     """
     UNIT_BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
     COLUMNS: tl.constexpr = (2 * D + BLOCK_N - 1) // BLOCK_N
@@ -230,7 +235,7 @@ def descend_kernel(
         below, above = tl.load(starts + top - down - 1), tl.load(starts + top - down)
         start, end = tl.minimum(below, above), tl.maximum(below, above)
         tiles = (end - start + BLOCK_M - 1) // BLOCK_M
-        if ROWS > 0:
+        if ROWS > 0:  # first phase
             if PHASE < 2:
                 for tile in range(tl.program_id(0), (end - start + ROWS - 1) // ROWS, programs):
                     to_sums(
@@ -240,7 +245,7 @@ def descend_kernel(
             if PHASE == 0:
                 goal += programs
                 wait_for_all(counter, goal)
-        if PHASE % 2 == 0:
+        if PHASE % 2 == 0:  # second phase, or the first two
             for job in range(tl.program_id(0), tiles * UNIT_BLOCKS, programs):
                 if ROWS > 0:
                     cell.to_hidden_tile(
@@ -256,7 +261,7 @@ def descend_kernel(
         if PHASE == 0:
             goal += programs
             wait_for_all(counter, goal)
-        if PHASE % 3 == 0:
+        if PHASE % 3 == 0:  # third phase
             for job in range(tl.program_id(0), tiles * COLUMNS, programs):
                 through_hidden(
                     hidden, child_grads, w1, start, end, job // COLUMNS, job % COLUMNS,
@@ -271,7 +276,7 @@ def descend_kernel(
 def node_gradient_kernel(
     table, start, end, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr
 ):
-    """The first phase of a level alone, where d is large and the library's products pay."""
+    """Only the first phase of a level, for a large d, where the library makes the products."""
     to_sums(
         at.floats(table, at.GRADIENTS), at.floats(table, at.CHILD_GRADS), at.integers(table, at.TREE_PARENTS),
         at.floats(table, at.NORMED), at.floats(table, at.SCALES), at.floats(table, at.GAMMA),
@@ -283,7 +288,7 @@ def node_gradient_kernel(
 
 @triton.jit
 def collect_kernel(table, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, ALL_D: tl.constexpr):
-    """The leaves' gradient."""
+    """Gather the gradient of the leaves."""
     gradients, child_grads = at.floats(table, at.GRADIENTS), at.floats(table, at.CHILD_GRADS)
     parents, target = at.integers(table, at.TREE_PARENTS), at.floats(table, at.GRAD_LEAVES)
     rows = at.number(table, at.BATCH) * at.number(table, at.LENGTH)
@@ -300,8 +305,8 @@ def rows_product_kernel(
     N: tl.constexpr, R: tl.constexpr, OUT_STRIDE: tl.constexpr, ACROSS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Survivors' rows, with LEAVES all rows, of a (·, R) times b (R, N), or with ACROSS its transpose; LEFT,
-    RIGHT and OUT are slots of the table."""
+    """a · b for all survivors' rows of a (·, R), with LEAVES for all gradient rows; b is (R, N), or with
+    ACROSS (N, R) and transposed. LEFT, RIGHT and OUT are the slots of a, b and the result in the table."""
     BLOCKS: tl.constexpr = (N + BLOCK - 1) // BLOCK
     rows = at.number(table, at.SURVIVORS)
     if LEAVES:

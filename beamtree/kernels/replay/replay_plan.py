@@ -1,6 +1,6 @@
-"""The kernels of the gradient of beams in their order, and graphs of them.
+"""The kernels of the gradient of beams, in order, and graphs of them.
 
-No size of a batch is part of a plan, so that one graph serves them all.
+A plan contains no size of a batch, so one graph serves all batches.
 """
 
 from collections.abc import Callable
@@ -18,19 +18,19 @@ from beamtree.pytorch.capturing import GraphCache
 from beamtree.pytorch.launch import launch, power_of_two
 
 GRAPHS_AT_MOST = 16
-WIDEST_FUSED = 256  # beyond, the library's products for each level are faster
+WIDEST_FUSED = 256  # for a larger d the library's products, level by level, are faster
 PAIRS_AT_ONCE = 8 * cell_replay.PROGRAMS  # programs of one warp each
 
 
 @dataclass(frozen=True)
 class ReplayPlan(CellStages):
     drops: bool
-    inner: bool  # whether inner nodes have gradients
-    few: bool  # whether all products are ours, and all is one graph; else the library comes between two
-    many: bool  # whether levels are large enough for larger tiles
+    inner: bool  # inner nodes have gradients
+    few: bool  # all products are ours, and everything is one graph; else the library's come between two
+    many: bool  # levels are large enough for larger tiles
 
     def before_cell(self, table: Tensor) -> None:
-        """Rows are linked, and get what reaches them before the cell."""
+        """Link the rows, and give them the gradients that do not come through the cell."""
         self.link(table)
         self.project(table)
         self.pairs(table, table, table)
@@ -48,7 +48,8 @@ class ReplayPlan(CellStages):
         )  # fmt: skip
 
     def pairs(self, table: Tensor, pair_rows: Tensor, pair_grads: Tensor) -> None:
-        """`pair_rows` and `pair_grads` get what would otherwise be added in any order; or are the table."""
+        """Differentiate the scores of pairs. The result is added atomically, in any order; or stored in
+        `pair_rows` and `pair_grads`, unless these are just the table."""
         launch(survivor_kernels.pair_kernel, (PAIRS_AT_ONCE,), table, pair_rows, pair_grads,
             K=self.K, H=self.H, UNITS=power_of_two(self.H), ATOMIC=pair_rows is table, BLOCK=128, num_warps=1,
         )  # fmt: skip
@@ -60,7 +61,7 @@ class ReplayPlan(CellStages):
         )  # fmt: skip
 
     def roots(self, table: Tensor) -> None:
-        """What roots and inner nodes get from outside."""
+        """Add the gradients of roots and inner nodes that come from the loss."""
         self._run(survivor_kernels.roots_kernel, table, K=self.K, BLOCK_D=self._block_d, num_warps=1)
         if self.inner:
             kernel = survivor_kernels.inner_gradients_kernel
@@ -83,8 +84,8 @@ class ReplayPlan(CellStages):
         self.weights(table, cell=self.few)
 
     def descend(self, table: Tensor, height: Tensor) -> None:
-        """The cell's gradient from the highest level down; on a GPU in one launch, and only elsewhere does
-        the height matter."""
+        """The cell's gradient from the highest level down, on a GPU in one launch. `height` is read only
+        without a GPU."""
         options = {
             "D": self.d, "K": self.K, "UNITS": self.units, "ALL_D": max(16, power_of_two(self.d)),
             **self.level_tile, "BLOCK_K": min(64, max(16, power_of_two(self.units))),
@@ -93,7 +94,7 @@ class ReplayPlan(CellStages):
         by_levels(level_kernels.descend_kernel, (table,), height, options)
 
     def parts(self) -> dict[str, Callable[[Tensor], None]]:
-        """What runs without the library: all of it, or what comes before and after the cell's products."""
+        """The parts to capture: everything, or the kernels before and those after the library's products."""
 
         def everything(table: Tensor) -> None:
             self.before_cell(table)
@@ -104,8 +105,8 @@ class ReplayPlan(CellStages):
 
     @property
     def level_tile(self) -> dict[str, int]:
-        """Of `descend_kernel`. Of wide nodes a large tile holds too many numbers to take its own rows through
-        the layer norm: registers would spill."""
+        """The tile of `descend_kernel`. If nodes are wide, a large tile cannot take its own rows through the
+        layer norm: registers would spill."""
         if self.many:
             rows = 0 if self.d <= 128 else 8
             return {"ROWS": rows, "BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 8}
@@ -140,7 +141,7 @@ class ReplayPlan(CellStages):
         )  # fmt: skip
 
 
-plan_of = lru_cache(maxsize=64)(ReplayPlan)  # what a plan works out of its sizes it need not again
+plan_of = lru_cache(maxsize=64)(ReplayPlan)  # a plan also caches what it derives from its sizes
 
 _graphs: GraphCache[tables.AddressedGraphs] = GraphCache(GRAPHS_AT_MOST)
 

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs
-"""Gradients of the parameters, all of which are sums over rows: of rows for biases, the layer norm and the
-scorer's second layer, of outer products for the matrices.
+"""Gradients of the parameters. All are sums over rows: of the rows themselves for biases, the layer norm and
+the scorer's second layer, of outer products for the matrices.
 
-Programs share the rows of a sum. Each leaves its part; the parts are then added in order, so that the result
-does not depend on timing.
+Several programs share the rows of a sum. Each stores its part, and the parts are then added in order, so that
+the result does not depend on timing.
 """
 
 import triton
@@ -17,7 +17,7 @@ from beamtree.kernels.runtime.math_kernels import product_tile, share_of
 def column_sums(
     values, other, column, real, rows, STRIDE: tl.constexpr, BLOCK_M: tl.constexpr, BOTH: tl.constexpr
 ):
-    """Sums of some columns over this program's rows; with BOTH also of their products with `other`'s."""
+    """Sums of some columns over this program's rows; with BOTH also the sums of values · other."""
     total = tl.zeros([column.shape[0]], tl.float32)
     along = tl.zeros([column.shape[0]], tl.float32)
     for first in range(tl.program_id(0) * BLOCK_M, rows, tl.num_programs(0) * BLOCK_M):
@@ -35,7 +35,8 @@ def column_sums(
 def close_kernel(
     table, D: tl.constexpr, UNITS: tl.constexpr, H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
-    """∂p/∂gates become ∂L/∂gates; partial sums over rows for every parameter that is no matrix."""
+    """∂p/∂gates become ∂L/∂gates; and the partial sums for every parameter that is not a matrix, next to one
+    another: b₂, b₁, γ, β, the scorer's b₁ and w₂, its b₂. A program takes one block of columns."""
     GATES: tl.constexpr = (4 * D + BLOCK_N - 1) // BLOCK_N
     UNIT_BLOCKS: tl.constexpr = (UNITS + BLOCK_N - 1) // BLOCK_N
     D_BLOCKS: tl.constexpr = (D + BLOCK_N - 1) // BLOCK_N
@@ -47,8 +48,8 @@ def close_kernel(
     splits = tl.num_programs(0)
     target = at.floats(table, at.PARTIAL_SUMS) + tl.program_id(0) * WIDTH
     local = tl.arange(0, BLOCK_N)
-    used = tl.minimum(leaves, 1)  # 0 of an empty table
-    if block < GATES:
+    used = tl.minimum(leaves, 1)  # 0 if the table is empty, 1 otherwise
+    if block < GATES:  # ∂L/∂gates, and the gradient of b₂
         gates, sums = at.floats(table, at.GATES), at.floats(table, at.SUMS)
         column = block * BLOCK_N + local
         total = tl.zeros([BLOCK_N], tl.float32)
@@ -61,25 +62,26 @@ def close_kernel(
             tl.store(gate, grad, mask=mask)
             total += tl.sum(grad, 0)
         tl.store(target + column, total, mask=column < 4 * D * used)
-    elif block < GATES + UNIT_BLOCKS:
+    elif block < GATES + UNIT_BLOCKS:  # b₁
         hidden = at.floats(table, at.HIDDEN)
         column = (block - GATES) * BLOCK_N + local
         total, _ = column_sums(hidden, hidden, column, column < UNITS, N, UNITS, BLOCK_M, False)
         tl.store(target + 4 * D + column, total, mask=column < UNITS * used)
-    elif block < GATES + UNIT_BLOCKS + D_BLOCKS:
+    elif block < GATES + UNIT_BLOCKS + D_BLOCKS:  # γ and β
         totals, normed = at.floats(table, at.TOTALS), at.floats(table, at.NORMED)
         column = (block - GATES - UNIT_BLOCKS) * BLOCK_N + local
         total, along = column_sums(totals, normed, column, column < D, N, D, BLOCK_M, True)
         tl.store(target + 4 * D + UNITS + column, along, mask=column < D * used)
         tl.store(target + 5 * D + UNITS + column, total, mask=column < D * used)
-    elif block < GATES + UNIT_BLOCKS + D_BLOCKS + H_BLOCKS:
+    elif block < GATES + UNIT_BLOCKS + D_BLOCKS + H_BLOCKS:  # the scorer's b₁ and w₂
+        # Each pair has one right child, so the gradients of right projections alone sum up to ∂L/∂b₁.
         of_right, activity = at.floats(table, at.GRAD_PROJECTIONS) + H, at.floats(table, at.ACTIVITY)
         column = (block - GATES - UNIT_BLOCKS - D_BLOCKS) * BLOCK_N + local
         total, _ = column_sums(of_right, of_right, column, column < H, leaves + N, 2 * H, BLOCK_M, False)
         tl.store(target + 6 * D + UNITS + column, total, mask=column < H * used)
         total, _ = column_sums(activity, activity, column, column < H, N, H, BLOCK_M, False)
         tl.store(target + 6 * D + UNITS + H + column, total, mask=column < H * used)
-    else:
+    else:  # the scorer's b₂
         grad_energies = at.floats(table, at.GRAD_ENERGIES)
         energy = tl.zeros([BLOCK_N], tl.float32)
         for first in range(tl.program_id(0) * BLOCK_N, N, splits * BLOCK_N):
@@ -94,8 +96,8 @@ def outer_products(
     M: tl.constexpr, N: tl.constexpr, ROLES: tl.constexpr, STRIDE: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """A tile of Σ aᵀ·b over a part of the rows (·, M) and (·, N). Parts lie STRIDE apart; in each the M rows
-    of the result are ROLES · (M // ROLES), the roles side by side."""
+    """A tile of aᵀ·b, summed over a part of the rows of a (·, M) and b (·, N). Parts are STRIDE numbers
+    apart. With ROLES = 2 the upper and the lower half of the M rows are stored side by side: (M / 2, 2·N)."""
     BLOCKS: tl.constexpr = (N + BLOCK - 1) // BLOCK
     TILES: tl.constexpr = (M + BLOCK - 1) // BLOCK * BLOCKS
     EACH: tl.constexpr = M // ROLES
@@ -113,7 +115,7 @@ def weights_kernel(
     D: tl.constexpr, UNITS: tl.constexpr, S: tl.constexpr, H: tl.constexpr, CELL: tl.constexpr,
     PRECISION: tl.constexpr, SCORER_PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums for the scorer's first layer, and with CELL for the cell's two."""
+    """Partial sums for the scorer's first layer, and with CELL for the cell's two matrices."""
     N = at.number(table, at.SURVIVORS)
     splits = at.number(table, at.CELL_SPLITS)
     target = at.floats(table, at.PARTIAL_CELL)
@@ -144,6 +146,7 @@ def weights_kernel(
 
 @triton.jit
 def add_parts(parts, target, count, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Add `count` parts of SIZE numbers each, in order."""
     for first in range(tl.program_id(0) * BLOCK, SIZE, tl.num_programs(0) * BLOCK):
         index = first + tl.arange(0, BLOCK)
         total = tl.zeros([BLOCK], tl.float32)
@@ -157,7 +160,7 @@ def add_parts_kernel(
     table,
     SUMS: tl.constexpr, SPLITS: tl.constexpr, SCORER: tl.constexpr, CELL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The parts of every sum, in order; of one part nothing is left to do: it lies where the sum would."""
+    """Add the parts of every sum. A matrix's single part is already in the place of the sum."""
     OF_SCORER: tl.constexpr = (SUMS + 3) // 4 * 4
     OF_CELL: tl.constexpr = OF_SCORER + (SCORER + 3) // 4 * 4
     target = at.floats(table, at.GRAD_WEIGHTS)

@@ -1,8 +1,10 @@
 # mypy: allow-untyped-defs
-"""From lineages to rows: every surviving node once, highest first, with its children, its pairs, their
-weights.
+"""From lineages to rows: every surviving node once, highest first, and what its gradient starts from.
 
-A gradient row stands for a leaf (B·n of them) or for a surviving node (N, after the leaves).
+A survivor is a node in the tree of a final beam. Beams share most of their nodes; a node belongs to the first
+beam that has it, and (beam, step) is its entry. `mark_kernel`, `scan_kernel` and `place_kernel` sort the
+survivors by height with a counting sort. Gradient rows are the B·n leaves, then the N survivors. S is a final
+beam's accumulated score, e the score of a pair.
 """
 
 import triton
@@ -17,8 +19,9 @@ def mark_kernel(
     slots, heights, relative, grad_scores, levels, weights, counts, T,
     K: tl.constexpr, BEAMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """For each (beam, step): the height of its node where this beam is the first to own it, else 0; and the
-    sum of ∂L/∂S over all final beams that inherit it. `counts` gets the survivors of each height."""
+    """For each entry (beam, step): `levels` gets the height of its node if this beam is the first that has
+    it, else 0; `weights` the sum of ∂L/∂S over all final beams that have it. `counts` counts the survivors of
+    each height."""
     sequence = tl.program_id(0)
     t = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     beam = tl.arange(0, BEAMS)
@@ -27,8 +30,9 @@ def mark_kernel(
     slot = tl.load(slots + entry, mask=inside, other=-1)
     alive = tl.load(relative + sequence * K + beam, mask=beam < K, other=float("-inf")) != float("-inf")
     grad = tl.load(grad_scores + sequence * K + beam, mask=alive, other=0.0)
-    same = slot[:, :, None] == slot[:, None, :]
+    same = slot[:, :, None] == slot[:, None, :]  # beams with the same slot after step t have the same node
     weight = tl.sum(tl.where(same, grad[None, None, :], 0.0), 2)
+    # Does an earlier beam have the node too? Then this entry is not its owner.
     earlier = same & (beam[None, None, :] < beam[None, :, None])
     first = (tl.sum(earlier.to(tl.int32), 2) == 0) & (slot >= 0)
     height = tl.load(heights + (sequence * T + t[:, None]) * K + slot, mask=first, other=0)
@@ -39,7 +43,7 @@ def mark_kernel(
 
 @triton.jit(do_not_specialize=["T"])
 def scan_kernel(counts, starts, totals, T, BLOCK: tl.constexpr):
-    """starts[h]: how many survivors are higher than h. totals: the greatest height, the number of
+    """starts[h] is the number of survivors higher than h. `totals` gets the greatest height and the number of
     survivors."""
     highest, total = 0, 0
     for first in range(0, T + 1, BLOCK):
@@ -47,7 +51,7 @@ def scan_kernel(counts, starts, totals, T, BLOCK: tl.constexpr):
         count = tl.load(counts + height, mask=height <= T, other=0)
         total += tl.sum(count, 0)
         highest = tl.maximum(highest, tl.max(tl.where(count > 0, height, 0), 0))
-    before = 0
+    before = 0  # survivors lower than this block of heights
     for first in range(0, T + 1, BLOCK):
         height = first + tl.arange(0, BLOCK)
         count = tl.load(counts + height, mask=height <= T, other=0)
@@ -62,7 +66,8 @@ def place_kernel(
     levels, slots, starts, cursors, order, rows, count, T,
     K: tl.constexpr, SORTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Give each survivor its row: highest first; within a level as sorted, or in the order of arrival."""
+    """Give each survivor its row, highest first. Within a level the order is that of arrival; with SORTED
+    `order` is given, sorted by height, and the rows are its places."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     entry = tl.load(order + place, mask=inside, other=0) if SORTED else place
@@ -81,7 +86,7 @@ def place_kernel(
 
 @triton.jit
 def locate(order, slots, row, inside, T, K: tl.constexpr):
-    """A survivor's place: its entry (beam, step), sequence, owning beam, step and record (step, slot)."""
+    """Where survivors are: entry (beam, step), sequence, beam, step, and record (step, slot)."""
     entry = tl.load(order + row, mask=inside, other=0)
     t = (entry % T).to(tl.int32)
     beam = (entry // T % K).to(tl.int32)
@@ -92,7 +97,7 @@ def locate(order, slots, row, inside, T, K: tl.constexpr):
 
 @triton.jit
 def gradient_row(rows, sequence, node, mask, B, n, K: tl.constexpr):
-    """Node id -> gradient row."""
+    """The gradient row of a node id."""
     made = tl.load(rows + sequence * (n - 1) * K + node - n, mask=mask & (node >= n), other=0)
     return tl.where(node < n, sequence * n + node, B * n + made)
 
@@ -105,6 +110,7 @@ def sizes(table):
 
 @triton.jit
 def clear(words, count, BLOCK: tl.constexpr):
+    """Set `count` words to zero."""
     for first in range(tl.program_id(0) * BLOCK, count, tl.num_programs(0) * BLOCK):
         place = first + tl.arange(0, BLOCK)
         tl.store(words + place, tl.zeros([BLOCK], words.dtype.element_ty), mask=place < count)
@@ -112,7 +118,7 @@ def clear(words, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def clear_kernel(table, D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows begin without parents and without gradients."""
+    """Start all rows without parents and without gradients."""
     B, n, N = sizes(table)
     rows = (B * n + N).to(tl.int64)
     clear(at.integers(table, at.TREE_PARENTS), rows * K, BLOCK)
@@ -124,8 +130,9 @@ def clear_kernel(table, D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, BLOCK
 def link_kernel(
     table, D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """Tell the children who their parents are (as 1 + twice the parent's row + side); gather the children's
-    vectors, and the slices of survivors and leaves. Tiles beyond the survivors' rows have only leaves."""
+    """Give the children their parents, as 1 + 2 · the parent's row + side; gather the children's vectors into
+    `pairs`, and the features that the scorer reads, of survivors and leaves, into `slices`. The first tiles
+    are of survivors, the others of leaves."""
     B, n, N = sizes(table)
     slots, rows = at.integers(table, at.SLOTS), at.integers(table, at.ROWS)
     links = at.integers(table, at.LINKS)
@@ -137,11 +144,12 @@ def link_kernel(
         inside = row < N
         _, sequence, beam, _, record = locate(order, slots, row, inside, n - 1, K)
         link = links + record.to(tl.int64) * 4
-        base = sequence.to(tl.int64) * (n + (n - 1) * K)
+        base = sequence.to(tl.int64) * (n + (n - 1) * K)  # the sequence's first row in the node store
         made = base + n + (record - sequence * (n - 1) * K)
         for side in tl.static_range(2):
             child = tl.load(link + 1 + side, mask=inside, other=0)
             child_row = gradient_row(rows, sequence, child, inside, B, n, K)
+            # In the tree of one beam a child has one parent, so no two parents write to the same place.
             tl.store(parents + child_row.to(tl.int64) * K + beam, 1 + 2 * row + side, mask=inside)
             for first in range(0, D, BLOCK_D):
                 feature = first + tl.arange(0, BLOCK_D)
@@ -162,7 +170,7 @@ def link_kernel(
 
 @triton.jit
 def roots_kernel(table, D: tl.constexpr, K: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Add each final beam's root gradient to its node's row (to the leaf's where there was no merge)."""
+    """Add the gradient of each final beam's root to the root's row; without a merge the root is the leaf."""
     B, n, _ = sizes(table)
     slots, rows = at.integers(table, at.SLOTS), at.integers(table, at.ROWS)
     grad_roots, gradients = at.floats(table, at.GRAD_ROOTS), at.floats(table, at.GRADIENTS)
@@ -188,7 +196,8 @@ def roots_kernel(table, D: tl.constexpr, K: tl.constexpr, BLOCK_D: tl.constexpr)
 def slope_of_score(
     lineage, energy, left, right, t, n, CHOSEN: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """∂S/∂e of a pair that step t ended: [chosen] − Σ_life exp(e − log Z)."""
+    """∂S/∂e of a pair that step t ended: [chosen] − Σ_life exp(e − log Z). It lived from the step after its
+    younger node was made up to step t."""
     youngest = tl.maximum(left, right)
     birth = tl.where(youngest < n, 0, (youngest - n) // K + 1)
     mass = tl.zeros([BLOCK], tl.float32)
@@ -207,9 +216,9 @@ def pair_kernel(
     table, pair_rows, pair_grads,
     K: tl.constexpr, H: tl.constexpr, UNITS: tl.constexpr, ATOMIC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A survivor's three dying pairs: ∂L/∂e = w·([chosen] − Σ_life exp(e − log Z)), and on to the
-    projections; without ATOMIC they go to `pair_grads` (N, 3, H), with the `pair_rows` (N, 3, 2) they are
-    for."""
+    """The three pairs that a survivor's merge ended: ∂L/∂e = weight · ∂S/∂e, and from there the gradients of
+    the two nodes' projections. These are added atomically; without ATOMIC they are stored, as `pair_grads`
+    (N, 3, H), with the rows of the two nodes, `pair_rows` (N, 3, 2)."""
     B, n, N = sizes(table)
     T = n - 1
     slots, rows = at.integers(table, at.SLOTS), at.integers(table, at.ROWS)
@@ -220,17 +229,17 @@ def pair_kernel(
     activity, grad_energies = at.floats(table, at.ACTIVITY), at.floats(table, at.GRAD_ENERGIES)
     unit = tl.arange(0, UNITS)
     real = unit < H
-    used = unit < tl.where(N > 0, H, 0)  # not of an empty table
+    used = unit < tl.where(N > 0, H, 0)  # an empty table has no weights
     bias = tl.load(at.floats(table, at.SCORER_B1) + unit, mask=used, other=0.0)
     w2 = tl.load(at.floats(table, at.SCORER_W2) + unit, mask=used, other=0.0)
     for number in range(tl.program_id(0), N, tl.num_programs(0)):
         row = tl.cast(number, tl.int64)
         entry, sequence, beam, t, record = locate(order, slots, row, True, T, K)
         weight = tl.load(weights + entry)
-        lineage = log_z + (sequence * K + beam).to(tl.int64) * T
+        lineage = log_z + (sequence * K + beam).to(tl.int64) * T  # log Z at each step of the owner's history
         active = tl.zeros([UNITS], tl.float32)
         sum_of_grads = 0.0
-        for which in tl.static_range(3):
+        for which in tl.static_range(3):  # 0: left neighbour, left child; 1: the chosen pair; 2: on the right
             left = tl.load(links + record.to(tl.int64) * 4 + which)
             right = tl.load(links + record.to(tl.int64) * 4 + which + 1)
             if (left >= 0) & (right >= 0):
@@ -261,7 +270,7 @@ def pair_kernel(
 def inner_gradients_kernel(
     table, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """Add to each survivor's row what all beams that own its node send to it."""
+    """Add to each survivor's row the gradients of its node as an inner node of all beams that have it."""
     B, n, N = sizes(table)
     T = n - 1
     order, slots = at.longs(table, at.ORDER), at.integers(table, at.SLOTS)

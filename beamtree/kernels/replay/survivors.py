@@ -1,27 +1,25 @@
-"""The nodes that surviving beams own: each once, highest first."""
+"""Finds the survivors, the nodes in the trees of the final beams: each once, highest first."""
 
-from collections.abc import Callable, Iterator
-from math import prod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from beamtree.kernels.replay import survivor_kernels
-from beamtree.pytorch.launch import blocks, launch, power_of_two
+from beamtree.pytorch.launch import blocks, launch, pieces, power_of_two
 
 
 class Survivors(NamedTuple):
     """Every surviving node once, highest first."""
 
-    order: Tensor  # entries (beam, step), the survivors' first
-    weights: Tensor  # (B, K, n−1): ∂L/∂S summed over the final beams that inherit the entry's node
-    rows: Tensor  # (B, n−1, K) int32: node -> survivor
-    starts: Tensor  # (n,) int32: how many survivors are higher than this
-    height: Tensor  # int32, its first number: the greatest height
-    number: int
-    highest: int
-    bounds: list[int]  # `starts` for the host, if it asked
+    order: Tensor  # entries (beam, step); those of survivors come first
+    weights: Tensor  # (B, K, n−1): ∂L/∂S summed over the final beams that have the entry's node
+    rows: Tensor  # (B, n−1, K) int32: node -> its row among the survivors
+    starts: Tensor  # (n,) int32: how many survivors are higher than each height
+    height: Tensor  # int32; the first number is the greatest height
+    number: int  # of survivors
+    highest: int  # the greatest height
+    bounds: list[int]  # `starts` on the host; empty unless asked for
 
 
 def find_survivors(
@@ -33,6 +31,8 @@ def find_survivors(
     deterministic: bool,
     need_bounds: bool = False,
 ) -> Survivors:
+    """Sort the survivors by height: a counting sort in any order within a level, or if `deterministic` a
+    stable one."""
     B, K = relative.shape
     T = n - 1
     count = B * K * T
@@ -58,18 +58,8 @@ def find_survivors(
         levels, slots, starts, cursors, order, rows, count, T,
         K=K, SORTED=deterministic, BLOCK=256, num_warps=4,
     )  # fmt: skip
-    # The only synchronisation: everything that follows is as large as the number of survivors.
+    # The only synchronisation: the sizes of all buffers that follow depend on the number of survivors.
     first, last = starts.storage_offset(), totals.storage_offset() + 2
     wanted = starts.as_strided((last - first,), (1,)) if need_bounds else totals
     *bounds, highest, number = wanted.tolist()
     return Survivors(order, weights, rows, starts, totals, number, highest, bounds)
-
-
-def pieces(make: Callable[..., Tensor], device: torch.device, *shapes: tuple[int, ...]) -> Iterator[Tensor]:
-    """Tensors of one allocation. Each starts at a multiple of 16 bytes: for another alignment a kernel
-    would be compiled anew."""
-    sizes = [(prod(shape) + 3) // 4 * 4 for shape in shapes]
-    whole, start = make(sum(sizes), device=device), 0
-    for shape, size in zip(shapes, sizes, strict=True):
-        yield whole.as_strided(shape, (*shape[1:], 1), start)
-        start += size

@@ -1,1 +1,1 @@
-"""What all kernels stand on: addresses in memory, random bits and products."""
+"""What all kernels use: the address table, random bits, small functions and products."""

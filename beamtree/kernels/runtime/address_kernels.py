@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, disable-error-code=valid-type
-"""The address table: one small int64 tensor on the device that holds every address and size a search step, or
-the gradient of one, reads.
+"""The address table: a small int64 tensor on the device with every address and size that the kernels of a
+search, or of its gradient, read.
 
-A captured graph bakes in the arguments of its kernels. Baking in only the table lets one graph serve every
-length, every batch of tensors and every set of weights: the host writes the table anew before each use.
+A captured graph bakes in the arguments of its kernels. Ours get only the table, so one graph serves every
+length, all tensors and all weights: the host rewrites the table before each use.
 """
 
 import threading
@@ -25,28 +25,31 @@ ADDRESSES = (
     "lengths",  # (B,) int64
     "leaves",  # (B, n, d)
     "nodes",  # (B, n + (n−1)·K, d): leaves, then K nodes a step
-    # What the scorer's first layer makes of a node as left, as right: (B, n + (n−1)·K, 2·H), and (R, 2·H) in
-    # the gradient, whose R rows are B·n leaves, then N survivors.
+    # The scorer's first layer of every node, as a left child and as a right child: (B, n + (n−1)·K, 2·H). In
+    # the gradient (R, 2·H); its R rows are the B·n leaves, then the N surviving nodes ("survivors").
     "projections",
-    "ids",  # (2, B, K, n) int32: each beam's node list, double-buffered by the step's parity
+    "ids",  # (2, B, K, n) int32: each beam's list of nodes, double-buffered by the step's parity
     "pair_scores",  # (2, B, K, n): score of the pair (ids[i], ids[i+1])
-    "scores",  # (2, B, K): accumulated, relative to the best beam, −inf for dead beams
-    "shifts",  # (B, n−1): what was subtracted at each step
+    "scores",  # (2, B, K): accumulated scores, relative to the best beam; −inf for dead beams
+    "shifts",  # (B, n−1): what was subtracted from the scores at each step
+    # A list is cut into C chunks. Old pairs are those that the last merge left as they were; K' is K rounded
+    # up to a power of two.
     "tops",  # (B, K, C, 5, K'): a chunk's best old pairs: value, score, position, left, right
     "log_sums",  # (B, K, C): log-sum-exp of a chunk's old pairs
-    "fresh",  # (B, K, 4) int32: the newest node's position and neighbours
+    "fresh",  # (B, K, 4) int32: the newest node's position, left neighbour and right neighbour
     "first_noise",  # (2, B, K, n): by position; double-buffered, as it is drawn a step ahead
-    "second_noise",  # (2, B, K, K): by rank at the first level
+    "second_noise",  # (2, B, K, K): by a candidate's beam and its rank in it
     "keep",  # (2, B, K, hidden) bytes: dropout masks
-    "children",  # (B, K, 2) int32: ids of the pair that each survivor merges, −1 where there is nothing to do
-    "hidden",  # (B, K, hidden); in the gradient (N, hidden): h, then ∂u/∂h, then ∂L/∂h
-    "sums",  # (B, K, d): the newest nodes before their layer norm; in the gradient (N, d): theirs
-    "parents",  # (B, n−1, K) int32: the beam a survivor comes from, −1 for dead beams
-    "positions",  # (B, n−1, K) int32
+    "children",  # (B, K, 2) int32: ids of the pair that each beam merges, −1 if it merges nothing
+    # With an entangled scorer the next two have a row for each of the 2·K new pairs.
+    "hidden",  # (B, K, hidden): u; in the gradient (N, hidden): h, then ∂u/∂h, then ∂L/∂h
+    "sums",  # (B, K, d): p, the newest nodes before their layer norm; in the gradient (N, d): ∂L/∂p
+    "parents",  # (B, n−1, K) int32: the slot that each beam had before the step, −1 for dead beams
+    "positions",  # (B, n−1, K) int32: of the left child in its list
     "links",  # (B, n−1, K, 4) int32: ids of left neighbour, left, right, right neighbour; −1 for none
-    "energies",  # (B, n−1, K, 4): scores of the three dying pairs; log Z of the parent beam
+    "energies",  # (B, n−1, K, 4): scores of the three pairs that end; log Z of the beam before the step
     "heights",  # (B, n−1, K) int32
-    "slots",  # (B, K, n−1) int32: the slot of each final beam's lineage after each step, −1 for none
+    "slots",  # (B, K, n−1) int32: the slot that each final beam's lineage had after each step, −1 for none
     "log_z",  # (B, K, n−1): log Z along each lineage
     "roots",  # (B, K, d)
     "relative",  # (B, K)
@@ -63,48 +66,51 @@ ADDRESSES = (
     "scorer_w2",
     "scorer_b2",
     "last_slots",  # (B, K) int32: the slot of each final beam, −1 for dead beams
-    "maps",  # (B, C, K) int32: the slots of a stretch's parents, by slots after it
-    "candidates",  # (B, n−1 + (n−1)·K·2, d) of an entangled scorer: each pair's parent
-    "new_pairs",  # (B, K, 2, 2) int32 of an entangled scorer: ids of the two pairs a survivor makes; −1: none
-    # From here on: of the gradient alone.
-    "survivors",  # the number N
-    "scorer_splits",  # into how many sums over rows the product for the scorer's first layer is cut
-    "cell_splits",  # those for the cell
+    "maps",  # (B, stretches, K) int32: the slot before a stretch of steps, by the slot after it
+    "candidates",  # (B, n−1 + (n−1)·K·2, d) with an entangled scorer: each pair's parent
+    "new_pairs",  # (B, K, 2, 2) int32 with an entangled scorer: ids of the two pairs a merge makes; −1: none
+    # From here on: for the gradient only.
+    "survivors",  # the number N of surviving nodes
+    "scorer_splits",  # how many partial sums the product for the scorer's first layer is split into
+    "cell_splits",  # the same for the cell's products
     "grad_roots",  # (B, K, d)
     "grad_inner",  # (B, K, n−1, d)
-    "order",  # (B·K·(n−1),) int64: entries (beam, step), the survivors' first, highest first
-    "rows",  # (B, n−1, K) int32: node -> survivor
-    "entry_weights",  # (B, K, n−1): ∂L/∂S summed over the beams that inherit an entry
-    "tree_parents",  # (R, K) int32: 1 + twice a parent's row + side, 0 for none
+    "order",  # (B·K·(n−1),) int64: entries (beam, step); those of survivors come first, highest node first
+    "rows",  # (B, n−1, K) int32: node -> its row among the survivors
+    "entry_weights",  # (B, K, n−1): ∂L/∂S summed over the final beams that own an entry's node
+    "tree_parents",  # (R, K) int32: 1 + 2 · a parent's row + side (0 left, 1 right); 0 for none
     "pairs",  # (N, 2·d): the children's vectors
     "slices",  # (R, s)
-    "by_role",  # (2·H, s): the scorer's first layer, for left, for right
+    "by_role",  # (2·H, s): the scorer's first layer, for left children, then for right ones
     "grad_projections",  # (R, 2·H)
-    "activity",  # (N, H)
-    "grad_energies",  # (N,)
-    "gradients",  # (R, d): what reaches a row first
-    "activated",  # (N, hidden)
+    "activity",  # (N, H): GELU of the scorer's hidden layer times ∂L/∂e, summed over a survivor's pairs
+    "grad_energies",  # (N,): ∂L/∂e summed over a survivor's pairs; with an entangled scorer its chosen pair's
+    "gradients",  # (R, d): ∂L/∂row before anything has gone through the cell
+    "activated",  # (N, hidden): u
     "gates",  # (N, 4·d): the gates, then ∂p/∂gates, then ∂L/∂gates
-    "child_grads",  # (N, 2·d): σ(a), σ(b), then what the children are sent
-    "normed",  # (N, d)
-    "scales",  # (N,)
+    "child_grads",  # (N, 2·d): σ(a), σ(b), then the gradient sent to the children
+    "normed",  # (N, d): the nodes before the scale and shift of their layer norm
+    "scales",  # (N,): reciprocal standard deviations of that norm
     "totals",  # (N, d): ∂L/∂node
-    "starts",  # int32: level h lies between starts[h − 1] and starts[h]
+    "starts",  # int32: level h has the rows between starts[h − 1] and starts[h]
     "height",  # () int32: how many levels there are
-    "counter",  # () int32: arrivals at a barrier
+    "counter",  # () int32: arrivals at the barrier
     "grad_leaves",  # (B, n, d)
-    "grad_weights",  # of all weights, flat: sums over rows, the scorer's first layer, the cell's two
+    # Gradients of all weights, flat: those that are sums of rows, the scorer's first layer, the cell's two
+    # matrices.
+    "grad_weights",
+    # Where a sum is split, the parts of these three groups.
     "partial_sums",
     "partial_scorer",
     "partial_cell",
 )
 SLOT = {name: number for number, name in enumerate(ADDRESSES, 4)}
-SIZE = 80  # four numbers (steps done, B, n, what dropout drops of 65536), then the addresses
+SIZE = 80  # four numbers (steps done, B, n, the dropout rate in 65536ths), then the addresses
 EMPTY = dict.fromkeys((*ADDRESSES, *range(4 + len(ADDRESSES), SIZE)), 0)  # in the table's order
 
-i64 = tl.int64  # Triton would take a small number for 32 bits, and keep to that at the next launch
+i64 = tl.int64  # else Triton would compile for 32 bits if the first number is small
 
-# Triton reads a global only when it is a constexpr, so each slot has its name here.
+# Kernels can read a global only if it is a constexpr, so here each slot of the table gets a name.
 BASE, BATCH, LENGTH, DROPPED, SEED = (tl.constexpr(i) for i in range(5))
 LENGTHS, LEAVES, NODES, PROJECTIONS, IDS, PAIR_SCORES = (tl.constexpr(i) for i in range(5, 11))
 SCORES, SHIFTS, TOPS, LOG_SUMS, FRESH, FIRST_NOISE, SECOND_NOISE = (tl.constexpr(i) for i in range(11, 18))
@@ -121,6 +127,9 @@ GRAD_ENERGIES, GRADIENTS, ACTIVATED, GATES, CHILD_GRADS = (tl.constexpr(i) for i
 NORMED, SCALES, TOTALS, STARTS, HEIGHT, COUNTER = (tl.constexpr(i) for i in range(66, 72))
 GRAD_LEAVES, GRAD_WEIGHTS, PARTIAL_SUMS = (tl.constexpr(i) for i in range(72, 75))
 PARTIAL_SCORER, PARTIAL_CELL = (tl.constexpr(i) for i in range(75, 77))
+
+
+# A slot of the table holds a number, or the address of numbers of some type, aligned to 16 bytes.
 
 
 @triton.jit
@@ -185,8 +194,8 @@ def write_kernel(
     v64: i64, v65: i64, v66: i64, v67: i64, v68: i64, v69: i64, v70: i64, v71: i64,
     v72: i64, v73: i64, v74: i64, v75: i64, v76: i64, v77: i64, v78: i64, v79: i64,
 ):  # fmt: skip
-    """The numbers travel as arguments: a copy would need pinned memory, an event that tells when it is free
-    again, and several times the host's time."""
+    """Write 80 numbers into the table. They are passed as arguments: a copy would need pinned memory, an
+    event to know when that is free again, and several times the host time."""
     _eight(table + 0, v00, v01, v02, v03, v04, v05, v06, v07)
     _eight(table + 8, v08, v09, v10, v11, v12, v13, v14, v15)
     _eight(table + 16, v16, v17, v18, v19, v20, v21, v22, v23)
@@ -200,23 +209,26 @@ def write_kernel(
 
 
 def write(table: Tensor, addresses: dict[Any, int], B: int, n: int, dropped: int) -> None:
-    """Fill the table in stream order."""
+    """Fill the table, in the order of the stream."""
     launch(write_kernel, (1,), table, 0, B, n, dropped, *(EMPTY | addresses).values(), num_warps=1)
 
 
 class AddressedGraphs:
-    """Graphs that read one table, by name: `parts` replay them. A table serves one use at a time."""
+    """Graphs that read the same table; `parts` has a function for each name that replays its graph.
+
+    A table serves one use at a time: callers hold `lock` while they write it and replay.
+    """
 
     def __init__(
         self,
         device: torch.device,
         parts: Mapping[Any, Callable[[Tensor], None]],
-        kernels: Iterable[Callable[[Tensor], None]],  # what launches every kernel once
+        kernels: Iterable[Callable[[Tensor], None]],  # together they launch every kernel
     ) -> None:
         self.lock = threading.Lock()
         self.table = torch.zeros(SIZE, dtype=torch.int64, device=device)
         self.nbytes = self.table.nbytes
-        # With an empty table every kernel is a no-op: this compiles them, which a capture must not do.
+        # Compile the kernels, which must not happen during a capture. With an empty table they do nothing.
         for part in kernels:
             part(self.table)
         stream = torch.cuda.Stream(device)
@@ -234,7 +246,7 @@ Graphs = TypeVar("Graphs", bound=AddressedGraphs)
 def find_graphs(
     cache: GraphCache[Graphs], plan: Hashable, device: torch.device, capture: Callable[[], Graphs]
 ) -> Graphs:
-    # By stream too: a table may be rewritten only after the kernels that read it.
+    # The stream is part of the key: a table must be rewritten on the stream of the kernels that read it.
     key = (plan, device, torch._C._cuda_getCurrentRawStream(device.index))
     graphs = cache.get(key, capture)
     assert graphs is not None

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from beamtree.pytorch.launch import blocks, launch
+from beamtree.pytorch.launch import PROGRAMS, blocks, launch
 
 WORST = tl.constexpr(-(2**63))  # below the key of any value
 
@@ -24,8 +24,8 @@ def gelu_slope(x):
 
 @triton.jit
 def row_tile(tile, rows, D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr):
-    """A tile's rows of vectors: their numbers, which of them exist; the features, which of them are real;
-    both as a mask, and where they are in memory."""
+    """A tile of rows × all features: row indices and which of them exist; feature indices and which of them
+    are real; both as one mask; and the offsets of the entries."""
     row = (tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < rows
     feature = tl.arange(0, ALL_D)
@@ -35,7 +35,7 @@ def row_tile(tile, rows, D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.const
 
 @triton.jit
 def normalised(x, mask, D: tl.constexpr, EPS: tl.constexpr):
-    """Rows less their means, over their standard deviations, and these deviations' reciprocals."""
+    """Rows minus their means, over their standard deviations; and the reciprocals of these deviations."""
     mean = tl.sum(x, 1) / D
     centred = tl.where(mask, x - mean[:, None], 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 1) / D + EPS)
@@ -44,7 +44,7 @@ def normalised(x, mask, D: tl.constexpr, EPS: tl.constexpr):
 
 @triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
-    """total + a·b; "tf32x3" is accurate to float32."""
+    """total + a·b; with "tf32x3" as accurate as float32."""
     if PRECISION == "bf16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
     elif PRECISION == "fp16":
@@ -55,15 +55,16 @@ def product(a, b, total, PRECISION: tl.constexpr):
 
 @triton.jit
 def up_to_rounding(value):
-    """As in engine/choosing.py: values that differ by rounding only become equal."""
+    """As in engine/choosing.py: make values equal that differ by rounding only. Adding 24 rounds values near
+    0 to multiples of 2⁻¹⁹ and keeps the order."""
     return value + 24.0
 
 
 @triton.jit
 def key_of(value, index):
-    """An int64 whose order is that of the values, the lower index first among equals."""
-    bits = (value + 0.0).to(tl.int32, bitcast=True)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    """An int64 key: greater for a greater value, and among equal values for a lower index."""
+    bits = (value + 0.0).to(tl.int32, bitcast=True)  # + 0.0 turns −0 into +0
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # negative floats: reverse their order as integers
     return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - index).to(tl.int64)
 
 
@@ -81,7 +82,7 @@ def index_of(key):
 def matrix_product(
     a: Tensor, b: Tensor, precision: str, *, bias: Tensor | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """a (M, R) · b (R, N) + bias (N,). Of each of a, b and `out` one axis must be dense."""
+    """a (M, R) · b (R, N) + bias (N,). Each of a and b must be dense along one axis, `out` along its rows."""
     M, R = a.shape
     N = b.shape[1]
     if out is None:
@@ -101,14 +102,13 @@ def matrix_product(
     return out if splits == 1 else torch.sum(parts, 0, out=out)
 
 
-BLOCK, BLOCK_R = 32, 64  # of a tile of a product: rows and columns, and of what it sums over at once
-PROGRAMS = 528  # four for each of an H200's processors
-LEAST = 256  # terms for which one more program pays
+BLOCK, BLOCK_R = 32, 64  # a tile of a product: its rows and its columns, and the terms it sums at a time
+LEAST = 256  # terms that justify one more program
 
 
-def splits_of(terms: int, tiles: int, programs: int = PROGRAMS) -> int:
-    """How many programs share the sums of a product: few tiles would leave most of a GPU idle."""
-    return max(1, min(terms // LEAST, programs // max(1, tiles)))
+def splits_of(terms: int, tiles: int) -> int:
+    """Into how many parts a product's sums are split: few tiles would leave most of a GPU idle."""
+    return max(1, min(terms // LEAST, PROGRAMS // max(1, tiles)))
 
 
 @triton.jit
@@ -117,8 +117,8 @@ def product_tile(
     A_STRIDE: tl.constexpr, B_STRIDE: tl.constexpr, ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Rows (m, 1) and columns (1, n) of a·b, terms from `first` to `end`; ACROSS says that an operand's first
-    axis is the dense one."""
+    """Rows (m, 1) and columns (1, n) of a·b, summed over the terms from `first` to `end`. ACROSS means that
+    an operand's first axis is the dense one: it is a transposed view."""
     total = tl.zeros([row.shape[0], column.shape[1]], tl.float32)
     for start in range(first, end, BLOCK_R):
         along = start + tl.arange(0, BLOCK_R)
@@ -133,7 +133,7 @@ def product_tile(
 
 @triton.jit
 def share_of(part, parts, terms, BLOCK_R: tl.constexpr):
-    """Where a part of a sum starts and ends."""
+    """Where one of the parts of a sum starts and ends, in whole blocks of BLOCK_R terms."""
     size = tl.cdiv(tl.cdiv(terms, parts), BLOCK_R) * BLOCK_R
     return part * size, tl.minimum(terms, (part + 1) * size)
 
@@ -145,7 +145,7 @@ def product_kernel(
     ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr, BIASED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the product, or a part of its sums, which follow one another in `out`."""
+    """A tile of the product; if its sums are split, one part of them. Parts follow one another in `out`."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
     first, end = share_of(tl.program_id(2), tl.num_programs(2), R, BLOCK_R)

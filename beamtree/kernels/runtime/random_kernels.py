@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs
-"""Random numbers by counter, bit for bit those of random_bits.py: splitmix64 on (seed, stream, step,
-sequence, slot). Dropout masks by one kernel, where random_bits.py takes twenty."""
+"""Counter-based random numbers, bit for bit those of engine/randomness.py: splitmix64 on (seed, stream,
+step, sequence, slot). A dropout mask takes one kernel, in PyTorch twenty."""
 
 import torch
 import triton
@@ -35,7 +35,7 @@ def row_key(seed, stream: tl.constexpr, step, sequence, slot):
 
 @triton.jit
 def gumbel(key, lane):
-    """Standard Gumbel noise: half a word a lane."""
+    """Standard Gumbel noise; each lane uses half of a 64-bit word."""
     word = _mix(key + ((lane >> 1) + 1).to(tl.uint64) * _GOLDEN)
     bits = (word >> ((lane & 1) * 32).to(tl.uint64)).to(tl.uint32).to(tl.int32, bitcast=True)
     uniform = bits.to(tl.float32) * 2.3283064365386963e-10 + 0.5
@@ -45,13 +45,14 @@ def gumbel(key, lane):
 
 @triton.jit
 def kept(key, lane, dropped):
-    """Whether a hidden unit survives dropout, `dropped` in 65536: a quarter of a word a lane."""
+    """True if a hidden unit survives dropout at the rate `dropped` / 65536; each lane uses a quarter of a
+    64-bit word."""
     word = _mix(key + ((lane >> 2) + 1).to(tl.uint64) * _GOLDEN)
     piece = (word >> ((lane & 3) * 16).to(tl.uint64)).to(tl.uint16).to(tl.int16, bitcast=True)
     return piece.to(tl.int32) >= dropped - 32768
 
 
-AXES = 3  # of the index tensors, at most
+AXES = 3  # at most, of the index tensors
 
 
 @triton.jit(do_not_specialize=[
@@ -63,7 +64,8 @@ def keep_kernel(
     step_0, step_1, step_2, sequence_0, sequence_1, sequence_2, slot_0, slot_1, slot_2,
     WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Rows of masks; the sizes and strides are those of the index tensors."""
+    """Rows of masks. A row is a place (i, j, k) in the index tensors step, sequence and slot, whose sizes and
+    strides are given."""
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     lane = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = row < rows
@@ -98,5 +100,6 @@ def draw_keep(
 
 @triton.jit
 def name_of(node, n):
-    """A node's name in the counter of a pair's mask, as `Timeline.names`: the same whatever the padding."""
+    """The number of a node in the counter of a pair's dropout mask, as `Timeline.number_in_sequence`; it does
+    not depend on the padding."""
     return tl.where(node < n, node.to(tl.int64), node.to(tl.int64) - n + 4294967296)

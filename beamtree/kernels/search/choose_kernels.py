@@ -1,9 +1,10 @@
 # mypy: allow-untyped-defs
-"""The last part of a search step, for the next one: score the new nodes' pairs and keep K candidates.
+"""The choice of a search step: score the pairs of the newest nodes, then keep K candidates per sequence.
 
-`project` normalises the nodes made last and takes the scorer's first layer of them, so that a pair's score is
-w₂·GELU(left's projection + right's projection + b₁) + b₂; `choose` scores each beam's two new pairs, merges
-them with the best old ones, which `rank` has prepared, and chooses at both levels.
+`project` normalises the newest nodes and applies the scorer's first layer to them. A pair's score is then
+w₂·GELU(left's projection + right's projection + b₁) + b₂. `choose` scores the two new pairs of each beam,
+merges them with its best old pairs, which `rank` has prepared, and makes both selections of the step: the
+best K pairs of each beam, then the best K of all these candidates.
 """
 
 import triton
@@ -25,14 +26,16 @@ NONE = tl.constexpr(float("-inf"))
 
 @triton.jit
 def node_row(table, sequence, K: tl.constexpr):
+    """The row of a sequence's first node in the node store."""
     n = tl.load(table + at.LENGTH)
     return sequence * (n + (n - 1) * K)
 
 
 @triton.jit
 def children_of(table, row, inside, K: tl.constexpr, ENTANGLED: tl.constexpr):
-    """For flat rows of what a step composes: whether there is something, its sequence and its children's ids.
-    Rows are (sequence, slot); with an entangled scorer, for the new pairs, (sequence, slot, side)."""
+    """For flat rows of the pairs that a step composes: whether there is a pair, its sequence, its children's
+    ids. Rows are (sequence, slot); with an entangled scorer, which composes both new pairs of each merge,
+    (sequence, slot, side)."""
     place = at.integers(table, at.NEW_PAIRS if ENTANGLED else at.CHILDREN) + row * 2
     left = tl.load(place, mask=inside, other=-1)
     right = tl.load(place + 1, mask=inside, other=0)
@@ -47,8 +50,9 @@ def project(
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr, LEAVES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Columns of W_left·x[:s] and W_right·x[:s], for rows of leaves (sequence, position) or of the newest
-    nodes (sequence, slot); with `store_nodes` the node store gets the vectors."""
+    """Some columns of [W_left·x[:s]; W_right·x[:s]], the scorer's first layer. Rows are leaves (sequence,
+    position) or the newest nodes (sequence, slot), x their vectors; `store_nodes` puts x into the node
+    store."""
     n = at.number(table, at.LENGTH)
     nodes, projections = at.floats(table, at.NODES), at.floats(table, at.PROJECTIONS)
     if LEAVES:
@@ -69,8 +73,8 @@ def project(
     weight = at.floats(table, at.SCORER_W1)
     for start in range(first_column, last_column, BLOCK_N):
         column = start + tl.arange(0, BLOCK_N)
-        role = column // H
-        place = (column - role * H) * (2 * S) + role * S
+        role = column // H  # 0: as a left child, 1: as a right one
+        place = (column - role * H) * (2 * S) + role * S  # a row of W₁ has S weights for either role
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for first in range(0, S, BLOCK_K):
             feature = first + tl.arange(0, BLOCK_K)
@@ -84,7 +88,7 @@ def project(
 
 @triton.jit
 def moments(source, active, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Mean and reciprocal standard deviation of rows."""
+    """Means and reciprocal standard deviations of rows."""
     total = tl.zeros([BLOCK_M], tl.float32)
     for first in range(0, D, BLOCK_D):
         feature = first + tl.arange(0, BLOCK_D)
@@ -102,7 +106,7 @@ def moments(source, active, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.
 
 @triton.jit
 def node_vectors(table, source, mean, scale, active, feature, SIZE: tl.constexpr, LEAVES: tl.constexpr):
-    """Rows at some features, zero from SIZE on: leaves as they are, else the layer norm of sums."""
+    """Some features of rows, zero from SIZE on: leaves as they are, else the layer norm of `source`."""
     inside = active[:, None] & (feature < SIZE)[None, :]
     x = tl.load(source[:, None] + feature[None, :], mask=inside, other=0.0)
     if not LEAVES:
@@ -115,7 +119,7 @@ def node_vectors(table, source, mean, scale, active, feature, SIZE: tl.constexpr
 
 @triton.jit
 def pair_score(table, left, right, valid, H: tl.constexpr, ROWS: tl.constexpr, BLOCK_H: tl.constexpr):
-    """Scores of pairs of rows of the projections; −inf where not valid."""
+    """Scores of pairs; `left` and `right` are rows of the projections. −inf where not valid."""
     projections = at.floats(table, at.PROJECTIONS)
     weight = at.floats(table, at.SCORER_W2)
     total = tl.zeros([ROWS], tl.float32)
@@ -126,8 +130,8 @@ def pair_score(table, left, right, valid, H: tl.constexpr, ROWS: tl.constexpr, B
         b = tl.load(projections + right[:, None] * (2 * H) + H + unit[None, :], mask=inside, other=0.0)
         w = tl.load(weight + unit, mask=unit < H, other=0.0)[None, :]
         bias = tl.load(at.floats(table, at.SCORER_B1) + unit, mask=unit < H, other=0.0)[None, :]
-        # A bare product is fused into the sum's first addition, which then rounds one of its two sides only:
-        # copies of a score would differ in the last bit between threads, and ranks by them contradict.
+        # A plain product would be fused with the sum's first addition, which then rounds only one of its two
+        # sides. Threads that hold copies of a score would get different last bits, and contradictory ranks.
         total += tl.sum(tl.fma(gelu(a + b + bias), w, 0.0), 1)
     total += tl.load(at.floats(table, at.SCORER_B2))
     return tl.where(valid, total, NONE)
@@ -139,20 +143,25 @@ def choose(
     K: tl.constexpr, H: tl.constexpr, NOISY: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
     BEAMS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Keep K of a sequence's candidates. BEAMS and WIDTH are K and K + 2 rounded up to powers of two."""
+    """Keep K of a sequence's candidates. BEAMS and WIDTH are K and K + 2 rounded up to powers of two.
+
+    Tiles are (BEAMS, WIDTH): columns 0 … K−1 of a beam are its best old pairs in order, column K is the pair
+    of its left neighbour and its newest node, column K + 1 that of its newest node and its right neighbour.
+    """
     B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
     pairs = at.length_of(table, sequence, True) - 1 - t
     beam = tl.arange(0, BEAMS)
     column = tl.arange(0, WIDTH)[None, :]
     children = at.integers(table, at.CHILDREN) + sequence * K * 2
-    if pairs == 0:
+    if pairs == 0:  # the last merge has been made
         tl.store(children + 2 * beam, -1, mask=beam < K)
     if pairs >= 1:
         scores = at.floats(table, at.SCORES)
         last_scores = scores + ((t & 1) * B + sequence) * K
         score = tl.load(last_scores + beam, mask=beam < K, other=NONE)
         alive = score != NONE
-        shift = tl.max(score, 0) if NOISY else tl.load(last_scores)  # the best, as plain search has it
+        # Scores are kept relative to the best beam's. Without noise this is slot 0, as in engine/search.py.
+        shift = tl.max(score, 0) if NOISY else tl.load(last_scores)
         shift = tl.where(shift == NONE, 0.0, shift)
         score -= shift
         tl.store(at.floats(table, at.SHIFTS) + sequence * (n - 1) + t, shift)
@@ -170,11 +179,12 @@ def choose(
             table, sequence, alive, pairs, K, CHUNKS, CHUNK, BEAMS, WIDTH
         )
 
+        # Score the two new pairs and put the scores into the lists.
         row = node_row(table, sequence, K)
         newest = n + (t - 1) * K + beam
         here = (((t & 1) * B + sequence) * K + beam).to(tl.int64) * n + position
         pair_scores = at.floats(table, at.PAIR_SCORES) + here
-        if H == 0:  # an entangled scorer: the lists have the new scores already
+        if H == 0:  # with an entangled scorer they are there already
             left_score = tl.load(pair_scores - 1, mask=before >= 0, other=NONE)
             right_score = tl.load(pair_scores, mask=behind >= 0, other=NONE)
         else:
@@ -189,11 +199,15 @@ def choose(
         left_value = tl.where(left_value == left_value, left_value, NONE)  # NaN is never chosen
         right_value = tl.where(right_value == right_value, right_value, NONE)
 
+        # log Z over all pairs of a beam: the log-sum-exp of the old ones, plus the two new ones.
         top = tl.maximum(old_sum, tl.maximum(left_score, right_score))
         top = tl.where(top == NONE, 0.0, top)
         log_z = tl.exp(old_sum - top) + tl.exp(left_score - top) + tl.exp(right_score - top)
         log_z = top + tl.log(log_z)
 
+        # First selection: each pair's rank in its beam. Old pairs are in order, so an old one's rank is its
+        # column plus the number of new pairs that beat it; a new one's is the number of pairs that beat it.
+        # Ties go to the lower position.
         left_beats = left_value[:, None] > value
         left_beats |= (left_value[:, None] == value) & (position[:, None] - 1 < place)
         right_beats = right_value[:, None] > value
@@ -211,17 +225,20 @@ def choose(
         right = tl.where(is_left, newest[:, None], tl.where(is_right, behind[:, None], right))
         candidate = (value != NONE) & (rank < K) & (column < K + 2) & alive[:, None]
 
+        # Second selection, by accumulated score.
         total = energy + (score - log_z)[:, None]
-        total = tl.where(pairs == 1, score[:, None], total)
+        total = tl.where(pairs == 1, score[:, None], total)  # the only pair: e = log Z, whatever the rounding
         if NOISY:
             by_rank = at.floats(table, at.SECOND_NOISE) + (((t & 1) * B + sequence) * K + beam) * K
             perturbed = total + tl.load(by_rank[:, None] + rank, mask=candidate, other=0.0)
         else:
             perturbed = up_to_rounding(total)
-        # Every entry has a key of its own, so that slots without a candidate go to the others.
+        # Entries without a candidate also get distinct keys, below those of all candidates. So if there are
+        # fewer than K candidates, each slot left over goes to exactly one such entry and becomes a dead beam.
         nothing = (beam[:, None] * WIDTH + column).to(tl.int64) + (WORST + 1)
         key = tl.where(candidate, key_of(perturbed, beam[:, None] * K + rank), nothing)
-        # Flat from here on, as ranks are: another layout would go through shared memory at every store.
+        # Everything is flat from here on, as the ranks are: in another layout every store would go through
+        # shared memory.
         ALL: tl.constexpr = BEAMS * WIDTH
         slot = final_ranks(tl.reshape(key, [ALL]), K, ALL)
         kept = slot < K
@@ -243,7 +260,8 @@ def old_candidates(
     table, sequence, alive, pairs,
     K: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Each beam's log-sum-exp over its old pairs, and the best K of them in order (BEAMS, WIDTH)."""
+    """Each beam's log-sum-exp over its old pairs, and the best K of them in order, (BEAMS, WIDTH): value,
+    score, position, left, right. `rank` and `add_up` have left both for every chunk of a list."""
     beam = tl.arange(0, BEAMS)
     base = (sequence * K + beam) * CHUNKS
     log_sums = at.floats(table, at.LOG_SUMS) + base
@@ -253,14 +271,15 @@ def old_candidates(
     inside = alive[:, None] & (column < K)[None, :]
     value = tl.load(tops + entry, mask=inside, other=NONE)
     log_sum = tl.load(log_sums, mask=alive, other=NONE)
-    if CHUNKS > 1:  # noqa: SIM102 known when compiled, unlike the next
-        if pairs > CHUNK:
+    if CHUNKS > 1:  # noqa: SIM102 a constant, unlike the next condition
+        if pairs > CHUNK:  # else all pairs are in the first chunk, whose best have been loaded
             chunk = tl.arange(0, CHUNKS)
             filled = alive[:, None] & (chunk * CHUNK < pairs)[None, :]
             sums = tl.load(log_sums[:, None] + chunk[None, :], mask=filled, other=NONE)
             top = tl.max(sums, 1)
             safe = tl.where(top == NONE, 0.0, top)
             log_sum = safe + tl.log(tl.sum(tl.exp(sums - safe[:, None]), 1))
+            # The K best of all chunks' best; `entry` says where in `tops` each of them is.
             ALL: tl.constexpr = CHUNKS * BEAMS
             index = tl.arange(0, ALL)
             owner, rank = index // BEAMS, index % BEAMS
@@ -287,7 +306,7 @@ def old_candidates(
 
 @triton.jit
 def final_ranks(key, K: tl.constexpr, COUNT: tl.constexpr):
-    """Each candidate's rank among all of a sequence's; only those below K are exact."""
+    """The rank of each key, the greatest first. Only ranks below K are exact; others are K or more."""
     if COUNT <= 128:
         return tl.sum((key[:, None] > key[None, :]).to(tl.int32), 0)
     else:

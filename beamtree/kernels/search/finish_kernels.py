@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs
 """The end of a search: the final beams, best first, their lineages and inner nodes.
 
-Lineages are read by stretches of STRETCH steps at once. A stretch maps the slots after it to those before it
-(`map_parents`). With these maps each stretch finds the slots its lineages end in by itself, and then walks
-its own steps only (`lineages_kernel`).
+A lineage is traced from the last step back to the first, by stretches of STRETCH steps in parallel. First
+`map_parents` finds, for each stretch, the slot before it that each slot after it comes from. With these maps
+a program of `lineages_kernel` skips the later stretches, and then walks back through the steps of its own.
 """
 
 import triton
@@ -18,7 +18,7 @@ STRETCH = tl.constexpr(32)
 
 @triton.jit
 def walk(table, sequence, slot, first, last, K: tl.constexpr):
-    """The slots before step `first` of what is in `slot` after step `last − 1`; −1 for none."""
+    """Walk back from the slots after step `last − 1` to those before step `first`; −1 for none."""
     T = at.number(table, at.LENGTH) - 1
     parents = at.integers(table, at.PARENTS) + sequence * T * K
     for back in range(0, last - first):
@@ -28,7 +28,7 @@ def walk(table, sequence, slot, first, last, K: tl.constexpr):
 
 @triton.jit
 def map_parents(table, first_program, programs, K: tl.constexpr, BEAMS: tl.constexpr):
-    """Each stretch's map; none is needed of a sequence's last one."""
+    """The map of each stretch. A sequence's last stretch needs none."""
     T = at.number(table, at.LENGTH) - 1
     stretches = (T + STRETCH - 1) // STRETCH
     beam = tl.arange(0, BEAMS)
@@ -42,7 +42,7 @@ def map_parents(table, first_program, programs, K: tl.constexpr, BEAMS: tl.const
 
 @triton.jit
 def lineages_kernel(table, K: tl.constexpr, BEAMS: tl.constexpr):
-    """Slots, merge positions and log Z along each lineage."""
+    """Slots, merge positions and log Z along the lineage of each final beam. A program takes one stretch."""
     T = at.number(table, at.LENGTH) - 1
     stretches = (T + STRETCH - 1) // STRETCH
     beam = tl.arange(0, BEAMS)
@@ -55,6 +55,8 @@ def lineages_kernel(table, K: tl.constexpr, BEAMS: tl.constexpr):
         steps = at.length_of(table, sequence, True) - 1
         slot = tl.load(at.integers(table, at.LAST_SLOTS) + sequence * K + beam, mask=beam < K, other=-1)
         last = tl.maximum(steps - 1, 0) // STRETCH  # the stretch of the last merge
+        # From the end of the lineages to the end of this stretch: step by step through the last stretch,
+        # which has no map, then by the maps of those between.
         if stretch < last:
             slot = walk(table, sequence, slot, last * STRETCH, steps, K)
         for later in range(1, last - stretch):
@@ -64,7 +66,7 @@ def lineages_kernel(table, K: tl.constexpr, BEAMS: tl.constexpr):
         end = tl.minimum(first + STRETCH, T)
         for back in range(0, end - first):
             t = end - 1 - back
-            real = slot >= tl.where(t < steps, 0, K)
+            real = slot >= tl.where(t < steps, 0, K)  # the sequence has a step t, and the beam is not dead
             record = (sequence * T + t) * K + slot
             tl.store(at.integers(table, at.SLOTS) + lineage + t, tl.where(real, slot, -1), mask=beam < K)
             position = tl.load(positions + record, mask=real, other=-1)
@@ -79,7 +81,7 @@ def lineages_kernel(table, K: tl.constexpr, BEAMS: tl.constexpr):
 def inner_nodes_kernel(
     slots, nodes, inner, B, n, D: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """The node made at each step of each lineage, zero where none."""
+    """The node made at each step of each lineage, zero for none."""
     T = n - 1
     entry = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = entry < B.to(tl.int64) * K * T
@@ -97,7 +99,7 @@ def inner_nodes_kernel(
 def finish_kernel(
     table, D: tl.constexpr, H: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """The first programs each finish a sequence, the others prepare the lineages."""
+    """The first B programs each finish a sequence, the others prepare the lineages."""
     B = at.number(table, at.BATCH)
     if tl.program_id(0) < B:
         finish(table, tl.program_id(0), D, H, K, BEAMS, BLOCK_D)
@@ -110,7 +112,7 @@ def finish(
     table, sequence,
     D: tl.constexpr, H: tl.constexpr, K: tl.constexpr, BEAMS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """A sequence's final beams, best first: their roots and scores."""
+    """A sequence's final beams, best first: their roots and relative scores; and the sequence's offset."""
     B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
     length = at.length_of(table, sequence, True)
     beam = tl.arange(0, BEAMS)
@@ -118,15 +120,17 @@ def finish(
     score = tl.load(scores + beam, mask=beam < K, other=NONE)
     alive = score != NONE
     key = key_of(up_to_rounding(score), beam)
-    ahead = key[:, None] > key[None, :]
+    ahead = key[:, None] > key[None, :]  # (i, j): beam i is better than beam j
     target = sequence * K + tl.sum(ahead.to(tl.int32), 0)
-    lowest = tl.min(tl.where(ahead, score[:, None], float("inf")), 0)  # in order to the last bit
+    # Near-ties are ordered up to rounding. No score may exceed one before it by a last bit.
+    lowest = tl.min(tl.where(ahead, score[:, None], float("inf")), 0)
     best = tl.max(tl.where(target == sequence * K, score, NONE), 0)
     best = tl.where(best == NONE, 0.0, best)
     tl.store(at.floats(table, at.RELATIVE) + target, tl.minimum(score, lowest) - best, mask=beam < K)
     last_slots = at.integers(table, at.LAST_SLOTS)
     tl.store(last_slots + target, tl.where(alive, beam, -1), mask=beam < K)
 
+    # The offset: everything that was subtracted on the way, and the best score at the end.
     total = tl.zeros([1024], tl.float64)
     for first in range(0, length - 1, 1024):
         step = first + tl.arange(0, 1024)
@@ -135,6 +139,7 @@ def finish(
     offset = tl.load(table + at.OFFSET).to(tl.pointer_type(tl.float64))
     tl.store(offset + sequence, tl.sum(total, 0) + best.to(tl.float64))
 
+    # Roots: the nodes of the last step, which only here go through their layer norm, or a single leaf.
     nodes = at.floats(table, at.NODES)
     row = node_row(table, sequence, K)
     made = alive & (beam < tl.where(length > 1, K, 0))

@@ -12,7 +12,7 @@ from beamtree.kernels.fused_recursion import FusedTape, longest, padded
 from beamtree.kernels.runtime import address_kernels as tables
 from beamtree.kernels.search.finish_kernels import STRETCH, inner_nodes_kernel
 from beamtree.kernels.search.plan import SearchPlan, can_chain, chunks_of
-from beamtree.kernels.weights import Weights
+from beamtree.parts.weights import Weights
 from beamtree.pytorch import capturing
 from beamtree.pytorch.capturing import GraphCache
 from beamtree.pytorch.launch import blocks, launch, power_of_two
@@ -31,7 +31,7 @@ class FinalBeams(NamedTuple):
 
 
 class _Graphs(tables.AddressedGraphs):
-    """A plan's graphs: the beginning, steps, the end."""
+    """A plan's graphs: the beginning, several numbers of steps, the end."""
 
     def __init__(self, plan: SearchPlan, device: torch.device) -> None:
         ends = {"begin": plan.begin, "finish": plan.finish}
@@ -45,8 +45,8 @@ class _Graphs(tables.AddressedGraphs):
 
 
 def sizes(steps: int) -> list[int]:
-    """Graphs that make these steps together, and at most three in vain: those cost launches too. Small ones
-    come first: the device works on them while the host launches the large ones."""
+    """The sizes of the graphs that together make this many steps, and at most three in vain: those cost time
+    too. Small ones come first: the device works on them while the host launches the large ones."""
     long, rest = divmod(steps, LONG)
     middle, rest = divmod(rest, MIDDLE)
     if rest > 2 * SHORT:
@@ -71,7 +71,7 @@ def search(
     leaves: Tensor,  # (B, n, d) float32, contiguous
     lengths: Tensor,  # (B,) int64, contiguous
     weights: Weights[Any],
-    seed: Tensor,  # not read without noise and dropout
+    seed: Tensor,  # read only with noise or dropout
     *,
     beam_size: int,
     dropout: float,
@@ -92,7 +92,7 @@ def search(
     tape = FusedTape.of(make(B, n + (n - 1) * K, d), K, make)
     merges = torch.empty((B, K, n - 1), dtype=torch.int64, device=leaves.device)
     found = FinalBeams(new(B, K, d), new(B, K), new(B, dtype=torch.float64), merges)
-    scratch = new(words)  # held until the last launch, after which the stream's order protects it
+    scratch = new(words)  # held until the last launch; from then on the stream's order protects it
     if plan.entangled:
         parts = {name: scratch[start:] for name, start in starts.items()}
         score_leaves(leaves, weights, seed, dropout, K, precision, tape.nodes, parts)
@@ -130,7 +130,7 @@ def search(
 
 
 def inner_nodes(tape: FusedTape, K: int, wanted: bool) -> Tensor:
-    """The node that each final beam made at each step, (B, K, n−1, d), zero where none; (B, K, 0, d) if not
+    """The node that each final beam made at each step, (B, K, n−1, d), zero for none; (B, K, 0, d) if not
     wanted."""
     B, _, d = tape.nodes.shape
     n = longest(tape.nodes, K)
@@ -146,8 +146,8 @@ def inner_nodes(tape: FusedTape, K: int, wanted: bool) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _prepare(n: int, *of_plan: Any) -> tuple[SearchPlan, dict[str, int], int]:
-    """The plan, and what only the search itself needs, in one allocation: where each part starts, and the
-    end."""
+    """The plan, and the layout of the search's scratch memory: where each part starts, and the total size, in
+    4-byte words."""
     plan = SearchPlan(*of_plan)
     B, K, C = plan.B, plan.K, plan.chunks
     words = {

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs
-"""The list work of a search step, which runs beside the cell's two products, off the critical path.
+"""The list work of a search step, which runs next to the cell's two products, off the critical path.
 
-`splice` moves the survivors' lists and writes the history; `add_up` and `rank` prepare the next choice among
-the old pairs of the new lists, those that the merge left alone. `draw` makes a step's random numbers, ahead
-of it.
+`splice` makes the lists after the merge and writes the history. `add_up` and `rank` prepare the next choice
+among the old pairs of the new lists, those that the merge left as they were. `draw` makes the random numbers
+of a step ahead of time.
 """
 
 import triton
@@ -17,8 +17,8 @@ from beamtree.kernels.search.choose_kernels import NONE
 
 @triton.jit
 def list_task(table, t, task, K: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr):
-    """A program's share of the list work: a chunk of ROWS beams' lists of a sequence. ROWS is 1, or all
-    beams."""
+    """A program's share of the list work: one chunk of the lists of ROWS beams of a sequence. ROWS is 1 or
+    covers all beams."""
     GROUPS: tl.constexpr = K if ROWS == 1 else 1
     chunk = task % CHUNKS
     sequence = task // (CHUNKS * GROUPS)
@@ -32,7 +32,8 @@ def splice(
     table, t, task,
     K: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Move the lists of the parents to the survivors, less the merged pair."""
+    """Make the lists after step t: a beam's list is that of the beam it continues, with the new node in place
+    of the merged pair. The scores of the new pairs are stored later, in `choose_kernel`."""
     B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
     sequence, slot, chunk, nodes_left = list_task(table, t, task, K, CHUNKS, ROWS)
     if nodes_left > chunk * CHUNK:
@@ -44,7 +45,7 @@ def splice(
         new = ((((t + 1) & 1) * B + sequence) * K + slot).to(tl.int64) * n
         ids, pair_scores = at.integers(table, at.IDS), at.floats(table, at.PAIR_SCORES)
         index = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
-        source = old[:, None] + index + (index > position[:, None])
+        source = old[:, None] + index + (index > position[:, None])  # skip the right child
         moves = (index < nodes_left) & alive[:, None]
         node = tl.load(ids + source, mask=moves, other=0)
         score = tl.load(pair_scores + source, mask=moves & (index < nodes_left - 1), other=NONE)
@@ -58,10 +59,10 @@ def splice(
 
 @triton.jit
 def record_merge(table, sequence, slot, record, old, position, alive, nodes_left, K: tl.constexpr):
-    """History: the children between their neighbours, the scores of the pairs that end, the height. For the
-    next step: where the new node stands, and between whom."""
+    """Write the history of a merge: left neighbour, children, right neighbour; the scores of the three pairs
+    that end; the new node's height. And for the next step the new node's position and neighbours."""
     n = at.number(table, at.LENGTH)
-    around = tl.arange(0, 4)[None, :]
+    around = tl.arange(0, 4)[None, :]  # left neighbour, left child, right child, right neighbour
     index = position[:, None] - 1 + around
     place = old[:, None] + index
     exists = alive[:, None] & (index >= 0) & (index <= nodes_left)
@@ -83,8 +84,8 @@ def record_merge(table, sequence, slot, record, old, position, alive, nodes_left
 
 @triton.jit
 def old_pairs(table, t, sequence, slot, chunk, nodes_left, K: tl.constexpr, CHUNK: tl.constexpr):
-    """Where a chunk of the lists after step t starts, its indices, which of them are old pairs, and their
-    scores."""
+    """A chunk of the lists after step t: where each list starts, the chunk's indices, which of them are old
+    pairs, and the scores of those."""
     B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
     row = sequence * K + slot
     position = tl.load(at.integers(table, at.FRESH) + row * 4, mask=slot < K, other=0)[:, None]
@@ -118,7 +119,7 @@ def rank(
     K: tl.constexpr, NOISY: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The K best of a chunk's old pairs, noise included, for the step after t."""
+    """The K best of a chunk's old pairs, with their noise, for the step after t."""
     B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
     sequence, slot, chunk, nodes_left = list_task(table, t, task, K, CHUNKS, ROWS)
     if nodes_left > chunk * CHUNK:
@@ -132,7 +133,7 @@ def rank(
         key = tl.where(is_old & (value == value), key_of(value, index), WORST)
         place = tl.arange(0, BEAMS)[None, :]
         winners = tl.full([ROWS, BEAMS], WORST, tl.int64)
-        for i in range(K):
+        for i in range(K):  # take the best key out, K times
             best = tl.max(key, 1)
             key = tl.where(key == best[:, None], WORST, key)
             winners = tl.where(place == i, best[:, None], winners)
@@ -157,7 +158,7 @@ def draw(
     K: tl.constexpr, UNITS: tl.constexpr, NOISY: tl.constexpr, DROPS: tl.constexpr,
     CHUNKS: tl.constexpr, CHUNK: tl.constexpr, BEAMS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Step t's noise at both levels and its dropout masks."""
+    """Draw step t's noise for both selections and its dropout masks."""
     B, n = at.number(table, at.BATCH), at.number(table, at.LENGTH)
     sequence, slot, chunk, pairs = list_task(table, t, task, K, CHUNKS, ROWS)
     real = (slot < K)[:, None]
@@ -177,7 +178,7 @@ def draw(
                     gumbel(key, rank),
                     mask=real & (rank < K),
                 )
-        if DROPS:  # noqa: SIM102 known when compiled, unlike the next
+        if DROPS:  # noqa: SIM102 a constant, unlike the next condition
             if chunk == 0:
                 key = row_key(seed, DROPOUT, t, sequence, slot)[:, None]
                 keep = at.bytes(table, at.KEEP) + row.to(tl.int64) * UNITS

@@ -1,9 +1,15 @@
 # mypy: allow-untyped-defs
-"""The kernels of a search step, and what comes before the first.
+"""The kernels of a search step, and those that run before the first step.
 
-A step is three kernels: hidden beside splice; gates beside add_up and rank; then, for the next step,
-project and choose beside draw. What varies from call to call is read from the table, so that one graph
-serves every length and no length compiles anything anew.
+A step is three kernels. Each does a part of the critical path and, in other programs, work off that path:
+
+    hidden_kernel   the cell's first product       splice: the lists after the merge, the history
+    gates_kernel    the cell's second product      rank, add_up: the old pairs of the new lists
+    choose_kernel   the scorer, the next choice    draw: random numbers of the step after
+
+With a wide scorer its first layer is a fourth kernel, `project_kernel`, before `choose_kernel`. Everything
+that varies from call to call is read from the table, so that one graph serves every length and no length
+makes anything compile.
 """
 
 import triton
@@ -27,11 +33,11 @@ from beamtree.kernels.search.list_kernels import add_up, draw, rank, splice
 
 @triton.jit
 def clock(table, step, CHAINED: tl.constexpr):
-    """The step's number. A chained kernel may be launched before the one it depends on has ended: it waits
+    """The step's number. A chained kernel may be launched before the one it depends on has ended, so it waits
     here."""
     if CHAINED:
-        cuda.gdc_launch_dependents()
-        cuda.gdc_wait()
+        cuda.gdc_launch_dependents()  # the next kernel may be launched now
+        cuda.gdc_wait()  # until the kernel before has ended and its writes can be seen
     return at.number(table, at.BASE) + step
 
 
@@ -43,7 +49,7 @@ def hidden_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """The first `products` programs each make a tile of the hidden layer, the others splice."""
+    """The first `products` programs each make a tile of the cell's hidden layer u, the others splice."""
     t = clock(table, step, CHAINED)
     program = tl.program_id(0)
     if t < at.number(table, at.LENGTH) - 1:
@@ -63,12 +69,12 @@ def hidden_kernel(
             mask = active[:, None] & (unit < UNITS)[None, :]
             if DROPS:
                 dropped = at.number(table, at.DROPPED)
-                if ENTANGLED:  # a mask belongs to a pair
+                if ENTANGLED:  # a mask belongs to a pair and is drawn here
                     n = at.number(table, at.LENGTH)
                     u *= drawn_mask(
                         at.seed(table), name_of(left, n), sequence, name_of(right, n), unit, dropped
                     )
-                else:
+                else:  # a mask belongs to a merge and was drawn beforehand
                     first_row = (t & 1) * (at.number(table, at.BATCH) * K)
                     keep = at.bytes(table, at.KEEP) + first_row.to(tl.int64) * UNITS + place
                     keep = tl.load(keep, mask=inside[:, None] & (unit < UNITS)[None, :], other=0) != 0
@@ -86,8 +92,8 @@ def gates_kernel(
     BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """The first `products` programs each make a tile of the new sums, the next `lists` rank, the others
-    add up."""
+    """The first `products` programs each make a tile of the new nodes before their layer norm, the next
+    `lists` rank, the others add up."""
     t = clock(table, step, CHAINED)
     program = tl.program_id(0)
     if t < at.number(table, at.LENGTH) - 1:
@@ -121,7 +127,7 @@ def project_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """For a wide scorer: its first layer as a product of its own."""
+    """For a wide scorer: normalise the new nodes and apply its first layer."""
     t = clock(table, step, CHAINED)
     if t < at.number(table, at.LENGTH) - 1:
         row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -141,14 +147,14 @@ def choose_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_H: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """The first `choices` programs each choose for a sequence, the others draw for the step after."""
+    """The first `choices` programs each choose for one sequence, the others draw for the step after."""
     t = clock(table, step, CHAINED)
     program = tl.program_id(0)
     if t < at.number(table, at.LENGTH) - 1:
         if program < choices:
             length = at.length_of(table, program, True)
-            if PROJECTS or ENTANGLED:  # noqa: SIM102 known when compiled, unlike the next
-                if (t > 0) & (t < length - 1):
+            if PROJECTS or ENTANGLED:  # noqa: SIM102 a constant, unlike the next condition
+                if (t > 0) & (t < length - 1):  # there are nodes made by step t − 1, and a choice to come
                     if ENTANGLED:
                         score_parents(table, t, program, D, K, 2 * BEAMS, BLOCK_D)
                     else:
@@ -158,8 +164,8 @@ def choose_kernel(
                                 D, K, S, H, False, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_D)  # fmt: skip
                     tl.debug_barrier()
             choose(table, t, program, K, H, NOISY, CHUNKS, CHUNK, BEAMS, WIDTH, BLOCK_H)
-            if ENTANGLED:  # noqa: SIM102 known when compiled, unlike the next
-                if t < length:
+            if ENTANGLED:  # noqa: SIM102 a constant, unlike the next condition
+                if t < length:  # also just after the last merge, to clear the lists of pairs
                     tl.debug_barrier()
                     settle(table, t, program, D, K, BEAMS, BLOCK_D)
         else:
@@ -168,6 +174,7 @@ def choose_kernel(
 
 @triton.jit(do_not_specialize=["steps"])
 def advance_kernel(table, steps):
+    """At the end of a graph: add its steps to the number from which the next graph counts."""
     tl.store(table + at.BASE, tl.load(table + at.BASE) + steps)
 
 
@@ -177,7 +184,7 @@ def leaves_kernel(
     D: tl.constexpr, K: tl.constexpr, S: tl.constexpr, H: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Copy the leaves into the node store and project them."""
+    """Copy the leaves into the node store and apply the scorer's first layer to them."""
     rows = at.number(table, at.BATCH) * at.number(table, at.LENGTH)
     for tile in range(tl.program_id(0), (rows + BLOCK_M - 1) // BLOCK_M, tl.num_programs(0)):
         row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -190,8 +197,8 @@ def leaves_kernel(
 def leaf_lists_kernel(
     table, K: tl.constexpr, H: tl.constexpr, BEAMS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr
 ):
-    """Beam 0 before the first step: the leaves' ids, the scores of their pairs (there already if the scorer
-    has no layer of its own, H = 0); one live beam."""
+    """The state before the first step: only beam 0 is alive; its list has the leaves and the scores of their
+    pairs. With an entangled scorer (H = 0) the scores are there already."""
     n = at.number(table, at.LENGTH)
     blocks = (n + BLOCK - 1) // BLOCK
     for task in range(tl.program_id(0), at.number(table, at.BATCH) * blocks, tl.num_programs(0)):
@@ -211,6 +218,6 @@ def leaf_lists_kernel(
             target = at.floats(table, at.SCORES) + sequence * K + beam
             tl.store(target, tl.where(beam == 0, 0.0, NONE), mask=beam < K)
             fresh = at.integers(table, at.FRESH) + (sequence * K + beam) * 4
-            tl.store(fresh, n, mask=beam < K)  # no newest node: nowhere, and without neighbours
+            tl.store(fresh, n, mask=beam < K)  # no newest node: a position beyond the list, no neighbours
             tl.store(fresh + 1, -1, mask=beam < K)
             tl.store(fresh + 2, -1, mask=beam < K)

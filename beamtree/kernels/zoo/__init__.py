@@ -1,1 +1,1 @@
-"""Kernels of the paper's other models."""
+"""Kernels for the paper's other models."""

@@ -1,7 +1,11 @@
 # mypy: allow-untyped-defs
 """The attention of Ordered Memory over its slots, and its derivative.
 
-β_j = w · (keep GELU(q + LayerNorm(k_j))) / √d      p_j ∝ exp(β_j) Σ_{i≤j+1} p⁻_i, closed below UNREACHED
+    β_j = (w · (keep · GELU(q + LayerNorm(k_j))) + b) / √d      p_j ∝ exp(β_j) · reach_j
+
+The reach of a slot is Σ_{i≤j+1} p⁻_i, where p⁻ is the attention at the token before. Below UNREACHED it
+counts as zero, which closes the slot; for the last slot it is 1. `cp` and `rcp` are the sums of p up to a
+slot and from a slot on, both included.
 """
 
 import math
@@ -20,9 +24,11 @@ LEAST_MASS = tl.constexpr(1e-12)
 
 
 class Attention:
-    """The attention of query (B, d) over the candidates (S, B, d), and the memory with those below it.
+    """The attention of a query (B, d) over the candidates (S, B, d), and the memory into which the candidates
+    are written by `rcp`: M (1 − rcp) + M̂ rcp.
 
-    `weights` are those of keys, their norm and the score; `keep` (S, B, 2d) or None masks keys and scores.
+    `weights` are weight and bias of the keys, of their norm and of the score. `keep` (S, B, 2d), or None, has
+    dropout masks for the candidates that the keys read, and for the hidden layer of the scores.
     """
 
     def __init__(
@@ -64,10 +70,11 @@ class Attention:
         cell_keep: Tensor | None,
         sums: Sequence[Tensor],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of query, memory, candidates and p before, those of the weights added to the sums.
+        """Gradients of query, memory, candidates and p⁻; those of the weights are added to `sums`.
 
-        Into the written memory flows `d_written`: what comes from later tokens, from the cells what passes
-        their gates, as two factors, and what passes their products, which `cell_keep` (S, B, 6d) masks.
+        `d_written` are the parts of the gradient of the written memory: what comes from later tokens; from
+        the cells what comes through their gates, as two factors, and what comes through their products, which
+        `cell_keep` (S, B, 6d) still has to mask.
         """
         key_weight, _, gamma, beta, out, _ = self.weights
         S, B, d = self.candidates.shape
@@ -106,7 +113,7 @@ def score_kernel(
     D: tl.constexpr, EPS: tl.constexpr, ROOT: tl.constexpr, DROPS: tl.constexpr,
     ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """β of some rows (slot, sequence)."""
+    """β for some rows (slot, sequence)."""
     row, inside, feature, real, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     normed, _ = normalised(tl.load(keys + place, mask=mask, other=0.0), mask, D, EPS)
     normed *= tl.load(gamma + feature, mask=real, other=0.0)[None, :]
@@ -121,7 +128,7 @@ def score_kernel(
 
 @triton.jit
 def reached(p_before, place, inside, slot, slots, B, UNREACHED: tl.constexpr):
-    """Σ_{i≤j+1} p⁻_i, nothing below UNREACHED, and one for the last slot."""
+    """The reach of each slot: Σ_{i≤j+1} p⁻_i, zero if below UNREACHED, and one for the last slot."""
     next_one = inside & (slot < slots - 1)
     head = tl.load(p_before + place - slot.to(tl.int64) * B, mask=inside, other=0.0).to(tl.float64)
     later = tl.load(p_before + place + B, mask=next_one, other=0.0).to(tl.float64)
@@ -134,7 +141,7 @@ def attention_kernel(
     scores, p_before, p, cp, rcp, B, slots,
     UNREACHED: tl.constexpr, SLOTS: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
-    """p, its sum up to each slot and from each slot on, of some sequences."""
+    """p, cp and rcp of some sequences, all slots at once."""
     slot = tl.arange(0, SLOTS)[:, None]
     sequence = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)[None, :]
     inside = (slot < slots) & (sequence < B)
@@ -155,7 +162,7 @@ def attention_back_kernel(
     scores, p_before, d_p, d_cp, d_rcp, d_scores, d_before, B, slots,
     UNREACHED: tl.constexpr, SLOTS: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
-    """∂β and ∂p⁻ of some sequences."""
+    """∂β and ∂p⁻ of some sequences, from ∂p, ∂cp and ∂rcp."""
     slot = tl.arange(0, SLOTS)[:, None]
     sequence = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)[None, :]
     inside = (slot < slots) & (sequence < B)
@@ -165,15 +172,17 @@ def attention_back_kernel(
     reach = reached(p_before, place, inside, slot, slots, B, UNREACHED)
     share = strength * reach
     mass = tl.sum(share, 0)[None, :]
+    # Everything that reaches p_i: ∂p_i, ∂cp_j for j ≥ i, ∂rcp_j for j ≤ i.
     into_cp = tl.load(d_cp + place, mask=inside, other=0.0).to(tl.float64)
     later = tl.sum(into_cp, 0)[None, :] - tl.cumsum(into_cp, 0) + into_cp
     earlier = tl.cumsum(tl.load(d_rcp + place, mask=inside, other=0.0).to(tl.float64), 0)
     into = tl.load(d_p + place, mask=inside, other=0.0) + (later + earlier).to(tl.float32)
+    # Through p = share / max(mass, LEAST_MASS).
     bounded = tl.maximum(mass, LEAST_MASS)
     common = tl.where(mass >= LEAST_MASS, tl.sum(into * share, 0)[None, :] / bounded, 0.0)
     to_share = (into - common) / bounded
     tl.store(d_scores + place, to_share * share, mask=inside)
-    # Slot j's reach is the sum up to p⁻_{j+1}: it counts for p⁻_i where i ≤ j+1.
+    # Slot j's reach is the sum up to p⁻_{j+1}, so ∂p⁻_i sums over all j ≥ i − 1, and ∂p⁻_0 over all j.
     counts = inside & (slot < slots - 1) & (reach > 0)
     to_reach = tl.where(counts, to_share * strength, 0.0).to(tl.float64)
     everything = tl.sum(to_reach, 0)[None, :]
@@ -188,8 +197,8 @@ def write_back_kernel(
     d_after, to_mixed, gate, passed, keep, memory, candidates, rcp, d_memory, d_candidates, d_rcp, rows,
     D: tl.constexpr, DROPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """From all that flows into the written memory, by later tokens and the gate and product of its cell: ∂M,
-    ∂M̂ by this way, ∂rcp."""
+    """Add up the gradient of the written memory, M (1 − rcp) + M̂ rcp: from later tokens, through the gate of
+    the cell and through its product. Then ∂M, ∂M̂ as far as it comes this way, and ∂rcp."""
     row, inside, feature, _, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     into = tl.load(passed + place, mask=mask, other=0.0)
     if DROPS:
@@ -209,7 +218,7 @@ def score_back_kernel(
     D: tl.constexpr, EPS: tl.constexpr, ROOT: tl.constexpr, DROPS: tl.constexpr,
     ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """∂k and ∂q of some sequences, and their part of the gradients of γ, β, w and its bias."""
+    """∂k and ∂q of some sequences, and their part of the gradients of the norm's γ and β, of w and of b."""
     sequence = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = sequence < B
     feature = tl.arange(0, ALL_D)

@@ -1,8 +1,9 @@
 # mypy: allow-untyped-defs
-"""CRvNN's neighbours and who absorbs whom, sequence by sequence, with their derivatives (zoo/crvnn_step.py).
+"""CRvNN's neighbour matrices L and R, and which tokens are absorbed, with their derivatives.
 
-L and R of a sequence lie one after the other, (B, 2, T, T). What sums over rows and columns goes through them
-by blocks of rows, so that no program waits for what another, or itself, has written.
+The formulas and symbols are those of zoo/crvnn_step.py. L and R of a sequence are stored one after the other,
+(B, 2, T, T). Kernels that sum over rows and columns of them take a whole sequence per program and go through
+it by blocks of rows, so that no program reads back what it or another one has written.
 """
 
 import triton
@@ -13,7 +14,8 @@ EPSILON = tl.constexpr(4e-8)
 
 @triton.jit
 def between_tile(exists, row, T, ALL_T: tl.constexpr):
-    """The existence strictly between tokens i and j, (ROWS, T), for a block of i; e_j; which side j is on."""
+    """For a block of tokens i and all tokens j: the existence strictly between them, (ROWS, T); e_j; whether
+    j is to the left; whether it is to the right."""
     token = tl.arange(0, ALL_T)
     e = tl.load(exists + token, mask=token < T, other=0.0)
     mine = tl.load(exists + row, mask=row < T, other=0.0)
@@ -29,7 +31,7 @@ def between_tile(exists, row, T, ALL_T: tl.constexpr):
 
 @triton.jit(do_not_specialize=["T"])
 def neighbours_kernel(exists, both, T, ALL_T: tl.constexpr, ROWS: tl.constexpr):
-    """Some rows of a sequence's L and R."""
+    """Some rows of a sequence's L and R: min(1, between + e_j) − min(1, between) on either side."""
     sequence = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     between, e, is_left, is_right = between_tile(exists + sequence * T, row, T, ALL_T)
@@ -42,7 +44,7 @@ def neighbours_kernel(exists, both, T, ALL_T: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def strengths(scores, absorbable, T, ALL_T: tl.constexpr):
-    """α of all tokens, ν, and max(0, the largest score)."""
+    """α of all tokens, ν, and μ = max(0, the largest score)."""
     token = tl.arange(0, ALL_T)
     score = tl.load(scores + token, mask=token < T, other=0.0)
     top = tl.maximum(tl.max(score, 0), 0.0)
@@ -52,7 +54,8 @@ def strengths(scores, absorbable, T, ALL_T: tl.constexpr):
 
 @triton.jit
 def absorptions(scores, absorbable, alpha, rest, top, row, tile, T):
-    """For a block of rows, given (L+R)'s: α, π and the denominator of π."""
+    """For a block of rows and their rows of L + R: α, π, the denominator of π, and A, whether each may be
+    absorbed."""
     score = tl.load(scores + row, mask=row < T, other=0.0)
     may = tl.load(absorbable + row, mask=row < T, other=0.0)
     mine = tl.exp(score - top) * may
@@ -66,8 +69,9 @@ def absorb_kernel(
     grows, exists_after, halted_after, left_after, lifetime_after, T,
     AGAIN: tl.constexpr, STILL_EXISTS: tl.constexpr, ALL_T: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """λ = Lπ of a sequence and, unless it is AGAIN computed, what becomes of its existence; a halted one
-    stays as it is."""
+    """λ = Lπ of a sequence, and its state after the iteration: existence, halted, iterations left, lifetime.
+    Existence and lifetime in a halted sequence do not change. AGAIN computes λ only, for the backward
+    pass."""
     sequence = tl.program_id(0).to(tl.int64)
     first, both = sequence * T, both + sequence * 2 * T * T
     frozen = tl.load(halted + sequence) != 0
@@ -82,7 +86,7 @@ def absorb_kernel(
         place = both + row[:, None] * T + token[None, :]
         tile = tl.load(place, mask=mask, other=0.0) + tl.load(place + T * T, mask=mask, other=0.0)
         _, absorbed, _, _ = absorptions(scores + first, absorbable + first, alpha, rest, top, row, tile, T)
-        column = tl.load(both + token[None, :] * T + row[:, None], mask=mask, other=0.0)
+        column = tl.load(both + token[None, :] * T + row[:, None], mask=mask, other=0.0)  # of L
         growth += tl.sum(column * absorbed[:, None], 0)
         if not AGAIN:
             e = tl.load(exists + first + row, mask=inside, other=0.0)
@@ -96,7 +100,7 @@ def absorb_kernel(
     if not AGAIN:
         remaining = tl.load(left + sequence) - 1
         tl.store(left_after + sequence, remaining)
-        # START and END always exist.
+        # START and END always exist and do not count.
         tl.store(halted_after + sequence, frozen | (tl.sum(tokens, 0) - 2 <= 1) | (remaining <= 0))
 
 
@@ -106,9 +110,11 @@ def absorb_back_kernel(
     alphas, absorbed, through, to_score, shared, d_direct, T,
     ALL_T: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """From ∂λ and ∂e after: α, π, ∂ of π's denominator, ∂s in two parts, and ∂e before by this way.
+    """From ∂λ and the gradient of the existence after: α, π, the gradient of π's denominator, ∂s in two
+    parts, and the gradient of the existence before, as far as it comes through the factor e in e (1 − π).
 
-    ∂λ becomes zero at padding. ∂μ is ε times the sum of ∂ of the denominators; equal largest scores share it.
+    At padding ∂λ counts as zero. ∂μ is ε times the sum of the gradients of the denominators; it goes to the
+    largest score, in equal parts if several are largest.
     """
     sequence = tl.program_id(0).to(tl.int64)
     first, both = sequence * T, both + sequence * 2 * T * T
@@ -130,7 +136,7 @@ def absorb_back_kernel(
         e = tl.load(exists + first + row, mask=inside, other=0.0)
         into = tl.load(d_after + first + row, mask=inside, other=0.0)
         active = tl.where(frozen, 0.0, into)
-        to_pi = tl.sum(column * growth[None, :], 1) - e * active
+        to_pi = tl.sum(column * growth[None, :], 1) - e * active  # from λ = Lπ, and from e (1 − π)
         to_under = -to_pi * pi / under
         accumulated += tl.sum(tile * to_under[:, None], 0)
         to_top += EPSILON * to_under
@@ -150,7 +156,8 @@ def neighbours_back_kernel(
     exists, present, d_both, d_grows, alphas, absorbed, through, d_direct, d_exists, T,
     ALL_T: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """∂e of a sequence from ∂L and ∂R, to which what the sums over α and π contribute is added here."""
+    """∂e of a sequence, from ∂L and ∂R. The parts of these that come from (L + R)α and Lπ are added here;
+    `d_both` has the rest."""
     sequence = tl.program_id(0).to(tl.int64)
     first, d_both = sequence * T, d_both + sequence * 2 * T * T
     token = tl.arange(0, ALL_T)
@@ -170,11 +177,14 @@ def neighbours_back_kernel(
         to_near += under[:, None] * alpha[None, :]
         to_near += tl.where(is_left, growth[:, None] * pi[None, :], 0.0)
         to_near = tl.where(is_left | is_right, to_near, 0.0)
+        # Through min(1, between + e_j) − min(1, between).
         to_sum = tl.where(between + e[None, :] <= 1.0, to_near, 0.0)
         to_between = (to_sum - tl.where(between <= 1.0, to_near, 0.0)).to(tl.float64)
         from_left, from_right = tl.where(is_left, to_between, 0.0), tl.where(is_right, to_between, 0.0)
         by_left = tl.sum(from_left, 1)
-        # Left of i: upto_i − e_i − upto_j; right of it: upto_j − e_j − upto_i.
+        # The existence between i and j in cumulative sums: upto_i − e_i − upto_j if j is left of i, upto_j −
+        # e_j − upto_i if it is right. ∂upto_i goes to all e up to i at once; ∂upto_j is collected and summed
+        # at the end.
         earlier = token[None, :] <= row[:, None]
         total += tl.sum(tl.where(earlier, (by_left - tl.sum(from_right, 1))[:, None], 0.0), 0)
         total -= tl.sum(tl.where(token[None, :] == row[:, None], by_left[:, None], 0.0), 0)

@@ -1,12 +1,12 @@
 # mypy: allow-untyped-defs
-"""The cells of Ordered Memory, slot after slot: two kernels a slot up, two down.
+"""The cells of Ordered Memory, slot after slot, with two kernels per slot forward and two backward.
 
     u_j = keep · GELU(W₁ˡ v_{j−1} + m_j)      m_j = W₁ʳ M_j + b₁
     t_j = σ(a)·v_{j−1} + σ(b)·M_j + σ(g)·c    [a; b; g; c] = W₂ u_j + b₂
     v_j = x (1−cp_j) + LayerNorm(t_j) cp_j
 
-A row's mean and scale need all of t_j, so v_j is made by the first kernel of the next slot: each of its tiles
-works it out anew, and the first tile keeps it.
+M is the written memory, x the token, v_0 = x. The layer norm needs whole rows of t_j, so v_j is computed by
+the first kernel of the next slot: by each of its tiles, of which the first stores it.
 """
 
 from typing import Any
@@ -27,13 +27,13 @@ from beamtree.kernels.runtime.math_kernels import gelu, product, row_tile
 from beamtree.kernels.runtime.products import float32_precision
 from beamtree.pytorch.launch import blocks, launch, power_of_two
 
-ROWS = 16  # of a tile: the fewest that a tensor core takes
+ROWS = 16  # of a tile: the fewest for a tensor core
 
 
 class Slots:
-    """x (B, d) composed with the memory (S, B, d) by the cell, slot by slot; cp is (S, B).
+    """Composes x (B, d) with the memory (S, B, d) by the cell, slot by slot; cp is (S, B).
 
-    `keep` (S, B, 6d) or None has the masks of left child, right child and hidden layer.
+    `keep` (S, B, 6d), or None, has the dropout masks of left child, right child and hidden layer.
     """
 
     def __init__(
@@ -84,8 +84,9 @@ class Slots:
     def differentiate(
         self, values: Tensor, d_values: Tensor, sums: Any
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of x (B, d) and cp (S, B), and what the memory's is made of, (S, B, d) each: ∂t, its gate
-        and what passes the product, before its mask. Those of the weights are added to the sums."""
+        """Gradients of x (B, d) and cp (S, B), and three parts of the memory's, (S, B, d) each: ∂t and the
+        gate it is multiplied by, and what comes through the product, still without its mask. Gradients of the
+        weights are added to `sums`."""
         w, (S, B, d) = self.w, self.memory.shape
         rows, tiles, ones = S * B, blocks(B, ROWS), self.x.new_ones(S * B)
         left = torch.cat((self.x.unsqueeze(0), values[:-1])).view(rows, d)
@@ -140,7 +141,7 @@ class Slots:
 
 @triton.jit
 def statistics(mixed, row, inside, D: tl.constexpr, ALL_D: tl.constexpr, EPS: tl.constexpr):
-    """The mean and the reciprocal standard deviation of rows."""
+    """Means and reciprocal standard deviations of rows."""
     feature = tl.arange(0, ALL_D)
     mask = inside[:, None] & (feature < D)[None, :]
     all_of_it = tl.load(mixed + row[:, None] * D + feature[None, :], mask=mask, other=0.0)
@@ -151,7 +152,7 @@ def statistics(mixed, row, inside, D: tl.constexpr, ALL_D: tl.constexpr, EPS: tl
 
 @triton.jit
 def slot_value(x, mixed, gamma, beta, part, middle, scale, row, inside, feature, D: tl.constexpr):
-    """x (1−cp) + LayerNorm(t) cp, some features of it."""
+    """Some features of v = x (1−cp) + LayerNorm(t) cp."""
     real = feature < D
     place = row[:, None] * D + feature[None, :]
     mask = inside[:, None] & real[None, :]
@@ -169,7 +170,7 @@ def hidden_kernel(
     KEEP_STRIDE: tl.constexpr, ALL_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """u of this slot, a tile of sequences × hidden units; v of the slot before from its t and cp."""
+    """u of this slot, a tile of sequences × hidden units; and v of the slot before, from its t and cp."""
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < B
     unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -207,7 +208,7 @@ def mix_kernel(
     D: tl.constexpr, UNITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """t of this slot, a tile of sequences × features: all four gates of a feature."""
+    """t of this slot, a tile of sequences × features, with all four gates of each feature."""
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < B
     first_feature = tl.program_id(1) * BLOCK_F
@@ -237,7 +238,8 @@ def value_kernel(
 
 @triton.jit
 def tangents(to_value, normed, gamma, row, inside, D: tl.constexpr, ALL_D: tl.constexpr):
-    """What a layer norm takes from the gradient of its rows: its mean, and its mean along the row."""
+    """Two means over features that the gradient of a layer norm subtracts: of ∂v·γ, and of its product with
+    the normalised row."""
     feature = tl.arange(0, ALL_D)
     mask = inside[:, None] & (feature < D)[None, :]
     place = row[:, None] * D + feature[None, :]
@@ -253,7 +255,7 @@ def to_hidden_kernel(
     D: tl.constexpr, UNITS: tl.constexpr, ALL_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """∂v → ∂t (less the share, which is in the slopes), and a tile of ∂ before GELU."""
+    """∂v → ∂t, without the factor cp, which the slopes include; and a tile of the gradient before GELU."""
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < B
     unit = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -288,7 +290,7 @@ def to_left_kernel(
     D: tl.constexpr, UNITS: tl.constexpr, FIRST: tl.constexpr, DROPS: tl.constexpr, KEEP_STRIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of ∂v of the slot before, or in the first of ∂x by that way."""
+    """A tile of ∂v of the slot before; in the first slot of ∂x, as far as it comes through v_0 = x."""
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = row < B
     feature = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -311,8 +313,8 @@ def recall_kernel(
     gates, left, right, share, normed, scales, left_gate, right_gate, rows,
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """For all slots at once, from [a; b; g; c]: t normalised, 1/σ of t, cp σ(a) and cp σ(b); and
-    cp ∂t/∂[a; b; g; c] in their place."""
+    """For all slots at once, from [a; b; g; c]: t normalised and its scale, cp·σ(a) and cp·σ(b). The gates
+    become cp·∂t/∂[a; b; g; c]."""
     row, inside, feature, _, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     corner = gates + row[:, None] * (4 * D) + feature[None, :]
     part = tl.load(share + row, mask=inside, other=0.0)[:, None]
@@ -329,8 +331,8 @@ def close_kernel(
     to_values, to_first, normed, x, share, gamma, beta, to_mixed, slopes, to_x, to_share, partial, B, slots,
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """Of some sequences, over all slots: ∂x, ∂cp, these sequences' part of ∂γ and ∂β; the slopes of the
-    gates become their gradients."""
+    """For some sequences, over all slots: ∂x, ∂cp, and their part of ∂γ and ∂β. The slopes of the gates
+    become the gradients of the gates."""
     sequence = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = sequence < B
     feature = tl.arange(0, ALL_D)

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs
-"""An iteration of CRvNN and its derivative: the library's products, and kernels of ours between them.
+"""An iteration of CRvNN and its derivative: the library's matrix products, with our kernels between them.
 
-They go row by row, a row being a token of a sequence.
+The formulas are those of zoo/crvnn_step.py. The kernels here work on rows; a row is a token of a sequence.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,8 @@ from beamtree.pytorch.launch import blocks, launch, power_of_two
 
 
 class SoftMerge:
-    """The activations of one iteration: h is (B, T, d), existence (B, T); seed and time give the masks."""
+    """One iteration and its activations: h is (B, T, d), existence (B, T). Dropout masks are drawn by seed
+    and time."""
 
     def __init__(
         self,
@@ -84,7 +85,8 @@ class SoftMerge:
     def absorb(
         self, halted: Tensor, left: Tensor, lifetime: Tensor, still_exists: float
     ) -> tuple[Tensor, ...]:
-        """How much every token grows into a parent; then existence, halted, iterations left, lifetime."""
+        """How much each token grows into its parent; then existence, halted, iterations left and lifetime
+        after the iteration."""
         after = tuple(torch.empty_like(part) for part in (self.exists, self.exists, halted, left, lifetime))
         launch(absorb_kernel, (self.B,),
             self.scores, self.both, self.exists, self.absorbable, self.present, halted, left, lifetime,
@@ -93,6 +95,7 @@ class SoftMerge:
         return after
 
     def grow(self, grows: Tensor, halted: Tensor) -> Tensor:
+        """h after the iteration."""
         h_after = torch.empty_like(self.h)
         launch(grow_kernel, (self.programs,),
             self.gates, self.window, self.w.norm_weight, self.w.norm_bias, grows, halted, h_after,
@@ -103,7 +106,8 @@ class SoftMerge:
     def differentiate(
         self, halted: Tensor, d_h: Tensor, d_exists: Tensor, sums: Any
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of h and existence before, from those after; those of the weights are added to sums."""
+        """Gradients of h and existence before the iteration, from those after it. Gradients of the weights
+        are added to `sums`."""
         w, B, T, d, rows = self.w, self.B, self.T, self.d, self.rows
         programs, new = self.programs, self.h.new_empty
         partial, d_pair, ones = new(programs, 3 * d + 1), new(rows, 2 * d), self.h.new_ones(rows)
@@ -163,7 +167,7 @@ def token_score_kernel(
     conv, weight, bias, present, scores, rows,
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """w · GELU(conv) + b, zero at padding."""
+    """The score of each token, w · GELU(conv) + b; zero at padding."""
     row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     hidden = gelu(tl.load(conv + place, mask=mask, other=0.0))
     out = tl.load(weight + feature, mask=wanted, other=0.0)[None, :]
@@ -176,7 +180,7 @@ def token_score_back_kernel(
     conv, weight, present, to_score, shared, partial, rows,
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """∂ before GELU in place of conv, and these rows' part of ∂w and ∂b."""
+    """conv becomes its gradient; and these rows' part of ∂w and ∂b."""
     row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     into = tl.load(to_score + row, mask=inside, other=0.0) + tl.load(shared + row, mask=inside, other=0.0)
     into = tl.where(tl.load(present + row, mask=inside, other=0) != 0, into, 0.0)
@@ -194,7 +198,7 @@ def activate_tokens_kernel(
     UNITS: tl.constexpr, SLOPES: tl.constexpr, DROPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h; a mask belongs to a token at a time."""
+    """u = keep · GELU(h) and, with SLOPES, ∂u/∂h. Each token has a mask of its own at each time."""
     row, unit, mask, place = unit_tile(tl.program_id(0), tl.program_id(1), rows, UNITS, BLOCK_M, BLOCK_N)
     bits = 1.0
     if DROPS:
@@ -207,7 +211,7 @@ def grow_kernel(
     gates, window, gamma, beta, grows, halted, h_after, T, rows,
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """h ← λ parent + (1−λ) h, unless the sequence has halted."""
+    """h ← λ · parent + (1−λ) · h, unless the sequence has halted."""
     row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     _, right, _, _, _, _, normed, _ = gated_mix(gates, window + D, row, feature, mask, D, 5 * D, EPS)
     parent = normed * tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
@@ -222,8 +226,8 @@ def grow_back_kernel(
     gates, window, gamma, beta, grows, halted, d_after, d_grows, d_pair, partial, T, rows,
     D: tl.constexpr, EPS: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """∂λ; ∂ of both children but through the products; ∂[a; b; g; c] in their place; these rows' part of
-    ∂γ and ∂β."""
+    """∂λ; the gradients of both children, except the share that comes through the products; the gates become
+    their gradients; and these rows' part of ∂γ and ∂β."""
     row, inside, feature, wanted, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     left, right, a, b, g, c, normed, scale = gated_mix(gates, window + D, row, feature, mask, D, 5 * D, EPS)
     gain = tl.load(gamma + feature, mask=wanted, other=0.0)[None, :]
@@ -250,7 +254,8 @@ def spread_kernel(
     d_window, d_pair, d_first, d_second, d_h, T, rows,
     D: tl.constexpr, ALL_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """∂ of the window and the children to ∂ of h, of its neighbours (B, 2, T, d) and of theirs."""
+    """From the gradients of the window and of the children to those of h, of its neighbours (`d_first`) and
+    of the neighbours' neighbours (`d_second`), (B, 2, T, d) each."""
     row, _, feature, _, mask, place = row_tile(tl.program_id(0), rows, D, ALL_D, BLOCK_M)
     window = d_window + row[:, None] * (5 * D) + feature[None, :]
     pair = d_pair + row[:, None] * (2 * D) + feature[None, :]

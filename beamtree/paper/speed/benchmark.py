@@ -1,5 +1,5 @@
-"""What was measured, on what and how: as JSON, as Markdown and as tables of time and memory, beside the
-original algorithm or the published figures.
+"""The results of a benchmark, with machine and settings: as JSON, as Markdown and as tables of time and
+memory, compared with the original algorithm or the published figures.
 """
 
 import platform
@@ -17,21 +17,21 @@ import torch
 import beamtree
 from beamtree.engine.compiled import why_not_compiled
 from beamtree.paper.published import TABLE_1, label_of
+from beamtree.paper.speed.fresh_process import OUT_OF_MEMORY
 from beamtree.paper.speed.measure import Group, Measurement
 from beamtree.paper.speed.table1 import PAPER_SAMPLES, RangeResult
 from beamtree.paper.speed.workload import NAIVE, PLAIN, VARIED, measurable_names
 from beamtree.paper.table import NOTHING, Table
 from beamtree.printable import write_json
-from beamtree.processes.fresh import OUT_OF_MEMORY
 from beamtree.pytorch import capturing
 
 _PROCESSOR = Path("/proc/cpuinfo")
-NOISE = 1_000_000  # bytes by which processes that do the same differ
+NOISE = 1_000_000  # bytes by which the peaks of identical processes differ
 
 
 @dataclass
 class Benchmark:
-    """`groups` of the suites of sizes, or `cells` of the paper's table."""
+    """Has `groups` if sizes were varied, `cells` for the paper's table."""
 
     suite: str
     settings: dict[str, Any]
@@ -42,7 +42,7 @@ class Benchmark:
 
     @contextmanager
     def until_interrupted(self) -> Iterator[None]:
-        """Ctrl-C ends the measuring and keeps what there is."""
+        """Ctrl-C ends measuring and keeps what was measured."""
         try:
             yield
         except KeyboardInterrupt:
@@ -70,7 +70,7 @@ class Benchmark:
         return size_tables(self.groups, with_tokens=self.suite == "throughput")
 
     def headline(self) -> str:
-        """What was measured, on what and with what."""
+        """The suite, the machine, versions and settings in a line."""
         e = self.environment
         return (
             f"beamtree {e['beamtree']}, suite {self.suite}, {e['device']}, torch {e['torch']}, "
@@ -107,7 +107,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 def _how_it_searches(on_gpu: bool) -> str:
     if on_gpu:
-        return "in kernels" if capturing.are_wanted() else "in kernels, no CUDA graphs"
+        return "in kernels" if capturing.are_wanted() else "in kernels, without CUDA graphs"
     reason = why_not_compiled()
     return "in C" if reason is None else f"in PyTorch ({reason})"
 
@@ -126,7 +126,7 @@ def _processor_name() -> str:
 
 
 def size_tables(groups: Sequence[Group], *, with_tokens: bool = False) -> list[Table]:
-    """A table for each size that was varied, in inference and in training."""
+    """A table for each size that was varied, for inference and for training."""
     tables = []
     for varied, inference in product(VARIED, (True, False)):
         alike = [g for g in groups if (g[0].varied, g[0].case.inference) == (varied, inference)]
@@ -154,7 +154,7 @@ def _size_table(groups: Sequence[Group], varied: str, with_tokens: bool) -> Tabl
         }
         if inference:
             searches = one.case.model not in PLAIN
-            cells["µs a search step"] = _number(one.microseconds_a_search_step if searches else None)
+            cells["µs per search step"] = _number(one.microseconds_a_search_step if searches else None)
         if with_tokens:
             cells["tokens/s"] = _number(one.tokens_per_second)
         if with_naive:
@@ -171,7 +171,7 @@ def _size_table(groups: Sequence[Group], varied: str, with_tokens: bool) -> Tabl
 
 
 def against_naive(one: Measurement, group: Iterable[Measurement]) -> tuple[float | None, float | None]:
-    """How many times faster than the original algorithm beside it, and how many times less memory."""
+    """How many times faster than the original algorithm in the group, and how many times less memory."""
     naive = next((other for other in group if other.case.model == NAIVE), None)
     if naive is None:
         return None, None
@@ -181,7 +181,7 @@ def against_naive(one: Measurement, group: Iterable[Measurement]) -> tuple[float
 
 
 def paper_tables(cells: Sequence[RangeResult]) -> list[Table]:
-    """Table 1 here beside the published one, and the time of one expression."""
+    """Table 1 on this machine with the published figures, and the time per expression."""
     ranges = list(dict.fromkeys(cell.range for cell in cells))
     found = {(cell.model, cell.range): cell for cell in cells}
     models = list(dict.fromkeys(cell.model for cell in cells))
@@ -197,12 +197,12 @@ def paper_tables(cells: Sequence[RangeResult]) -> list[Table]:
     note = "In brackets the published figures (RTX A6000, 48 GB)"
     for model in models:
         if f"{model}-faithful" in measurable_names():
-            note += f"; {label_of(model)} keeps candidates, {model}-faithful makes them anew as published"
+            note += f"; {label_of(model)} caches candidates, {model}-faithful recomputes them as published"
     return [
-        table(f"Minutes for {epoch}", _minutes, f"{note}; ~ stands before what fewer expressions tell."),
+        table(f"Minutes for {epoch}", _minutes, f"{note}; ~ marks extrapolation from fewer expressions."),
         table(f"Peak memory for {epoch}, GB", _gigabytes, f"{note}."),
         table(
-            "Milliseconds an expression, mean",
+            "Milliseconds per expression, mean",
             lambda cell: cell.problem or _number(cell.milliseconds),
         ),
     ]
@@ -245,7 +245,7 @@ def _factor(value: float | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Three digits that count, whole numbers in full."""
+    """Three significant digits; whole numbers, and those from 100 on, with all digits before the point."""
     if value is None:
         return NOTHING
     if isinstance(value, int) or abs(value) >= 100:

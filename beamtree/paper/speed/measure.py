@@ -1,9 +1,9 @@
-"""Several models at one size, side by side: peak memory one after the other, then times in turns (A B A B …),
-so that whatever else the machine does meets all of them alike.
+"""Measures several models at one size: peak memory one after another, then times in turns (A B A B …), so
+that other load on the machine affects all of them equally.
 
-Memory is what PyTorch allocated on a GPU, and what a fresh process came to hold on a CPU. A process's peak
-never falls, so there every figure needs a process of its own; it counts from the peak after one step on 8
-tokens, when libraries are loaded and weights and the optimiser's state exist.
+On a GPU, memory is what PyTorch allocated; on a CPU, what a fresh process held. The peak of a process never
+falls, so on a CPU every figure needs its own process; it counts from the peak after one step on 8 tokens,
+when libraries are loaded and weights and optimiser state exist.
 """
 
 import gc
@@ -17,19 +17,19 @@ from typing import Any
 
 import torch
 
+from beamtree.paper.speed.fresh_process import OUT_OF_MEMORY, call_on, noting_lack_of_memory
 from beamtree.paper.speed.workload import Case, Timing, Workload, wait_for
-from beamtree.processes.fresh import OUT_OF_MEMORY, call_alone, noting_lack_of_memory
 
 FIRST_LENGTH = 8
 _STATUS = Path("/proc/self/status")
 _WARM_UP_STEPS = {"cpu": 1, "cuda": 3}
 
-Progress = Callable[[float, str], None]  # the share that is done, and what comes now
+Progress = Callable[[float, str], None]  # the share that is done, and what is done now
 
 
 @dataclass
 class Measurement:
-    """A case to measure, a point where `varied` grows, and what came of it; `problem` says why it has no
+    """A case, the size that is `varied` in its table, and the results; `problem` says why there are no
     times."""
 
     case: Case
@@ -98,7 +98,7 @@ Group = list[Measurement]  # models at one size, measured side by side
 def measure_groups(
     groups: Sequence[Group], plan: Plan, into: list[Group], progress: Progress = lambda share, doing: None
 ) -> None:
-    """Measure one group after another; whoever interrupts finds in `into` those that were begun.
+    """Measure one group after another; after an interruption, `into` has those that were begun.
 
     A model that ran out of memory, or took `max_seconds` for a step, is not tried at larger sizes.
     """
@@ -126,7 +126,7 @@ def _series(one: Measurement) -> tuple[str, Case]:
 
 
 def measure_together(group: Group, plan: Plan, progress: Callable[[str], None]) -> None:
-    """Fill in the peak memory and the times of those that have no problem yet."""
+    """Fill in peak memory and times of the measurements that have no problem yet."""
     for one in group:
         if plan.memory and one.problem is None:
             progress(f"{one.case.model}: memory")
@@ -157,9 +157,9 @@ def _warmed_up(case: Case, plan: Plan) -> Workload:
 
 
 class PeakMemory:
-    """Bytes at the highest point since a beginning: on a GPU its making, elsewhere the call of `warmed_up`.
+    """Peak memory in bytes: on a GPU since this object was made, elsewhere since `warmed_up` was called.
 
-    On a GPU what PyTorch allocated, elsewhere what the process held.
+    On a GPU it is what PyTorch allocated, elsewhere what the process held.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -180,14 +180,14 @@ class PeakMemory:
         if self.device.type == "cuda":
             wait_for(self.device)
             return torch.cuda.max_memory_allocated(self.device) - self._before
-        # Linux adds up the pages of all cores a little late, so that its peak may even fall.
+        # Linux sums the page counts of all cores with a delay, so that the peak may even fall.
         return max(0, peak_resident() - self._before)
 
 
 def peak_resident() -> int:
     """The most bytes of physical memory that this process has held."""
     if _STATUS.exists():
-        # Not getrusage: its figure begins at what the parent process held.
+        # Not getrusage: its figure starts from what the parent process held.
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
     import resource
@@ -197,7 +197,7 @@ def peak_resident() -> int:
 
 
 def forget_peak() -> None:
-    """Let this process's peak fall to what it holds now; where Linux cannot, it stays that of all so far."""
+    """Reset this process's peak to what it holds now; without Linux's `clear_refs` the old peak stays."""
     gc.collect()
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
@@ -207,7 +207,7 @@ def measure_peak(case: dict[str, Any], device: str = "cpu") -> int:
     """Peak bytes of a case, in this process."""
     sizes, place = Case(**case), torch.device(device)
     peak = PeakMemory(place)
-    # A GPU's count begins before the weights, and buffers for a second length would only add to it.
+    # On a GPU the count starts before the weights, and buffers for a second length would only add to it.
     first = min(FIRST_LENGTH, sizes.n) if place.type == "cpu" else sizes.n
     workload = Workload(replace(sizes, n=first), place)
     workload.step()
@@ -218,7 +218,5 @@ def measure_peak(case: dict[str, Any], device: str = "cpu") -> int:
 
 
 def peak_memory(case: Case, device: torch.device) -> int:
-    """Peak bytes of a case; MemoryError where there is not enough."""
-    if device.type == "cpu":
-        return int(call_alone(measure_peak, case=asdict(case)))
-    return measure_peak(asdict(case), str(device))
+    """Peak bytes of a case; raises MemoryError if there is not enough."""
+    return int(call_on(device, measure_peak, case=asdict(case)))

@@ -1,4 +1,4 @@
-"""The suites of `beamtree bench`: which models at which sizes, measured to the end or to Ctrl-C."""
+"""The suites of `beamtree bench`: which models at which sizes; measures them until the end or Ctrl-C."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _QUICK = {  # (B, n) in training
 }
 _QUICK_INFERENCE = {"cpu": ((1, 20), (1, 100), (32, 50)), "cuda": ((1, 20), (1, 100), (128, 50))}
 _THROUGHPUT = {"cpu": ((32, 50), (32, 100), (8, 256)), "cuda": ((128, 50), (128, 100), (32, 512))}
-_STARTS = {"cpu": Case(n=128), "cuda": Case(n=512)}  # from where one size grows
+_STARTS = {"cpu": Case(n=128), "cuda": Case(n=512)}  # the sizes that are not varied
 _SWEEPS = {
     "cpu": {"n": (64, 128, 256, 512), "K": (2, 5, 10), "d": (64, 128, 256), "d_s": (16, 32, 64, 128)},
     "cuda": {
@@ -32,13 +32,13 @@ _SWEEPS = {
 _CPU_SAMPLES = 3
 _WHAT_PEAK_MEANS = {
     "cpu": "growth of a fresh process's peak resident memory since one step on 8 tokens",
-    "cuda": "torch.cuda.max_memory_allocated less what was allocated before the model was made",
+    "cuda": "torch.cuda.max_memory_allocated minus what was allocated before the model was made",
 }
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asked for; empty where the suite decides."""
+    """What the user asked for; where it is empty, the suite decides."""
 
     models: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
@@ -50,25 +50,25 @@ class Wanted:
 
 
 def quick(wanted: Wanted, device: str) -> list[Group]:
-    """What a tree costs: the fast path beside what users know and the original algorithm, at a few sizes."""
+    """The cost of a tree: the fast path, familiar layers and the original algorithm at a few sizes."""
     models = ("ebt-grc", *PLAIN, NAIVE)
     inference = _at_sizes(replace(wanted, inference=True), _QUICK_INFERENCE[device], models)
     return inference if wanted.inference else [*inference, *_at_sizes(wanted, _QUICK[device], models)]
 
 
 def throughput(wanted: Wanted, device: str) -> list[Group]:
-    """Tokens a second in batches."""
+    """Tokens per second in batches."""
     return _at_sizes(wanted, _THROUGHPUT[device], ("ebt-grc", "ebt-grc-noslice", NAIVE))
 
 
 def scaling(wanted: Wanted, device: str) -> list[Group]:
-    """One of n, K, d and d_s grows, the others stay.
+    """Vary one of n, K, d and d_s at a time.
 
-    Several values of one say how it grows; a single value is where it stays.
+    A size with several given values is varied over these; a single given value stays fixed.
     """
     models = wanted.models or ("ebt-grc", "ebt-grc-noslice", NAIVE)
     if len(wanted.batches) > 1:
-        raise BeamtreeError(f"the suite scaling wants one --batch, got {len(wanted.batches)}")
+        raise BeamtreeError(f"the suite scaling takes a single --batch, got {len(wanted.batches)}")
     start = replace(_STARTS[device], B=(*wanted.batches, 1)[0], inference=wanted.inference)
     named = {"n": wanted.lengths, "K": wanted.beams, "d": wanted.widths, "d_s": wanted.slices}
     for varied, sizes in named.items():
@@ -83,7 +83,7 @@ def scaling(wanted: Wanted, device: str) -> list[Group]:
             groups.append(_side_by_side(start.with_size(varied, size), able, varied))
     if not any(groups):
         raise BeamtreeError(
-            f"{', '.join(models)} cannot vary in {', '.join(grown) or 'nothing: all is given'}"
+            f"{', '.join(models)} cannot vary in {', '.join(grown) or 'any size: all are given'}"
         )
     return [group for group in groups if group]
 
@@ -109,7 +109,7 @@ def _at_sizes(wanted: Wanted, usual: Sequence[tuple[int, int]], models: tuple[st
 
 
 def _side_by_side(case: Case, models: Sequence[str], varied: str = "n") -> Group:
-    """The case for every model, less the sizes that a model does not have."""
+    """The case for every model, without the sizes that the model does not have."""
     return [
         Measurement(
             replace(
@@ -163,10 +163,10 @@ def run_paper(
 ) -> Benchmark:
     for model in models:
         if find_variant(model).encoder in PLAIN:
-            raise BeamtreeError(f"the paper's table is made by encoders of beamtree, and {model} is none")
+            raise BeamtreeError(f"the paper's table needs encoders of beamtree, and {model} is not one")
     for name in ranges:
         if name not in RANGES:
-            raise BeamtreeError(f"the paper's table has no lengths {name!r}{nearest(name, RANGES)}")
+            raise BeamtreeError(f"the paper's table has no range of lengths {name!r}{nearest(name, RANGES)}")
     count = samples or (_CPU_SAMPLES if device.type == "cpu" else PAPER_SAMPLES)
     settings = {
         "step": "batch 1: forward, backward, clipping at 1, Ranger",
@@ -190,7 +190,7 @@ def run_paper(
 
 @contextmanager
 def arithmetic(threads: int | None, matmul_precision: str | None) -> Iterator[None]:
-    """PyTorch's threads and precision of float32 products, put back at the end."""
+    """Set PyTorch's threads and its precision of float32 products, and restore them at the end."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     try:
         torch.set_num_threads(threads or before[0])

@@ -17,9 +17,9 @@ from beamtree.data.listops import TASK, sample_expressions
 from beamtree.data.task import Example
 from beamtree.nn.heads import class_losses
 from beamtree.paper.published import TABLE_1, Efficiency
+from beamtree.paper.speed.fresh_process import call_on, noting_lack_of_memory
 from beamtree.paper.speed.measure import FIRST_LENGTH, PeakMemory, Progress
 from beamtree.paper.speed.workload import NAIVE, find_variant, wait_for
-from beamtree.processes.fresh import call_alone, noting_lack_of_memory
 from beamtree.training.ranger import Ranger
 
 PAPER_SAMPLES = 100
@@ -27,26 +27,19 @@ DEFAULT_MODELS = (*TABLE_1, NAIVE)
 _CLIP = 1.0
 _OPTIONS = {"om": {"memory_dropout": 0.1}}
 
-Expression = tuple[str, str]  # tokens with spaces between, label
+Expression = tuple[str, str]  # tokens separated by spaces, label
 
 
 class Range(NamedTuple):
-    """Expressions of so many tokens, both bounds included, by the process of the split the paper took."""
+    """A range of lengths in tokens, both bounds included, drawn like the split that the paper used."""
 
-    shortest: int
-    longest: int
+    min_length: int
+    max_length: int
     max_depth: int = 20
     max_args: int = 5
 
     def sample(self, count: int) -> list[Expression]:
-        examples = sample_expressions(
-            count,
-            seed=0,
-            min_length=self.shortest,
-            max_length=self.longest,
-            max_depth=self.max_depth,
-            max_args=self.max_args,
-        )
+        examples = sample_expressions(count, seed=0, **self._asdict())
         return [(" ".join(example.sentences[0]), example.label) for example in examples]
 
 
@@ -60,7 +53,7 @@ RANGES = {
 
 @dataclass
 class RangeResult:
-    """A model in a range of lengths: the seconds of every expression that was trained on."""
+    """A model in a range of lengths, with the seconds for each expression that it was trained on."""
 
     model: str
     range: str
@@ -76,7 +69,7 @@ class RangeResult:
 
     @property
     def milliseconds(self) -> float | None:
-        """Of an expression."""
+        """Per expression."""
         return 1e3 * mean(self.seconds) if self.seconds else None
 
     @property
@@ -111,7 +104,7 @@ def measure_table(
     into: list[RangeResult],
     progress: Progress = lambda share, doing: None,
 ) -> None:
-    """All models in one range after another; whoever interrupts finds in `into` the cells that are done."""
+    """Measure all models, one range after another; after an interruption, `into` has the finished cells."""
     total = len(models) * len(ranges)
     for name in ranges:
         progress(len(into) / total, f"drawing expressions of {name} tokens")
@@ -120,28 +113,17 @@ def measure_table(
         for model in models:
             progress(len(into) / total, f"{model}, {name} tokens")
             cell = RangeResult(model, name, length)
-            # On a CPU a process of its own, for its peak and because it may run out of memory.
-            train = call_alone if device.type == "cpu" else _call_here
             with noting_lack_of_memory(cell):
-                found = train(
-                    train_on,
-                    model=model,
-                    expressions=expressions,
-                    max_seconds=max_seconds,
-                    device=str(device),
-                )
+                given = {"model": model, "expressions": expressions, "max_seconds": max_seconds}
+                found = call_on(device, train_on, **given)
                 cell.seconds, cell.peak_bytes = found["seconds"], found["peak_bytes"]
             into.append(cell)
-
-
-def _call_here(function: Any, **arguments: Any) -> Any:
-    return function(**arguments)
 
 
 def train_on(
     model: str, expressions: Sequence[Expression], max_seconds: float, device: str
 ) -> dict[str, Any]:
-    """One step on every expression, in this process, until `max_seconds` have passed: times and peak."""
+    """Train one step on every expression in this process, until `max_seconds` have passed."""
     place = torch.device(device)
     examples = [Example((tuple(text.split()),), label) for text, label in expressions]
     peak = PeakMemory(place)

@@ -1,8 +1,8 @@
-"""What is measured: an encoder of the zoo, the original algorithm, a variant of the paper's Table 1, a user's
-cell, a contextualiser or a layer of PyTorch's, in a training step (forward, backward, AdamW) or a forward
-pass on random tokens, ready to repeat.
+"""The work that is measured: a training step (forward, backward, AdamW) or a forward pass on random tokens.
 
-Noise and dropout 0.1 are on in training, a padding mask is passed, every sequence has full length.
+It is done by an encoder of the zoo, the original algorithm, a variant of the paper's Table 1, an encoder with
+a user's cell, a contextualiser or a layer of PyTorch. Training uses noise and dropout 0.1. A padding mask is
+passed, but every sequence has full length.
 """
 
 import inspect
@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.engine.naive import naive_beam_tree_recursion
+from beamtree.engine.randomness import draw_seed
 from beamtree.errors import BeamtreeError, nearest
-from beamtree.kernels.runtime.random_bits import draw_seed
 from beamtree.nn.contextualizer import BeamTreeContextualizer
 from beamtree.nn.encoder import BeamTreeEncoder
 from beamtree.parts.contract import dropout_rate
@@ -28,13 +28,13 @@ from beamtree.zoo.by_name import create_encoder, encoder_names
 NAIVE = "naive"
 DROPOUT = 0.1
 ADAMW = {"cpu": "AdamW (PyTorch's default)", "cuda": "AdamW (fused=True)"}
-VARIED = {"n": "n", "K": "K", "d": "d", "d_s": "slice_size"}  # what can grow, and its field of a case
+VARIED = {"n": "n", "K": "K", "d": "d", "d_s": "slice_size"}  # a size that can vary -> its field of a case
 
 
 @dataclass(frozen=True)
 class Variant:
-    """An encoder of the zoo with options, and what is made of it; `d_model` and `input_size` hold whatever
-    sizes are asked for."""
+    """An encoder of the zoo with options, and `changed`, which modifies it; `d_model` and `input_size`, if
+    given, replace the sizes asked for."""
 
     encoder: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class NaiveEncoder(nn.Module):
 
 
 class TokensInContext(nn.Module):
-    """A contextualiser over the trees of an encoder: the mean of its tokens."""
+    """A contextualiser over the trees of an encoder; returns the mean of its tokens."""
 
     def __init__(self, encoder: BeamTreeEncoder) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class TokensInContext(nn.Module):
 
 
 class TwoLayerCell(nn.Module):
-    """A cell such as a user writes, of which the engine knows nothing."""
+    """A cell that a user might write, unknown to the engine."""
 
     def __init__(self, d_model: int, device: torch.device) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ _VARIANTS = {
 
 
 class PlainLSTM(nn.LSTM):
-    """PyTorch's, as it comes: the state after the last token."""
+    """PyTorch's LSTM with its defaults; returns the state after the last token."""
 
     def __init__(self, d_model: int, device: torch.device | str) -> None:
         super().__init__(d_model, d_model, batch_first=True, device=device)
@@ -127,7 +127,7 @@ class PlainLSTM(nn.LSTM):
 
 
 class PlainTransformer(nn.TransformerEncoder):
-    """PyTorch's, two layers of four heads and without positions: the mean of its tokens."""
+    """PyTorch's Transformer: two layers of four heads, no positions; returns the mean of its tokens."""
 
     def __init__(self, d_model: int, device: torch.device | str) -> None:
         heads = 4 if d_model % 4 == 0 else 1
@@ -141,7 +141,7 @@ class PlainTransformer(nn.TransformerEncoder):
         return super().forward(x, src_key_padding_mask=key_padding_mask).mean(1)
 
 
-# What users know, of the same width, so that they see what a tree costs.
+# Familiar layers of the same width, which show what a tree costs.
 PLAIN: dict[str, type[PlainLSTM] | type[PlainTransformer]] = {
     "nn.LSTM": PlainLSTM,
     "nn.TransformerEncoder": PlainTransformer,
@@ -160,7 +160,7 @@ def find_variant(name: str) -> Variant:
 
 @cache
 def takes(name: str, option: str) -> bool:
-    """Whether a model has an option such as `slice_size` to vary; one without a slice has none."""
+    """Whether a model has an option such as `slice_size`, which models without a slice do not have."""
     variant = find_variant(name)
     if name in PLAIN or (option == "slice_size" and variant.encoder.endswith("-noslice")):
         return False
@@ -170,7 +170,7 @@ def takes(name: str, option: str) -> bool:
 
 @dataclass(frozen=True)
 class Case:
-    """A model at its sizes; None is the model's own, or what it does not have."""
+    """A model and its sizes; None means the model's own size, or one that it does not have."""
 
     model: str = "ebt-grc"
     B: int = 1
@@ -212,7 +212,8 @@ class Timing(NamedTuple):
 
 
 class Workload:
-    """Equal cases, and different models of one encoder's shape, get equal weights and inputs."""
+    """A case ready to run. Equal cases, and models whose encoders have the same shape, get equal weights and
+    inputs."""
 
     def __init__(self, case: Case, device: torch.device) -> None:
         self.case, self.device = case, device
@@ -224,7 +225,7 @@ class Workload:
         self.feed(case.n)
 
     def feed(self, n: int) -> None:
-        """From now on work on sequences of n tokens."""
+        """Use sequences of n tokens from now on."""
         B = self.case.B
         draws = torch.Generator().manual_seed(1)
         self.x = torch.randn(B, n, self.encoder.input_size, generator=draws).to(self.device)

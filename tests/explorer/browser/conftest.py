@@ -4,6 +4,7 @@ Every test fails on a console error or a breach of the content policy. Pictures 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from explored import small_model
 from selenium import webdriver
 from served import served
 
+from beamtree.classifier.ensemble import Ensemble
+from beamtree.classifier.model import create_model
 from beamtree.classifier.model_folder import load_model
 from beamtree.data.own import OwnFormat
 from beamtree.explorer.models import add_untrained
@@ -27,11 +30,20 @@ def address() -> Iterator[str]:
         "logic": small_model(task="logic"),
         "sentiment": small_model(task="sst5"),
         "own": small_model(task=OwnFormat(labels=("no", "yes")).task()),
+        "together": two_that_read_words(),
         "own-pairs": small_model(task=OwnFormat(texts=("text1", "text2"), labels=("no", "yes")).task()),
     }
     models["listops-ebt-grc-untrained"] = add_untrained(models)["listops-ebt-grc-untrained"]
     with served(models=models) as port:
         yield f"http://127.0.0.1:{port}/"
+
+
+def two_that_read_words() -> Ensemble:
+    """An ensemble whose classifiers read the tokens beside the top node."""
+    task = OwnFormat(labels=("fine", "weak")).task()
+    settings = replace(small_model(task=task).settings, readout="pooled")
+    words = small_model(task=task).words
+    return Ensemble({f"seed{i}": create_model(settings, task, words) for i in range(2)}).eval()
 
 
 @pytest.fixture(scope="session")

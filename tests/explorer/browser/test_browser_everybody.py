@@ -91,7 +91,7 @@ def test_colours_can_be_chosen_and_are_remembered(explorer: Explorer) -> None:
     explorer.open()
     assert explorer.run(paper) == dark
     explorer.click("#theme")
-    assert explorer.run(paper) == light, "as the system has it again"
+    assert explorer.run(paper) == light, "the colours of the system again"
 
 
 def test_everything_that_acts_has_a_name_and_ids_are_unique(explorer: Explorer) -> None:
@@ -187,7 +187,7 @@ def test_the_whole_page_can_be_reached_by_the_tab_key_and_shows_where_it_is(expl
         "Larger",
         "Download SVG",
         "copy-link",
-        "Theme: auto, colours as the system has them",
+        "Theme: auto, the colours of your system",
     ):
         assert wanted in seen
     assert sum("Beam" in name for name in seen) >= 2
@@ -247,6 +247,33 @@ def test_on_a_phone_buttons_are_large_enough_for_a_finger(explorer: Explorer) ->
     )
     small = [name for seen, width, height, name in sizes if seen and (width < 24 or height < 32)]
     assert small == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_on_paper_the_whole_tree_is_seen_in_dark_ink_and_nothing_to_click(
+    explorer: Explorer, theme: str
+) -> None:
+    explorer.prefers("color-scheme", theme)
+    explorer.open(text=EXPRESSION, step=7)
+    for _ in range(4):
+        explorer.click(".zoom-in")
+    box = explorer.box(".tree")
+    assert box["width"] > explorer.box(".stage")["width"]
+    explorer.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        tree, stage = explorer.box(".tree"), explorer.box(".stage")
+        assert tree["width"] <= stage["width"]
+        assert tree["height"] <= stage["height"]
+        assert explorer.each(".tree .node", "getComputedStyle(e).animationName") == ["none"] * 7
+        seen = "button, select, input, summary"
+        shown = explorer.each(seen, "e.checkVisibility() && !e.closest('.beam-list') ? e.outerHTML : ''")
+        assert [one for one in shown if one] == []
+        ink, paper = "getComputedStyle(e).color", "getComputedStyle(e).backgroundColor"
+        assert contrast(explorer.each("#story", ink)[0], explorer.each(".card", paper)[0]) > 10
+        assert explorer.each(".card", paper)[0] == "rgb(255, 255, 255)"
+        explorer.shot(f"paper-{theme}")
+    finally:
+        explorer.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="npm install --prefix build/axe axe-core")

@@ -16,8 +16,8 @@ FIRST_VIEW = 657  # pixels that a browser leaves of a screen of 1280 x 800
 BEST = re.compile(r"(?:the best,|last pair,|Of \d+ pairs,) “(.+?)” and “(.+?)” \((.+? %)\)")
 WHY_DROPPED = re.compile(
     r"The old beams? (?P<names>[\d, and]+) (?:are|is) dropped: weight "
-    r"\(shares so far multiplied, then rescaled\) × best share is (?:at most )?"
-    r"(?P<lost>[\d.]+ % × [\d.]+ %), less than the last one kept, (?P<last>[\d.]+ % × [\d.]+ %)\."
+    r"\(its shares multiplied and rescaled\) × best share is (?:at most )?"
+    r"(?P<lost>[\d.]+ % × [\d.]+ %), less than the (?P<last>[\d.]+ % × [\d.]+ %) of the last choice kept\."
 )
 
 
@@ -34,7 +34,7 @@ def test_the_page_opens_on_a_story_that_stops_when_touched(explorer: Explorer) -
     explorer.wait("return document.querySelector('#player.playing')")
     assert explorer.one("#step").get_attribute("value") == "0"
     assert "merges two neighbours at a time" in tell(explorer)
-    assert "[SM the sum, of which only the last digit counts" in explorer.text("#about")
+    assert "[SM the last digit of the sum" in explorer.text("#about")
     explorer.wait("return document.querySelector('#step').value === '1'")
     assert tell(explorer).startswith("Beam 1 compares 7 pairs and splits: the best, “")
     assert "step=" not in explorer.driver.current_url, "who reloads hears it from the start"
@@ -44,7 +44,7 @@ def test_the_page_opens_on_a_story_that_stops_when_touched(explorer: Explorer) -
     explorer.wait("return document.querySelector('#player.playing')")
     explorer.keys("x")
     assert explorer.all("#player.playing") == []
-    assert explorer.text("#tell") == "Tell it again"
+    assert explorer.text("#tell") == "Explain again"
     explorer.run("document.activeElement.blur()")
     explorer.click("#tell")
     explorer.run("document.activeElement.blur()")
@@ -83,9 +83,9 @@ def test_the_pair_that_is_called_best_heads_the_list_and_beams_follow_on(
         assert shown == f"Beam {expected}", "the beam of the sentence before"
         assert step == 0 or words.startswith(f"{shown} ")
         becomes = numbers(listed[3])
-        if named := re.search(r"new beam (\d+)", words):
+        if named := re.search(r"(?:new|now) beam (\d+)", words):
             assert [int(named[1])] == becomes
-        followed = re.search(r"We follow beam (\d+), the best beam at the end", words)
+        followed = re.search(r"We follow beam (\d+), which ends as the best", words)
         expected = int(followed[1]) if followed else becomes[0]
         explorer.click("#next")
     assert explorer.text(".beam-list [aria-pressed=true] .name") == f"Beam {expected}"
@@ -112,7 +112,7 @@ def test_a_drop_that_surprises_is_told_with_the_products_that_decided_it(explore
     explorer.open(text=OPENED, step=3)
     found = re.search(
         r"The old beam (\d) is dropped: (\S+) % × (\S+) % is less than "
-        r"the last one kept, (\S+) % × (\S+) %\.",
+        r"the (\S+) % × (\S+) % of the last choice kept\.",
         tell(explorer),
     )
     assert found
@@ -162,13 +162,13 @@ def test_each_lesson_of_the_opening_story_is_told_once(explorer: Explorer) -> No
     for lesson in (
         "merges two neighbours at a time",
         "best share is at most",
-        "shares so far multiplied, then rescaled",
-        "We follow beam 2, the best beam at the end.",
-        "Numbers are ranks",
+        "its shares multiplied and rescaled",
+        "We follow beam 2, which ends as the best.",
+        "numbered by rank",
         "is a reading, not a calculation",
         "hold the same parts",
-        "All 5 beams built the same tree; a beam is one order of merging, so they were not joined",
-        "are averaged, each by its beam's weight",
+        "All 5 beams built the same tree, but in different orders, so they stayed separate beams",
+        "are averaged using the beams' weights",
         "worked out exactly, it is 9",
     ):
         assert sum(lesson in words for words in story) == 1, lesson
@@ -184,7 +184,7 @@ def test_the_answer_is_not_shown_before_the_search_has_ended(explorer: Explorer)
     for step in range(8):
         assert not explorer.one(".verdict").is_displayed()
         assert not explorer.one(".bars").is_displayed()
-        assert explorer.text(".awaited") == "The answer is read after merge 8."
+        assert explorer.text(".awaited") == "The answer appears after merge 8."
         heading = f"Beams before merge {step + 1}" if step else "One beam, nothing merged yet"
         assert explorer.text(".beams h3") == heading
         explorer.click("#next")
@@ -207,7 +207,7 @@ def test_a_reading_is_rounded_alike_wherever_it_stands(explorer: Explorer) -> No
         drawn = explorer.each(".tree .value", "[[+e.dataset.start, +e.dataset.end], e.textContent]")
         shown = [(said[tuple(span)], words) for span, words in drawn if "%" in words]
         assert shown
-        assert all(words == f"{label} {share}" for (label, share), words in shown)
+        assert all(words == f"{label} ({share})" for (label, share), words in shown)
         whole = said[0, len(text.split())]
         assert explorer.each(".listing tbody tr:last-child .value", "e.textContent") == [", ".join(whole)]
         assert explorer.text(".beam-list li:first-child .fate").startswith("read as " + ", ".join(whole))
@@ -268,15 +268,24 @@ def test_colours_of_the_gold_tree_come_at_the_end_with_what_they_mean_in_sight(e
     assert len(set(explorer.each(".tree .node .dot", "getComputedStyle(e).fill"))) == 1, "the top one too"
 
 
-def test_a_right_answer_from_another_tree_than_the_gold_one_is_remarked(explorer: Explorer) -> None:
+def test_a_right_answer_from_a_tree_other_than_the_gold_tree_is_remarked(explorer: Explorer) -> None:
     explorer.open(text="[MIN 8 [MAX 8 8 ] ]", model="untrained")  # which answers 8 to much
     assert explorer.one(".verdict .right").is_displayed()
     found = re.search(
-        r"Another tree than the gold one served: it has (\d+) of its (\d+) spans", tell(explorer)
+        r"Yet the best tree is not the gold tree: they share (\d+) of (\d+) spans", tell(explorer)
     )
     assert found
     assert f"{found[1]} of {found[2]} gold spans" in explorer.text(".beam-list li:first-child .fate")
     assert "brackets" in explorer.text(".beam-list li:last-child .fate"), "what the gold tree is"
+
+
+def test_the_end_says_what_the_answer_is_read_from(explorer: Explorer) -> None:
+    explorer.open(text=OPENED)
+    assert "from that average the classifier reads the answer, 9." in tell(explorer)
+    explorer.open(model="together", text="a man plays the guitar")
+    said = explorer.text(".verdict strong")
+    read = "from that average and from the tokens themselves the classifier reads its answer"
+    assert f"{read}; the average of the 2 models gives {said}." in tell(explorer)
 
 
 def test_in_a_comparison_the_story_names_its_model_and_how_the_others_ended(explorer: Explorer) -> None:
@@ -285,7 +294,9 @@ def test_in_a_comparison_the_story_names_its_model_and_how_the_others_ended(expl
     explorer.wait("return document.querySelectorAll('.pane').length === 2")
     told = tell(explorer)
     assert told.startswith("listops-ebt-grc: All 5 beams")
-    assert re.search(r"listops-ebt-grc-untrained: its 5 beams disagree, on \d trees; its answer is \d", told)
+    assert re.search(
+        r"listops-ebt-grc-untrained: its 5 beams built \d different trees; its answer is \d", told
+    )
     explorer.click("#first")
     assert tell(explorer).startswith("listops-ebt-grc: The network merges")
 

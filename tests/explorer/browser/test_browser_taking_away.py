@@ -83,7 +83,7 @@ def test_the_svg_is_whole_without_the_page(explorer: Explorer) -> None:
         "[MIN",
         "[MED",
     ]
-    assert "8 100 %" in texts, "the value of the root"
+    assert "8 (100 %)" in texts, "the value of the root"
     nodes = list(root.iter(f"{name}path"))
     assert len(nodes) == 16
     assert all(path.get("fill") == "none" and path.get("stroke", "").startswith("rgb(") for path in nodes)
@@ -130,6 +130,9 @@ def test_the_file_opens_without_a_server_and_plays(explorer: Explorer, page_file
     explorer.shot("file")
     explorer.all("#record-list button")[2].click()
     assert "Line 3: unknown token 'x'" in explorer.text(".pane .problem")
+    explorer.driver.back()
+    explorer.wait("return document.querySelectorAll('.tree .leaf').length === 17")
+    assert explorer.each("#record-list [aria-current='true']", "e.dataset.index") == ["1"]
     explorer.one("#record-filter").send_keys("sm 4")
     assert len(explorer.all("#record-list button")) == 1
 
@@ -162,7 +165,9 @@ def test_the_page_of_the_documentation_tells_its_story_offline(explorer: Explore
     assert explorer.all("#player.playing") == []
     assert "implies" in explorer.text("#about")
     assert " · " in explorer.text("#record-list li:last-child code"), "between the sentences of a pair"
-    assert "from that average and from the other sentence's the classifier reads" in explorer.text("#story")
+    assert "from that average and from that of the other sentence the classifier reads" in explorer.text(
+        "#story"
+    )
     explorer.shot("try-page")
     loaded = explorer.run("return performance.getEntriesByType('resource').map(e => e.name)")
     assert loaded == [], "it needs no network"

@@ -16,7 +16,7 @@ def test_the_value_grows_up_the_tree_and_can_be_switched_off(explorer: Explorer)
     drawn = {" ".join(TOKENS[a:b]): (text, grey) for a, b, text, grey in explorer.each(VALUES, VALUE)}
     assert drawn["[MIN 4 7 ]"][0].split()[0] == "4"
     assert drawn["[MAX 2 9 [MIN 4 7 ]"][0].split()[0] == "9"
-    assert drawn[EXPRESSION] == ("8 100 %", False)
+    assert drawn[EXPRESSION] == ("8 (100 %)", False)
     wholes = {"[MIN 4 7 ]", "[MAX 2 9 [MIN 4 7 ] 0 ]", "[MED 1 8 5 ]", EXPRESSION}
     assert {part for part, (_, grey) in drawn.items() if not grey} == wholes
     assert "extrapolates" in explorer.text(".values-note")
@@ -46,11 +46,23 @@ def test_the_value_grows_up_the_tree_and_can_be_switched_off(explorer: Explorer)
 
 def test_pairs_and_models_without_nodes_say_what_their_values_are(explorer: Explorer) -> None:
     explorer.open(("model", "logic"), ("text", "( a ( and b ) )"), ("text", "a"))
-    assert "beside the whole other sentence" in explorer.text(".values-note")
+    assert "together with the whole other sentence" in explorer.text(".values-note")
     explorer.open(model="transformer", text="[MAX 1 2 ]")
     assert not explorer.one(".values").is_displayed()
     explorer.open(model="balanced", text="[MAX 1 2 ]")
     assert len(explorer.all(VALUES)) == 3
+
+
+def test_a_label_of_words_is_whole_where_there_is_room_and_pointing_tells_what_there_is(
+    explorer: Explorer,
+) -> None:
+    explorer.open(model="together", text="a a a a a")
+    drawn = explorer.each(VALUES, "e.textContent.split(' ')[0]")
+    assert len(drawn) == 4
+    assert set(drawn) <= {"fine", "weak"}
+    assert explorer.text(".readout") == "Point at a node to see its span, height, score, reading."
+    explorer.open(model="balanced", text="[MAX 1 2 ]", values=0)
+    assert explorer.text(".readout") == "Point at a node to see its span, height."
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)

@@ -1,7 +1,11 @@
 """Side by side, against the gold tree, folded, zoomed, long; and links that show the same again."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
-from browsing import EXPRESSION, Explorer
+from browsing import EXPRESSION, HOLD, Explorer
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
@@ -23,7 +27,7 @@ def test_two_models_stand_side_by_side_and_move_together(explorer: Explorer) -> 
     assert tops[0] == tops[1]
     first, second = (set(map(tuple, explorer.spans(pane))) for pane in PANES)
     shared = len((first & second) - {(0, 17)})
-    assert explorer.all(".compared")[1].text == f"Shares {shared} of 15 spans with listops-ebt-grc."
+    assert explorer.all(".compared")[1].text == f"{shared} of 15 spans are also found by listops-ebt-grc."
     explorer.shot("compare")
     explorer.click("#first")
     explorer.click("#next")
@@ -155,7 +159,7 @@ def test_a_part_can_be_folded_away_and_back(explorer: Explorer) -> None:
         node.find_element("css selector", ".dot"),
     )
     assert len(explorer.all(".tree .leaf")) == whole - 8
-    assert explorer.text(".tree .folded text") == "[MAX … 9"
+    assert explorer.text(".tree .folded text") == "[MAX … 9 tokens"
     explorer.click(".tree .folded")
     assert len(explorer.all(".tree .leaf")) == whole
 
@@ -195,6 +199,68 @@ def test_another_link_in_the_same_tab_is_followed(explorer: Explorer) -> None:
     explorer.wait("return document.querySelectorAll('.tree .leaf').length === 4")
     assert explorer.one("#text-0").get_attribute("value") == "[MIN 3 4 ]"
     assert explorer.one("#step").get_attribute("value") == "1"
+
+
+def test_back_and_forward_go_from_question_to_question(explorer: Explorer) -> None:
+    def shows(text: str, panes: int = 1) -> None:
+        script = (
+            "return document.querySelector('#text-0').value === arguments[0]"
+            " && document.title.startsWith(arguments[0])"
+            " && document.querySelectorAll('.tree').length === arguments[1]"
+            " && document.querySelectorAll('.pane:first-child .leaf').length"
+            " === arguments[0].split(' ').length"
+        )
+        explorer.wait(script, text, panes)
+        time.sleep(0.2)  # the step is written into the link a moment later
+
+    explorer.open(text="[MIN 3 4 ]")
+    explorer.type("[MAX 1 2 8 ]")
+    shows("[MAX 1 2 8 ]")
+    explorer.click("#previous")
+    explorer.wait("return location.hash.includes('step=3')")
+    explorer.click("#ask .primary")  # the same question again
+    explorer.wait("return document.querySelector('#step').value === '4'")
+    Select(explorer.one("#other")).select_by_visible_text("the gold tree")
+    shows("[MAX 1 2 8 ]", panes=2)
+    explorer.type("5")
+    shows("5", panes=2)
+    explorer.driver.back()
+    shows("[MAX 1 2 8 ]", panes=2)
+    explorer.driver.back()
+    shows("[MAX 1 2 8 ]")
+    explorer.driver.back()
+    shows("[MIN 3 4 ]")
+    explorer.driver.forward()
+    shows("[MAX 1 2 8 ]")
+
+
+def test_steps_while_an_answer_is_awaited_change_no_entry_of_the_history(explorer: Explorer) -> None:
+    def shows(text: str) -> None:
+        leaves = len(text.split())
+        explorer.wait("return document.querySelectorAll('.tree .leaf').length === arguments[0]", leaves)
+        assert explorer.one("#text-0").get_attribute("value") == text
+        time.sleep(0.2)  # the step is written into the link a moment later
+
+    @contextmanager
+    def stepping_meanwhile() -> Iterator[None]:
+        explorer.run(f"{{ {HOLD.replace('OF', 'api/view')} }}")
+        yield
+        explorer.go_to(1)  # as a player does that was started before
+        time.sleep(0.2)
+        explorer.run("release()")
+
+    explorer.open(text="[MIN 3 4 ]")
+    with stepping_meanwhile():
+        explorer.type("[MAX 1 2 8 ]")
+    shows("[MAX 1 2 8 ]")
+    with stepping_meanwhile():
+        explorer.driver.back()
+        explorer.wait("return document.body.hasAttribute('aria-busy')")
+    shows("[MIN 3 4 ]")
+    explorer.driver.forward()
+    shows("[MAX 1 2 8 ]")
+    explorer.driver.back()
+    shows("[MIN 3 4 ]")
 
 
 def test_the_whole_screen_holds_player_and_tree(explorer: Explorer) -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from beamtree import BeamtreeError
+from beamtree.paper.speed import fresh_process as process
+from beamtree.paper.speed.fresh_process import OUT_OF_MEMORY, call_alone, noting_lack_of_memory
 from beamtree.paper.speed.measure import measure_peak
 from beamtree.paper.speed.workload import Case
-from beamtree.processes import fresh as process
-from beamtree.processes.fresh import OUT_OF_MEMORY, call_alone, noting_lack_of_memory
 
 
 def test_only_lack_of_memory_is_a_result():

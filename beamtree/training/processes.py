@@ -1,6 +1,6 @@
-"""The processes that `torchrun` or `accelerate launch` started for one command, or this one alone.
+"""The processes that `torchrun` or `accelerate launch` started for one command, or this process alone.
 
-They share its fate: what one cannot do ends all of them, with one message. A process that failed alone would
+They fail together: an error in one ends all of them, with one message. A process that failed alone would
 leave the others waiting until a launcher kills them or a connection breaks.
 """
 
@@ -17,7 +17,7 @@ from beamtree.errors import BeamtreeError, SharedError
 
 
 class Processes:
-    """How many there are and which one this is; `wait` lets all reach the same point."""
+    """The number of processes and the rank of this one; `wait` lets all reach the same point."""
 
     def __init__(self, rank: int = 0, count: int = 1, local_rank: int = 0) -> None:
         if not 0 <= rank < count:
@@ -28,7 +28,7 @@ class Processes:
 
     @classmethod
     def from_environment(cls) -> "Processes":
-        """As the launcher's environment variables say; one process where there are none."""
+        """Read the launcher's environment variables; without them there is one process."""
         numbers = {}
         for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
             text = os.environ.get(name, str(default))
@@ -43,11 +43,11 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process speaks to the user and joins what all have done."""
+        """Whether this process prints messages and joins the results of all."""
         return self.rank == 0
 
     def wait(self) -> None:
-        """Return when every process has called this as often."""
+        """Return when every process has called this the same number of times."""
         if self.count == 1:
             return
         if not dist.is_initialized():
@@ -58,11 +58,11 @@ class Processes:
     def connect(self, backend: str, **options: Any) -> None:
         """Join the process group.
 
-        torchrun keeps one store over its restarts, and in it the addresses of processes that are dead, which
-        new ones would try to reach. So every attempt has names of its own there.
+        torchrun keeps one store over its restarts, with the addresses of dead processes, which new ones would
+        try to reach. So every attempt uses its own names there.
         """
-        # The functions of this module keep the group that stands when it is first imported, as their default
-        # argument. Its threads would outlive `leave`, and abort if they let go of a tensor while Python ends.
+        # The functions of this module keep as default argument the group that exists at its first import.
+        # Its threads would outlive `leave`, and abort if they released a tensor while Python is ending.
         import torch.distributed.nn  # noqa: F401
 
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -72,7 +72,7 @@ class Processes:
         dist.init_process_group(backend, rank=self.rank, world_size=self.count, **options)
 
     def leave(self) -> None:
-        """Close the connections, and end their threads unless something still holds the group."""
+        """Close the connections and end their threads, unless something still holds the group."""
         if self.count > 1 and dist.is_initialized():
             gc.collect()
             dist.destroy_process_group()
@@ -82,8 +82,8 @@ class Processes:
 def failing_together() -> Iterator[None]:
     """A BeamtreeError of any process within the block is raised by all of them at its end.
 
-    Every process must come to the end of the block, so nothing inside may wait for another process after a
-    point where one alone can fail.
+    Every process must reach the end of the block, so nothing inside may wait for another process after a
+    point where a single one can fail.
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         yield
@@ -95,7 +95,7 @@ def failing_together() -> Iterator[None]:
         raise
     except BeamtreeError as error:
         mine = error
-    # With NCCL this travels through the current GPU, which `create_accelerator` has set for each process.
+    # With NCCL this goes through the current GPU, which `create_accelerator` has set for each process.
     messages: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(messages, None if mine is None else str(mine))
     first = next((message for message in messages if message is not None), None)

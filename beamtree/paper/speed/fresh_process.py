@@ -1,4 +1,4 @@
-"""A function in a fresh Python process of bounded memory: running out of it ends that process only."""
+"""Calls a function in a fresh Python process of bounded memory: running out of it ends only that process."""
 
 import importlib
 import json
@@ -16,15 +16,15 @@ from beamtree.errors import BeamtreeError
 
 OUT_OF_MEMORY = "out of memory"
 _MEMORY = Path("/proc/meminfo")
-_SHARE_OF_FREE = 0.8  # others may want some before this process ends
-_KILLED = -9  # what Linux does when memory runs out
+_SHARE_OF_FREE = 0.8  # other processes may need some meanwhile
+_KILLED = -9  # Linux kills a process when memory runs out
 _SIGNS = ("not enough memory", "can't allocate memory", "out of memory", "std::bad_alloc", "memoryerror")
 
 
 def call_alone(function: Callable[..., Any], **arguments: Any) -> Any:
-    """function(**arguments) in a process of its own, with this one's threads and precision.
+    """function(**arguments) in a separate process, with this process's number of threads and precision.
 
-    Arguments and result are what JSON can carry. MemoryError where the machine's free memory did not do.
+    Arguments and result must be JSON. Raises MemoryError if the machine's free memory was not enough.
     """
     order = {
         "module": function.__module__,
@@ -33,9 +33,9 @@ def call_alone(function: Callable[..., Any], **arguments: Any) -> Any:
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
     }
-    command = [sys.executable, "-c", "from beamtree.processes.fresh import main; main()"]
-    # The same beamtree there as here, installed or not.
-    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
+    command = [sys.executable, "-c", "from beamtree.paper.speed.fresh_process import main; main()"]
+    # Makes the new process import this same beamtree, installed or not.
+    paths = [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run(command, input=json.dumps(order), capture_output=True, text=True, env=environment)
     if done.returncode == 0:
@@ -46,13 +46,20 @@ def call_alone(function: Callable[..., Any], **arguments: Any) -> Any:
     raise BeamtreeError(f"measuring in a fresh process failed: {reason}")
 
 
+def call_on(device: torch.device, function: Callable[..., Any], **arguments: Any) -> Any:
+    """function(device=…, **arguments); on a CPU in a separate process, whose peak is that of the function and
+    which may run out of memory."""
+    arguments["device"] = str(device)
+    return call_alone(function, **arguments) if device.type == "cpu" else function(**arguments)
+
+
 class Result(Protocol):
     problem: str | None
 
 
 @contextmanager
 def noting_lack_of_memory(result: Result) -> Iterator[None]:
-    """Running out of memory, as CUDA, the CPU's allocator or Python say it, is a result like others."""
+    """Note in the result if CUDA, the CPU's allocator or Python runs out of memory, instead of raising."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -62,7 +69,7 @@ def noting_lack_of_memory(result: Result) -> Iterator[None]:
 
 
 def bound_memory() -> None:
-    """Let this process ask for most of what the machine has free and no more, where the system can tell."""
+    """Limit this process to most of the machine's free memory, if the system reports how much that is."""
     if not _MEMORY.exists():
         return
     import resource

@@ -9,7 +9,7 @@ from command_line import attempt
 from two_processes import free_port, run_two
 
 from beamtree.errors import BeamtreeError, SharedError
-from beamtree.processes.launched import Processes, failing_together
+from beamtree.training.processes import Processes, failing_together
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +59,9 @@ def test_nonsense_in_the_environment_is_explained(
 SHARED_FILE = """
 import sys
 from pathlib import Path
-from beamtree.cli.streaming import LineJob
+from beamtree.cli.line_job import LineJob
 from beamtree.data.unlabelled import Unlabelled
-from beamtree.processes.launched import Processes
+from beamtree.training.processes import Processes
 
 folder = Path(sys.argv[1])
 processes = Processes.from_environment()
@@ -166,7 +166,7 @@ def test_a_shared_error_is_said_by_the_first_process_alone(
 SHARED_ERROR = """
 import torch.distributed as dist
 from beamtree.errors import BeamtreeError, SharedError
-from beamtree.processes.launched import failing_together
+from beamtree.training.processes import failing_together
 dist.init_process_group("gloo")
 with failing_together():
     pass

@@ -1,15 +1,16 @@
-"""The recursion with a user's own cell or scorer (parts/contract.py says what is asked of them); with the
-built-in ones too where equal trees are merged.
+"""The recursion with a user's own cell or scorer (see parts/contract.py for what they must do). Also used for
+the built-in ones when equal trees are merged.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from beamtree.engine.autograd_parts import AutogradCell, AutogradScore, as_it_was, parameters_of, tensors_of
+from beamtree.engine.autograd_parts import AsItWas, AutogradCell, AutogradScore, parameters_of
 from beamtree.engine.equal_trees import EqualTrees
 from beamtree.engine.randomness import Randomness
 from beamtree.engine.record import (
@@ -22,37 +23,11 @@ from beamtree.engine.record import (
 )
 from beamtree.engine.replay import replay
 from beamtree.engine.search import search
-from beamtree.parts.contract import mask_width, refuse_random_layers, refuse_random_numbers
+from beamtree.graphs.cell_graphs import CapturedCell, SearchGraph, find_graphs
+from beamtree.parts.contract import mask_width, refuse_changing_results, refuse_random_layers
 from beamtree.pytorch.derivatives import refuse_double_backward, refuse_forward_mode
 from beamtree.pytorch.threads import threads_for
 from beamtree.pytorch.tracing import runs_eagerly
-
-
-class RecursionGraphs(Protocol):
-    """CUDA graphs that one recursion replays in place of Python: what graphs/cell_graphs.py hands in."""
-
-    @property
-    def shape(self) -> tuple[int, int, int | None]:
-        """Sequences, tokens and pinned spans that they have room for: the input is padded to it."""
-
-    def cell(self, cell: Callable[..., Tensor], parameters: Sequence[Tensor]) -> AutogradCell:
-        """The cell, whose small levels are pulled by graphs."""
-
-    def run(
-        self,
-        leaves: Tensor,
-        lengths: Tensor,
-        score: AutogradScore,
-        steps: int,
-        randomness: Randomness | None,
-        pins: Tensor | None,
-    ) -> tuple[Tape, Tensor]:
-        """The record of a search of this many steps, and the heights of its nodes."""
-
-
-FindGraphs = Callable[
-    [nn.Module, nn.Module, Tensor, int, Randomness | None, Tensor | None], RecursionGraphs | None
-]  # cell, scorer, leaves, beam size, randomness, pins
 
 
 @runs_eagerly
@@ -63,7 +38,6 @@ def own_cell_recursion(
     scorer: nn.Module,
     options: Options,
     merge_equal_trees: bool,
-    find_graphs: FindGraphs,
 ) -> tuple[Tensor, ...]:
     """Roots (B, K, d), relative scores (B, K), inner nodes (B, K, n−1 or 0, d), offset (B,), merges."""
     refuse_random_layers(cell, "cell")
@@ -75,12 +49,14 @@ def own_cell_recursion(
     if options.seed is not None:
         width = mask_width(cell) if options.dropout > 0.0 else 0
         randomness = Randomness(options.seed, options.noisy, options.dropout, width)
+    _fill_cache(cell, scorer)
     B, steps = leaves.shape[0], leaves.shape[1] - 1
     if B > 0:
-        row = leaves[:1, 0].detach()
-        keep = [row.new_ones(1, mask_width(cell))] if options.dropout > 0.0 else []
-        refuse_random_numbers(cell, "cell", row, row, *keep)
-        refuse_random_numbers(scorer, "scorer", row, row)
+        pair = leaves[:1, 0].detach(), leaves[:1, -1].detach()
+        keep = [leaves.new_ones(1, mask_width(cell))] if options.dropout > 0.0 else []
+        with _autocast_without_cache(leaves.device.type):
+            refuse_changing_results(cell, "cell", *pair, *keep)
+            refuse_changing_results(scorer, "scorer", *pair)
     graphs = equal_trees = None
     if options.merges is None and merge_equal_trees:
         K, record = options.beam_size, torch.is_grad_enabled()
@@ -88,21 +64,25 @@ def own_cell_recursion(
     elif options.merges is None:
         graphs = find_graphs(cell, scorer, leaves, options.beam_size, randomness, options.pins)
     if graphs is not None:
-        leaves, lengths, pins = _pad(leaves, lengths, options.pins, graphs.shape)
+        leaves, lengths, pins = _pad(leaves, lengths, options.pins, graphs.search.shape)
         options = options._replace(pins=pins)
-    _fill_cache(cell, scorer)
     cell_parameters, scorer_parameters = parameters_of(cell), parameters_of(scorer)
     refuse_forward_mode(leaves, *cell_parameters, *scorer_parameters)
-    cell_tensors, scorer_tensors = tensors_of(cell), tensors_of(scorer)
+    then = (AsItWas(cell), AsItWas(scorer)) if torch.is_grad_enabled() else None
 
-    def parts() -> tuple[AutogradCell, AutogradScore]:
-        make_cell = AutogradCell if graphs is None else graphs.cell
+    def recall() -> tuple[AutogradCell, AutogradScore]:
+        assert then is not None  # there is a backward pass
+        (called, standing), (called_scorer, standing_scorer) = (module.recall() for module in then)
+        # The graphs read the cell's tensors where they are, so not after these have changed.
+        pulls = graphs.pulls if graphs is not None and called is cell else ()
         return (
-            make_cell(as_it_was(cell, cell_tensors), cell_parameters),
-            AutogradScore(as_it_was(scorer, scorer_tensors), scorer_parameters),
+            CapturedCell(called, [standing.get(p, p) for p in cell_parameters], pulls),
+            AutogradScore(called_scorer, [standing_scorer.get(p, p) for p in scorer_parameters]),
         )
 
-    plan = _Plan(options, randomness, equal_trees, graphs, steps, parts)
+    now = AutogradCell(cell, cell_parameters), AutogradScore(scorer, scorer_parameters)
+    graph = None if graphs is None else graphs.search
+    plan = _Plan(options, randomness, equal_trees, graph, steps, now, recall)
     vectors, relative, inner, offset, lineages, links = _OwnRecursion.apply(
         leaves, lengths, plan, *cell_parameters, *scorer_parameters
     )
@@ -111,17 +91,32 @@ def own_cell_recursion(
 
 
 def _fill_cache(*modules: nn.Module) -> None:
-    """Under `parametrize.cached()` the first read tells if a weight has a graph; the search has none."""
+    """Read all parametrized weights once, with autograd on.
+
+    Under `parametrize.cached()` the first read decides whether a cached weight has a graph, and the search
+    would read it without one.
+    """
     for module in modules:
         for part in module.modules():
             for name in getattr(part, "parametrizations", ()):
                 getattr(part, name)
 
 
+# Of 2.8 and 2.13 it is known.
+_KEEPS_CASTS_WITHOUT_A_GRAPH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
+
+def _autocast_without_cache(kind: str) -> AbstractContextManager[Any]:
+    """Older releases of PyTorch keep weights that autocast has cast under `no_grad`, for use with grad."""
+    if not (_KEEPS_CASTS_WITHOUT_A_GRAPH and torch.is_autocast_enabled(kind)):
+        return nullcontext()
+    return torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=False)
+
+
 def _pad(
     leaves: Tensor, lengths: Tensor, pins: Tensor | None, shape: tuple[int, int, int | None]
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The input in a graph's sizes; further sequences have one token, further pins are −1."""
+    """Pad the input to the sizes of a graph; extra sequences have one token, extra pins are −1."""
     B, n, P = shape
     more = B - leaves.shape[0]
     if pins is not None and P is not None:
@@ -133,9 +128,10 @@ class _Plan(NamedTuple):
     options: Options
     randomness: Randomness | None
     equal_trees: EqualTrees | None
-    graphs: RecursionGraphs | None
+    graph: SearchGraph | None
     steps: int  # of the search, before padding
-    parts: Callable[[], tuple[AutogradCell, AutogradScore]]
+    now: tuple[AutogradCell, AutogradScore]
+    recall: Callable[[], tuple[AutogradCell, AutogradScore]]  # as they are now, in the backward pass
 
 
 class _OwnRecursion(torch.autograd.Function):
@@ -146,12 +142,12 @@ class _OwnRecursion(torch.autograd.Function):
         n, options = leaves.shape[1], plan.options
         kind = leaves.device.type
         ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        cell, score = plan.parts()
+        cell, score = plan.now
         heights = None
-        # About as many multiplications a merge as there are parameters.
+        # A merge takes about as many multiplications as there are parameters.
         ctx.work = leaves.shape[0] * options.beam_size * sum(map(Tensor.numel, parameters))
-        if plan.graphs is None:
-            with threads_for(ctx.work, leaves):
+        with threads_for(ctx.work, leaves), _autocast_without_cache(kind):
+            if plan.graph is None:
                 tape = search(
                     leaves,
                     lengths,
@@ -162,9 +158,12 @@ class _OwnRecursion(torch.autograd.Function):
                     merges=options.merges,
                     pins=options.pins,
                     equal_trees=plan.equal_trees,
+                    may_forbid=True,
                 )
-        else:
-            tape, heights = plan.graphs.run(leaves, lengths, score, plan.steps, plan.randomness, options.pins)
+            else:
+                tape, heights = plan.graph.run(
+                    leaves, lengths, score, plan.steps, plan.randomness, options.pins
+                )
         lineages = find_lineages(tape.links, tape.roots, lengths, n)
         ctx.plan, ctx.n = plan, n
         ctx.save_for_backward(lengths, lineages, heights, *tape, *parameters)
@@ -180,16 +179,17 @@ class _OwnRecursion(torch.autograd.Function):
         lengths, lineages, heights, *saved = ctx.saved_tensors
         tape = Tape(*saved[: len(Tape._fields)])
         kind, dtype, enabled = ctx.autocast
-        with threads_for(ctx.work, grad_roots), torch.autocast(kind, dtype, enabled):
+        with threads_for(ctx.work, grad_roots), torch.autocast(kind, dtype, enabled, cache_enabled=False):
             gradients = replay(
                 tape,
                 lengths,
                 grad_roots,
                 grad_scores,
-                *ctx.plan.parts(),
+                grad_inner,
+                lineages,
+                *ctx.plan.recall(),
                 n=ctx.n,
                 randomness=ctx.plan.randomness,
-                inner=(lineages, grad_inner),
                 equal_trees=ctx.plan.equal_trees,
                 heights=heights,
             )

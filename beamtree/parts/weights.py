@@ -1,4 +1,4 @@
-"""The parameters of the built-in cell and scorers as records: what engine and kernels take of them."""
+"""The parameters of the built-in cell and scorers as records, in the form that engine and kernels read."""
 
 from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -7,18 +7,18 @@ from torch import Tensor
 
 
 class CellWeights(NamedTuple):
-    """Of a `GatedRecursiveCell`."""
+    """The parameters of a `GatedRecursiveCell`."""
 
     w1: Tensor  # (hidden, 2·d)
     b1: Tensor
     w2: Tensor  # (4·d, hidden)
     b2: Tensor
-    gamma: Tensor  # (d,), the norm's
+    gamma: Tensor  # (d,), scale and shift of the layer norm
     beta: Tensor
 
 
 class SlicedScorerWeights(NamedTuple):
-    """Of a `SlicedScorer`."""
+    """The parameters of a `SlicedScorer`."""
 
     w1: Tensor  # (H, 2·s)
     b1: Tensor
@@ -27,7 +27,7 @@ class SlicedScorerWeights(NamedTuple):
 
 
 class EntangledScorerWeights(NamedTuple):
-    """Of an `EntangledScorer`, which is the last map of a scorer only."""
+    """The parameters of an `EntangledScorer`, a single linear map of the parent."""
 
     w2: Tensor  # (1, d)
     b2: Tensor
@@ -37,23 +37,23 @@ Scorer = TypeVar("Scorer", bound=SlicedScorerWeights | EntangledScorerWeights)
 
 
 class Weights(NamedTuple, Generic[Scorer]):
-    """What a recursion computes with."""
+    """All parameters of a recursion."""
 
     cell: CellWeights
     scorer: Scorer
 
     @property
     def entangled(self) -> bool:
-        """Whether a score is read off the parent that a pair would make."""
+        """True if a pair's score is read off the parent that it would make."""
         return isinstance(self.scorer, EntangledScorerWeights)
 
     def flat(self) -> list[Tensor]:
-        """As operators and autograd take them: the cell's, then the scorer's."""
+        """One list, as operators and autograd take it: the cell's tensors, then the scorer's."""
         return [*self.cell, *self.scorer]
 
     @staticmethod
     def of(tensors: Iterable[Tensor]) -> "Weights[Any]":
-        """The records of what `flat` has laid out; the scorers differ in how many tensors they have."""
+        """The inverse of `flat`; the number of tensors tells which scorer it is."""
         every = list(tensors)
         cell, scorer = every[: len(CellWeights._fields)], every[len(CellWeights._fields) :]
         if len(scorer) == len(EntangledScorerWeights._fields):

@@ -1,1 +1,0 @@
-"""Several processes that share a job, or a fate."""
