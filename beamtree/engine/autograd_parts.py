@@ -97,7 +97,7 @@ class AutogradCell:
         parents = self.cell(left, right) if keep is None else self.cell(left, right, keep)
         return _of_shape(parents, left.shape, "cell", "a parent")
 
-    def recall(self, children: Tensor, keep: Tensor | None) -> None:
+    def recompute(self, children: Tensor, keep: Tensor | None) -> None:
         self.children, self.keep = children, keep
 
     def pull(self, rows: slice, grad: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from beamtree.pytorch.precision import in_blocks
 class GatedCell:
     """`GatedRecursiveCell` as a function of its six parameters; products are computed in `product_dtype`.
 
-    `recall` recomputes the activations and stores local derivatives in `to_hidden` and `to_gates`. `pull`
+    `recompute` recomputes the activations and stores local derivatives in `to_hidden` and `to_gates`. `pull`
     multiplies ∂L into their rows in place. `parameter_gradients` then reads the results.
     """
 
@@ -53,7 +53,7 @@ class GatedCell:
         mixed = (left_gate * left).addcmul_(right_gate, right).addcmul_(content_gate, content)
         return self._norm(mixed)[:rows]
 
-    def recall(self, children: Tensor, keep: Tensor | None, keep_read: Tensor | None = None) -> None:
+    def recompute(self, children: Tensor, keep: Tensor | None, keep_read: Tensor | None = None) -> None:
         """Recompute what the derivatives need, for all rows at once.
 
         `keep_read` (rows, 2·d) is a mask on the children where W₁ reads them, as Ordered Memory has it.
@@ -82,8 +82,8 @@ class GatedCell:
         self.mean = self.mixed.mean(-1, keepdim=True)
         self.scale = ((self.mixed - self.mean).square().mean(-1, keepdim=True) + self.eps).rsqrt()
 
-    def recalled(self) -> Tensor:
-        """The parents, as recomputed by `recall`."""
+    def recomputed(self) -> Tensor:
+        """Return the parents, from what `recompute` stored."""
         return self._norm(self.mixed)
 
     def pull(self, rows: slice, grad: Tensor) -> Tensor:
@@ -190,11 +190,11 @@ class EntangledScore:
     def pull(self, pairs: Tensor, grad: Tensor, keep: Tensor | None = None) -> Tensor:
         """From gradients of scores to those of the pairs, (rows, 2, d); accumulates those of parameters."""
         to_parents = grad.unsqueeze(1) * self.weight
-        self.cell.recall(pairs, keep)
+        self.cell.recompute(pairs, keep)
         to_pairs = self.cell.pull(slice(None), to_parents)
         found = [
             *self.cell.parameter_gradients(to_parents),
-            (grad @ self.cell.recalled().to(grad.dtype)).unsqueeze(0),
+            (grad @ self.cell.recomputed().to(grad.dtype)).unsqueeze(0),
             grad.sum(0, keepdim=True),
         ]
         for total, gradient in zip(self.gradients, found, strict=True):

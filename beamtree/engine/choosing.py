@@ -12,7 +12,7 @@ from beamtree.pytorch.tracing import is_compiling
 if TYPE_CHECKING:
     from beamtree.engine.equal_trees import EqualTrees
 
-# Adding this number rounds values to multiples of 2⁻¹⁹ (between −8 and 8) and 2⁻²⁸ (of any usual size).
+# Adding this number rounds float32 between −8 and 8 to multiples of 2⁻¹⁹, float64 of any usual size to 2⁻²⁸.
 _ROUNDING = {torch.float32: 24.0, torch.float64: 1.5 * 2.0**24}
 
 
@@ -74,7 +74,7 @@ def choose(
         scores = candidates.gather(1, chosen)
     if may_die:
         chosen = torch.where(scores > -torch.inf, chosen, chosen[:, :1])
-    column = column.clamp(1, pairs)  # arbitrary where a sequence is finished or a score is NaN
+    column = column.clamp(1, pairs)  # a finished sequence or a NaN may have chosen an empty column
     if equal_trees is not None:
         equal_trees.keep(chosen, scores, ids, pair_scores)
     return scores, chosen // k, column.gather(1, chosen)

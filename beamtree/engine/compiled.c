@@ -30,7 +30,7 @@ typedef real vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(rea
 
 enum { NONE = 0 };
 enum { BEFORE, LEFT_NEIGHBOUR, LEFT, RIGHT, RIGHT_NEIGHBOUR, POSITION, LINKS };  /* columns of Tape.links */
-enum { DROPOUT = 1, FIRST_LEVEL = 2, SECOND_LEVEL = 3 };  /* streams of randomness.py */
+enum { DROPOUT = 1, FIRST_SELECTION = 2, SECOND_SELECTION = 3 };  /* streams of randomness.py */
 
 typedef struct {  /* same fields in the same order as _Problem in compiled.py */
     whole B, n, K, d, hidden, slice, scorer_hidden;
@@ -289,8 +289,8 @@ static whole choose(const Problem *p, Group *g, whole t, whole a, whole waiting)
         g->log_z[b] = (real)log_sum_exp(row + 1, live - 1);
         uint64_t first = 0, second = 0;
         if (p->noisy) {
-            first = key_of(p, FIRST_LEVEL, t, p->order[sequence], b);
-            second = key_of(p, SECOND_LEVEL, t, p->order[sequence], b);
+            first = key_of(p, FIRST_SELECTION, t, p->order[sequence], b);
+            second = key_of(p, SECOND_SELECTION, t, p->order[sequence], b);
         }
         for (whole c = 1; c < live; c++)
             kept = rank(p->noisy ? row[c] + gumbel(first, c - 1) : up_to_rounding(row[c]), c, k, kept, g->values,

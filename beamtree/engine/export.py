@@ -84,7 +84,7 @@ def search_in_a_loop(
     B, n, d = leaves.shape
     K, rows, first = beam_size, B * beam_size, 1 + B * n
     wide = torch.promote_types(leaves.dtype, torch.float32)
-    at = Places(B, K, n + 2 + K, leaves.device, roomy=True)  # K spare columns, for few pairs
+    at = Places(B, K, n + 2 + K, leaves.device, at_least_K=True)  # K spare columns, for few pairs
     column, last = at.column, n + 1 + K
     moving = column.clamp(max=last - 1)  # the last column is empty and fills the gap
     row = torch.arange(rows, device=leaves.device).unsqueeze(1)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from beamtree.engine.choosing import stable_topk
-from beamtree.engine.randomness import FIRST_LEVEL, SECOND_LEVEL, draw_keep, gumbel
+from beamtree.engine.randomness import FIRST_SELECTION, SECOND_SELECTION, draw_keep, gumbel
 from beamtree.parts.contract import mask_width
 
 
@@ -51,7 +51,7 @@ def naive_beam_tree_recursion(
         k = min(pairs, beam_size)
         perturbed = logits.detach()
         if noisy and seed is not None:
-            perturbed = perturbed + gumbel(seed, FIRST_LEVEL, step, sequence, slot, pairs, logits.dtype)
+            perturbed = perturbed + gumbel(seed, FIRST_SELECTION, step, sequence, slot, pairs, logits.dtype)
         position = stable_topk(perturbed, k)[1]  # (B, beams, k)
 
         copies = states.unsqueeze(2).expand(B, beams, k, n - t, d).reshape(B, beams * k, n - t, d)
@@ -65,7 +65,7 @@ def naive_beam_tree_recursion(
 
         perturbed = candidates.detach()
         if noisy and seed is not None:
-            noise = gumbel(seed, SECOND_LEVEL, step, sequence, slot, beam_size, logits.dtype)
+            noise = gumbel(seed, SECOND_SELECTION, step, sequence, slot, beam_size, logits.dtype)
             noise = noise[..., :k].reshape(B, beams * k)
             perturbed = torch.where(running[:, None], perturbed + noise, perturbed)
         chosen = stable_topk(perturbed, min(beam_size, beams * k))[1]  # (B, K), fewer at the start

@@ -14,7 +14,7 @@ from torch import Tensor
 from beamtree.engine.record import Timeline
 from beamtree.pytorch.launch import HAS_TRITON
 
-DROPOUT, FIRST_LEVEL, SECOND_LEVEL = 1, 2, 3  # streams: masks, and noise on a step's two selections
+DROPOUT, FIRST_SELECTION, SECOND_SELECTION = 1, 2, 3  # streams: masks, and noise on a step's two selections
 
 _GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed number
 _MIX_1 = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9
@@ -104,8 +104,8 @@ class Draws:
             steps, sequence, slot = self._counters(t, A, pairs + self.K)
             wide = torch.promote_types(self.dtype, torch.float32)
             seed = self.randomness.seed
-            self._first = gumbel(seed, FIRST_LEVEL, steps, sequence, slot, pairs, wide)
-            self._second = gumbel(seed, SECOND_LEVEL, steps, sequence, slot, self.K, wide)
+            self._first = gumbel(seed, FIRST_SELECTION, steps, sequence, slot, pairs, wide)
+            self._second = gumbel(seed, SECOND_SELECTION, steps, sequence, slot, self.K, wide)
             self._noise_from, self._noise_until = t, t + len(steps)
         i = t - self._noise_from
         return self._first[i, :A, :, :pairs], self._second[i, :A]
@@ -129,7 +129,10 @@ class Draws:
 
 
 def node_masks(randomness: Randomness, timeline: Timeline, merges: Tensor, dtype: torch.dtype) -> Tensor:
-    """The masks (m, hidden) of the nodes that these merges make; two beams that merge a pair use two."""
+    """The masks (m, hidden) of the nodes that these merges make.
+
+    Two beams that merge the same pair make two nodes, with a mask each (unlike in `pair_masks`).
+    """
     step, sequence, slot = timeline.step(merges), timeline.sequence(merges), timeline.slot(merges)
     return _masks(randomness, step, sequence, slot, dtype)
 

@@ -14,7 +14,7 @@ sequence is longer and has rank 0. Step 0 makes its nodes 9 and 10, say of (6, 7
 slot 1, and 11 and 12 of the first sequence. The beams of the second are now 5 9 8 and 10 7 8. If step 1
 continues slot 0 twice, with 13 of (9, 8) and 14 of (5, 9), node 10 belongs to no lineage any more, and the
 rows of `links` for 13 and 14 begin with 9. Nodes 15 and 16 end the first sequence; step 2 makes 17 and 18
-of the second, and no merge has the numbers 10 and 11, which would make 19 and 20.
+of the second. Merges 10 and 11 of the first sequence (nodes 19 and 20) do not exist.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ Score = Callable[[Tensor, Tensor | None], Tensor]  # pairs (rows, 2, d), keep if
 class Tape(NamedTuple):
     """The record of a search. Row m of `links` and `ended` describes merge m, which made node `first + m`.
 
-    Scores are stored relative to that of the first beam, because float32 cannot resolve the totals of long
+    Scores are stored minus that of slot 0 (`offset`), because float32 cannot resolve the totals of long
     sequences. The softmax over beams is invariant to this shift, so `offset` needs no gradient.
     """
 
@@ -50,7 +50,7 @@ class Tape(NamedTuple):
     # (B·K·(n−1), 4) scores of the three pairs that the merge ends: left, chosen, right; log Z of the beam
     # that it continues, before this step
     ended: Tensor
-    roots: Tensor  # (B, K) ids, best beam first, NONE for dead beams
+    roots: Tensor  # (B, K) ids, best beam first (with noise it need not be slot 0), NONE for dead beams
     relative: Tensor  # (B, K) accumulated scores minus `offset`, −inf for dead beams
     offset: Tensor  # (B,) float64
 

@@ -32,15 +32,15 @@ from beamtree.engine.record import (
 class DifferentiableCell(Protocol):
     def __call__(self, children: Tensor, keep: Tensor | None) -> Tensor: ...
 
-    def recall(self, children: Tensor, keep: Tensor | None) -> None:
+    def recompute(self, children: Tensor, keep: Tensor | None) -> None:
         """Recompute what the derivatives need from the children (S, 2, d) and masks of all survivors, ordered
         by height. Called once, before the first `pull`."""
 
     def pull(self, rows: slice, grad: Tensor) -> Tensor:
-        """Vector–Jacobian product: from ∂L of the parents of these rows of `recall` (m, d) to ∂L of their
+        """Vector–Jacobian product: from ∂L of the parents of these rows of `recompute` (m, d) to ∂L of their
         children (m, 2, d).
 
-        Every row is pulled exactly once and keeps what `parameter_gradients` needs."""
+        Every row is pulled exactly once; for each, the call stores what `parameter_gradients` needs."""
 
     def parameter_gradients(self, grad: Tensor) -> list[Tensor]:
         """From ∂L of all survivors (S, d) to ∂L of the parameters."""
@@ -134,7 +134,7 @@ def replay(
 
     children = tape.links[by_height, LEFT : RIGHT + 1]  # (S, 2) ids
     keep = _masks(randomness, timeline, by_height, children, tape.nodes.dtype)
-    cell.recall(tape.nodes[children.view(-1)].view(S, 2, d), keep)
+    cell.recompute(tape.nodes[children.view(-1)].view(S, 2, d), keep)
     child_rows = row_of[children]
     ends = height.bincount()[1:].cumsum(0).tolist() if S else []
     for start, end in reversed(list(pairwise([0, *ends]))):
@@ -142,7 +142,9 @@ def replay(
         pulled = cell.pull(level, grad[first + start : first + end])
         grad.index_add_(0, child_rows[level].view(-1), pulled.reshape(-1, d).to(wide))
 
-    grad_leaves = grad[1:first].view(B, n, d).to(tape.nodes.dtype, copy=True)  # frees `grad`
+    grad_leaves = (
+        grad[1:first].view(B, n, d).to(tape.nodes.dtype, copy=True)
+    )  # no view, which would keep `grad`
     return Gradients(grad_leaves, cell.parameter_gradients(grad[first:]), score.parameter_gradients())
 
 
@@ -158,9 +160,9 @@ def _masks(
 
 
 def _earlier_merges(before: Tensor) -> Tensor:
-    """For each merge, the previous merge of its beam, (m + 1,); the value m means "no merge"."""
-    m = before.shape[0]
-    return torch.cat((torch.where(before < 0, m, before), before.new_full((1,), m)))
+    """For each of S merges, the previous merge of its beam, (S + 1,); the value S means "no merge"."""
+    no_merge = before.shape[0]
+    return torch.cat((torch.where(before < 0, no_merge, before), before.new_full((1,), no_merge)))
 
 
 def _heights(children: Tensor, place_of: Tensor, first: int) -> Tensor:
@@ -201,8 +203,8 @@ def _pair_gradients(
     life = timeline.step(survivors).unsqueeze(1) + 1 - birth
     before = survivor_links[:, BEFORE] - timeline.first
     earlier = _earlier_merges(torch.where(before < 0, -1, place_of[before.clamp(min=0)]))
-    log_mass = _lineage_log_sum(-log_z, earlier, life)  # (S, 3): log Σ_life 1/Z
-    grad = -(pair_scores + log_mass).exp()
+    log_sum = _lineage_log_sum(-log_z, earlier, life)  # (S, 3): log Σ_life 1/Z_t
+    grad = -(pair_scores + log_sum).exp()
     grad[:, 1] += 1
     grad *= grad_merges.unsqueeze(1)
     exists = (pair_scores > -torch.inf).nonzero(as_tuple=True)

@@ -16,9 +16,9 @@ work; with noise each draws its own.
 There are more orders of merging than trees, so two of the K beams may hold the same tree, made in different
 orders; equal_trees.py unites them if asked to.
 
-`step` is the algorithm; it stores no nodes and no tape. `search` calls it step by step. It sorts sequences by
-length, longest first, so that those still running are always a prefix of the batch and finished ones drop off
-the end.
+`step` is the algorithm; its caller stores nodes and tape. `search` calls it step by step. It sorts sequences
+by length, longest first, so that those still running are always a prefix of the batch and finished ones drop
+off the end.
 
 CUDA graphs (graphs/static_search.py) and `torch.export` (export.py) call the same `step` on lists of fixed
 width, where finished sequences keep making merges that are never read. For the most common cases compiled.c
@@ -67,10 +67,10 @@ class Places:
     """Index tensors that every step needs, made once per search."""
 
     def __init__(
-        self, sequences: int, K: int, width: int, device: torch.device, *, roomy: bool = False
+        self, sequences: int, K: int, width: int, device: torch.device, *, at_least_K: bool = False
     ) -> None:
-        # roomy: the caller guarantees lists of width K or more; a traced width cannot be compared with K.
-        self.K, self.roomy = K, roomy
+        # at_least_K: the caller guarantees lists of width K or more; a traced width cannot be compared.
+        self.K, self.at_least_K = K, at_least_K
         self.column = torch.arange(width, device=device)
         self.slot = torch.arange(K, device=device)
         self.row = torch.arange(sequences, device=device).unsqueeze(1) * K  # (sequences, 1) of the first slot
@@ -78,7 +78,7 @@ class Places:
 
     def most(self, width: int) -> int:
         """How many candidates a beam offers to the second selection; empty columns may be among them."""
-        return self.K if self.roomy else min(width, self.K)
+        return self.K if self.at_least_K else min(width, self.K)
 
 
 def step(
@@ -234,6 +234,7 @@ def search(
             may_die=may_die,
         )
         nodes[first:][rows] = made.parents
+        # The id of the node that the continued beam made one step earlier.
         before = made.source + (first + begin - per_step) if t > 0 else torch.zeros_like(made.source)  # NONE
         torch.cat((before, made.near, made.column - 1), 1, out=links[rows])
         ended[rows] = made.ended

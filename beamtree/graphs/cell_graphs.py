@@ -195,7 +195,7 @@ class PullGraph:
         if hidden_size is not None:
             keep = like.new_zeros(rows, hidden_size)
             self.inputs.append(keep)
-        cell.recall(children, keep)
+        cell.recompute(children, keep)
         ((self._replay, (self.pulled,)),) = _capture(
             [lambda: (cell.pull(slice(None), self.inputs[0]),)], like.device, memory
         )

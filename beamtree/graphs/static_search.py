@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from beamtree.engine.choosing import Fence
-from beamtree.engine.randomness import FIRST_LEVEL, SECOND_LEVEL, Randomness, draw_keep, gumbel
+from beamtree.engine.randomness import FIRST_SELECTION, SECOND_SELECTION, Randomness, draw_keep, gumbel
 from beamtree.engine.record import (
     NONE,
     ROWS_AT_ONCE,
@@ -129,7 +129,7 @@ class StaticSearch:
         """Draw the noise and the masks of the next `steps_drawn` steps."""
         step, sequence, slot = self.t + self.ahead, self.order.unsqueeze(1), self.at.slot
         if self.noise is not None:
-            for stream, noise in zip((FIRST_LEVEL, SECOND_LEVEL), self.noise, strict=True):
+            for stream, noise in zip((FIRST_SELECTION, SECOND_SELECTION), self.noise, strict=True):
                 noise.copy_(gumbel(self.seed, stream, step, sequence, slot, noise.shape[-1], noise.dtype))
         if self.masks is not None:
             width, dtype = self.masks.shape[-1], self.masks.dtype

@@ -22,7 +22,7 @@ import triton.language as tl
 
 from beamtree.kernels import cell_kernels as cell
 from beamtree.kernels.replay.level_kernels import keep_node_gradient, wait_for_all
-from beamtree.kernels.runtime.random_kernels import FIRST_LEVEL, gumbel, name_of, row_key
+from beamtree.kernels.runtime.random_kernels import FIRST_SELECTION, gumbel, name_of, row_key
 
 
 @triton.jit
@@ -153,7 +153,7 @@ def judge(
     pair = pair_row(left, right, sequence, n)
     logit = tl.load(scores + pair, mask=inside, other=0.0)
     if NOISY:
-        logit += gumbel(row_key(tl.load(seed), FIRST_LEVEL, t, sequence, sequence * 0), index)
+        logit += gumbel(row_key(tl.load(seed), FIRST_SELECTION, t, sequence, sequence * 0), index)
     logit = tl.where(inside, logit, float("-inf"))
     chance = tl.exp(logit - tl.max(logit, 0))
     chance = chance / tl.sum(chance, 0)

@@ -314,7 +314,7 @@ class _GivenTree(torch.autograd.Function):
         nodes, keep, *parameters = ctx.saved_tensors
         levels, (B, n, d) = ctx.levels, ctx.shape
         cell = GatedCell(CellWeights(*parameters), ctx.product)
-        cell.recall(nodes[levels.children], keep)
+        cell.recompute(nodes[levels.children], keep)
         grad = grad_nodes.to(torch.promote_types(nodes.dtype, torch.float32), copy=True)
         merged = grad[B * n :]
         for level in reversed(levels.slices()):

@@ -255,7 +255,7 @@ def _differentiate_slots(
     if masks.left is not None and masks.right is not None:
         keep_read = torch.cat((masks.left, masks.right), -1).flatten(0, 1)
     keep = None if masks.hidden is None else masks.hidden.flatten(0, 1)
-    cell.recall(torch.stack((left, right), 2).flatten(0, 1), keep, keep_read)
+    cell.recompute(torch.stack((left, right), 2).flatten(0, 1), keep, keep_read)
 
     share, d_out = cp.unsqueeze(-1), d_slots[-1]
     d_outs, d_rights = [], []
@@ -268,7 +268,7 @@ def _differentiate_slots(
     d_w1, *others = cell.parameter_gradients((outs * share).flatten(0, 1))
     torch._foreach_add_(list(sums[ATTENTION:]), [*d_w1.chunk(2, 1), *others])
     d_x = d_out + (outs * (1 - share)).sum(0)
-    d_cp = (outs * (cell.recalled().view(m, B, d) - x)).sum(-1)
+    d_cp = (outs * (cell.recomputed().view(m, B, d) - x)).sum(-1)
     return d_x, d_cp, torch.stack(d_rights[::-1])
 
 

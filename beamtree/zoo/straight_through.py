@@ -110,7 +110,7 @@ class PairScores:
         if isinstance(self.score, SlicedScore):
             one = pairs.new_ones(len(pairs), dtype=self.score.w1.dtype)
             return self._sloping.pull(pairs, one)[..., : self.score.slice_size]
-        self.score.cell.recall(pairs, keep)
+        self.score.cell.recompute(pairs, keep)
         return self.score.cell.pull(slice(None), self.score.weight.repeat(len(pairs), 1))
 
     def pull_parameters(self, pairs: Tensor, keep: Tensor | None, grad: Tensor) -> None:
@@ -306,7 +306,7 @@ def sweep(
     d, wide, n = nodes.shape[1], grad_roots.dtype, timetable.n
     pair_keep = keep if score.makes_parents else None
     merge_keep = pair_keep[windows[1, :, 1]] if pair_keep is not None else keep
-    cell.recall(nodes[windows[0, :, 1:3]], merge_keep)
+    cell.recompute(nodes[windows[0, :, 1:3]], merge_keep)
     made = torch.arange(first, len(nodes), device=nodes.device)
     left, right = windows[0, :, 0], windows[0, :, 3]
     new_pairs = torch.stack((left, made, made, right), 1).view(-1, 2)

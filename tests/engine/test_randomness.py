@@ -13,8 +13,8 @@ from torch import Tensor
 from beamtree.engine import randomness as numbers
 from beamtree.engine.randomness import (
     DROPOUT,
-    FIRST_LEVEL,
-    SECOND_LEVEL,
+    FIRST_SELECTION,
+    SECOND_SELECTION,
     Draws,
     Randomness,
     draw_keep,
@@ -25,7 +25,7 @@ from beamtree.engine.randomness import (
 from beamtree.engine.record import Timeline
 
 SEED = torch.tensor(20231215)
-STREAMS = (DROPOUT, FIRST_LEVEL, SECOND_LEVEL)
+STREAMS = (DROPOUT, FIRST_SELECTION, SECOND_SELECTION)
 
 
 def counters(steps: int, sequences: int, slots: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -36,13 +36,13 @@ def counters(steps: int, sequences: int, slots: int) -> tuple[Tensor, Tensor, Te
     )
 
 
-def uniform(stream: int = FIRST_LEVEL, seed: Tensor = SEED, count: int = 20) -> Tensor:
+def uniform(stream: int = FIRST_SELECTION, seed: Tensor = SEED, count: int = 20) -> Tensor:
     """(steps, sequences, slots, lanes) = (50, 40, 5, count), by inverting the Gumbel law."""
     return (-(-gumbel(seed, stream, *counters(50, 40, 5), count, torch.float64)).exp()).exp()
 
 
 def test_gumbel_noise_has_the_mean_and_the_variance_of_its_law() -> None:
-    draws = gumbel(SEED, FIRST_LEVEL, *counters(100, 100, 5), 20, torch.float64)
+    draws = gumbel(SEED, FIRST_SELECTION, *counters(100, 100, 5), 20, torch.float64)
     N = draws.numel()
     variance = math.pi**2 / 6
     assert draws.isfinite().all()
@@ -65,8 +65,8 @@ def test_draws_that_differ_in_one_counter_are_independent(axis: int) -> None:
 
 
 def test_streams_and_seeds_are_independent() -> None:
-    assert_independent(uniform(FIRST_LEVEL), uniform(SECOND_LEVEL))
-    assert_independent(uniform(FIRST_LEVEL), uniform(DROPOUT))
+    assert_independent(uniform(FIRST_SELECTION), uniform(SECOND_SELECTION))
+    assert_independent(uniform(FIRST_SELECTION), uniform(DROPOUT))
     assert_independent(uniform(), uniform(seed=SEED + 1))
 
 
@@ -100,7 +100,7 @@ def test_the_bits_are_splitmix64s() -> None:
 def test_the_numbers_are_those_of_every_release() -> None:
     """Recorded: a change here changes the results of every seed."""
     one = (torch.tensor(3), torch.tensor(1), torch.tensor(2))
-    found = gumbel(torch.tensor(7), FIRST_LEVEL, *one, 3, torch.float64)
+    found = gumbel(torch.tensor(7), FIRST_SELECTION, *one, 3, torch.float64)
     assert found.tolist() == pytest.approx(
         [0.337606866932196, -0.670459831355145, 2.0230596234979], abs=1e-12
     )
@@ -110,9 +110,9 @@ def test_the_numbers_are_those_of_every_release() -> None:
 
 def test_a_prefix_of_the_draws_is_the_draws_of_the_prefix() -> None:
     rows = counters(4, 3, 2)
-    long = gumbel(SEED, FIRST_LEVEL, *rows, 33, torch.float64)
+    long = gumbel(SEED, FIRST_SELECTION, *rows, 33, torch.float64)
     for count in (1, 2, 7, 32):
-        assert torch.equal(gumbel(SEED, FIRST_LEVEL, *rows, count, torch.float64), long[..., :count])
+        assert torch.equal(gumbel(SEED, FIRST_SELECTION, *rows, count, torch.float64), long[..., :count])
     wide = draw_keep(SEED, *rows, 33, 0.3, torch.float32)
     for width in (1, 3, 4, 30):
         assert torch.equal(draw_keep(SEED, *rows, width, 0.3, torch.float32), wide[..., :width])
@@ -120,8 +120,8 @@ def test_a_prefix_of_the_draws_is_the_draws_of_the_prefix() -> None:
 
 def test_single_precision_draws_are_the_double_ones_rounded() -> None:
     rows = counters(20, 10, 5)
-    exact = gumbel(SEED, FIRST_LEVEL, *rows, 20, torch.float64)
-    rounded = gumbel(SEED, FIRST_LEVEL, *rows, 20, torch.float32)
+    exact = gumbel(SEED, FIRST_SELECTION, *rows, 20, torch.float64)
+    rounded = gumbel(SEED, FIRST_SELECTION, *rows, 20, torch.float32)
     assert rounded.isfinite().all()
     usual = exact < 5  # beyond, the uniform number is so near 1 that single precision tells it poorly
     torch.testing.assert_close(rounded[usual].double(), exact[usual], rtol=0, atol=1e-4)
@@ -158,8 +158,8 @@ def test_the_same_numbers_come_whatever_the_size_of_a_block(
     for t, A in enumerate(timeline.running):
         first, second = draws.gumbel(t, A, n - 1 - t)
         row = (torch.tensor(t), timeline.order[:A, None], torch.arange(K))
-        assert torch.equal(first, gumbel(SEED, FIRST_LEVEL, *row, n - 1 - t, torch.float64))
-        assert torch.equal(second, gumbel(SEED, SECOND_LEVEL, *row, K, torch.float64))
+        assert torch.equal(first, gumbel(SEED, FIRST_SELECTION, *row, n - 1 - t, torch.float64))
+        assert torch.equal(second, gumbel(SEED, SECOND_SELECTION, *row, K, torch.float64))
         keep = draws.keep(t, A)
         assert torch.equal(keep.view(A, K, width), draw_keep(SEED, *row, width, 0.3, torch.float64))
         merges = t * timeline.per_step + torch.arange(A * K)

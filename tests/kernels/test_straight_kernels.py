@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import parametrizations
 
 from beamtree import create_encoder
-from beamtree.engine.randomness import FIRST_LEVEL, draw_keep, gumbel
+from beamtree.engine.randomness import FIRST_SELECTION, draw_keep, gumbel
 from beamtree.kernels import entangled_kernels, straight_replay
 from beamtree.kernels import straight as operator
 from beamtree.kernels.fused_recursion import FusedSearchCall
@@ -46,7 +46,7 @@ def exact(case: Case, noisy: bool, dropout: float, merges: Tensor) -> tuple[Case
     def noise(t: int, pairs: int) -> Tensor | None:
         if not noisy:
             return None
-        return gumbel(case.seed, FIRST_LEVEL, zero + t, sequence, zero, pairs, torch.float32).double()
+        return gumbel(case.seed, FIRST_SELECTION, zero + t, sequence, zero, pairs, torch.float32).double()
 
     def keep(t: int, pairs: int) -> Tensor | None:
         if dropout == 0.0:

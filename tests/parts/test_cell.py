@@ -117,8 +117,8 @@ def test_the_written_out_derivative_is_autograds(masked: bool) -> None:
 
     function = GatedCell(CellWeights(*(p.detach() for p in model.parameters())), torch.float64)
     torch.testing.assert_close(function(pair.detach(), keep), parents.detach(), rtol=0, atol=1e-13)
-    function.recall(pair.detach(), keep)
-    torch.testing.assert_close(function.recalled(), parents.detach(), rtol=0, atol=1e-13)
+    function.recompute(pair.detach(), keep)
+    torch.testing.assert_close(function.recomputed(), parents.detach(), rtol=0, atol=1e-13)
     levels = [slice(4, 9), slice(0, 1), slice(1, 4)]  # a level at a time, in any order
     found = torch.cat([function.pull(rows, grad[rows]) for rows in levels])
     order = [row for level in levels for row in range(level.start, level.stop)]

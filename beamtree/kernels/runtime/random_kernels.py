@@ -9,7 +9,7 @@ from torch import Tensor
 
 from beamtree.pytorch.launch import launch
 
-DROPOUT, FIRST_LEVEL, SECOND_LEVEL = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+DROPOUT, FIRST_SELECTION, SECOND_SELECTION = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)

@@ -11,7 +11,14 @@ import triton.language as tl
 
 from beamtree.kernels.runtime import address_kernels as at
 from beamtree.kernels.runtime.math_kernels import WORST, index_of, key_of, up_to_rounding, value_of
-from beamtree.kernels.runtime.random_kernels import DROPOUT, FIRST_LEVEL, SECOND_LEVEL, gumbel, kept, row_key
+from beamtree.kernels.runtime.random_kernels import (
+    DROPOUT,
+    FIRST_SELECTION,
+    SECOND_SELECTION,
+    gumbel,
+    kept,
+    row_key,
+)
 from beamtree.kernels.search.choose_kernels import NONE
 
 
@@ -167,12 +174,12 @@ def draw(
         seed = at.seed(table)
         if NOISY:
             index = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
-            key = row_key(seed, FIRST_LEVEL, t, sequence, slot)[:, None]
+            key = row_key(seed, FIRST_SELECTION, t, sequence, slot)[:, None]
             noise = at.floats(table, at.FIRST_NOISE) + row.to(tl.int64) * n + index
             tl.store(noise, gumbel(key, index), mask=real & (index < pairs))
             if chunk == 0:
                 rank = tl.arange(0, BEAMS)[None, :]
-                key = row_key(seed, SECOND_LEVEL, t, sequence, slot)[:, None]
+                key = row_key(seed, SECOND_SELECTION, t, sequence, slot)[:, None]
                 tl.store(
                     at.floats(table, at.SECOND_NOISE) + row * K + rank,
                     gumbel(key, rank),
