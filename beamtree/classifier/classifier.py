@@ -1,4 +1,4 @@
-"""What a single model and an ensemble have in common: texts in, labels with probabilities and trees out."""
+"""The interface that a single model and an ensemble share: from texts to labels, probabilities and trees."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from beamtree.classifier.inference import predict_in_batches
 from beamtree.data.batching import EncodedExamples
@@ -30,33 +30,54 @@ class Prediction:
     label: str  # the most probable one
     probability: float
     probabilities: dict[str, float] = field(default_factory=dict, repr=False, compare=False)  # of every label
-    trees: tuple[BeamTrees, ...] = field(default=(), compare=False)  # one a sentence, with its tokens
+    trees: tuple[BeamTrees, ...] = field(default=(), compare=False)  # one per sentence, with its tokens
 
 
 class Classifier(HubMixin, nn.Module):
-    """Token ids (S·B, n) -> logits (B, classes), one where there are two; S sentences an example.
+    """Token ids (S·B, n) -> logits (B, classes), or (B, 1) for two classes; S sentences per example.
 
-    What is asked of the encoder is, of several models, asked of the first: its trees are shown.
+    In an ensemble, trees and facts about the encoder are those of the first model.
     """
 
     settings: "ModelSettings"
     task: Task
     words: Words
-    notes: dict[str, Any]  # what stands beside the weights: how they were trained
+    notes: dict[str, Any]  # stored with the weights: how they were trained
 
     @property
     def members(self) -> "tuple[TreeClassifier, ...]":
-        """The models whose probabilities are averaged; a single model is its only one."""
+        """The models whose probabilities are averaged; a single model is its own only member."""
         raise NotImplementedError
+
+    def _run(
+        self, ids: Tensor, key_padding_mask: Tensor, gold_merges: Tensor | None, need_trees: bool
+    ) -> tuple[Tensor, BeamTrees | None]:
+        """Return the logits, and the encoder's trees if they are needed and it builds any."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        ids: Tensor,
+        key_padding_mask: Tensor,
+        gold_merges: Tensor | None = None,
+        *,
+        need_trees: bool = False,
+    ) -> Any:
+        """Return the logits; with `need_trees`, a pair of logits and the encoder's trees.
+
+        `gold_merges` are for encoders that are given their trees (`needs_merges`); others search for them.
+        """
+        logits, trees = self._run(ids, key_padding_mask, gold_merges, need_trees)
+        return (logits, trees) if need_trees else logits
 
     @property
     def title(self) -> str:
-        """What it is called beside others."""
+        """The name of the model in tables and messages."""
         return self.settings.title
 
     @property
     def needs_merges(self) -> bool:
-        """Whether the encoder builds the trees it is given instead of looking for its own."""
+        """Whether the encoder must be given its trees, because it does not search for any."""
         return getattr(self.members[0].encoder, "needs_merges", False)
 
     @property
@@ -68,7 +89,7 @@ class Classifier(HubMixin, nn.Module):
         return self.words.vocabulary
 
     def encode(self, examples: Sequence[Example], *, labelled: bool = True) -> EncodedExamples:
-        """Examples as this model reads them, gold trees included if it needs them."""
+        """Encode examples for this model, with gold trees if it needs them."""
         return EncodedExamples.encode(
             examples,
             self.vocabulary,
@@ -77,7 +98,7 @@ class Classifier(HubMixin, nn.Module):
         )
 
     def in_trees(self, tokens: Sequence[Item]) -> tuple[Item, ...]:
-        """The tokens of a sentence that its trees are over, or what else there is one of a token."""
+        """Select the tokens of a sentence that its trees cover, or other items given one per token."""
         most, front = self.settings.tree_tokens, self.settings.tree_tokens_in_front
         if not most or len(tokens) <= most or self.settings.readout == "tokens":
             return tuple(tokens)
@@ -86,9 +107,10 @@ class Classifier(HubMixin, nn.Module):
     def predict(
         self, texts: Sequence[str] | Sequence[tuple[str, str]], *, need_trees: bool = False
     ) -> list[Prediction]:
-        """What the model says of every text; for a task on pairs each text is a pair of sentences.
+        """Predict the label of every text; for a task on pairs, each text is a pair of sentences.
 
-        The model stays in the mode it is in, so that other threads may train it or predict with it meanwhile.
+        The model's mode, training or evaluation, does not matter and does not change, so other threads may
+        train it or predict with it at the same time.
         """
         if isinstance(texts, str):
             raise BeamtreeError(f"texts must be a list of texts, got one text: {shown(texts)}")
@@ -107,7 +129,7 @@ class Classifier(HubMixin, nn.Module):
         return tuple(trees[s].named([list(tokens)]) for s, tokens in enumerate(names))
 
     def _write_card(self, title: str, says: str, facts: dict[str, Any]) -> str:
-        """The card of a folder for people: what the model is, how it is loaded and asked, `facts`."""
+        """Write the model card: `says` what the model is, how to load and use it, a table of `facts`."""
         kind, task = type(self).__name__, self.task
         usage = (
             f"from beamtree import {kind}\n\n"
@@ -124,7 +146,7 @@ class Classifier(HubMixin, nn.Module):
         found = load_model(folder, device=device)
         if not isinstance(found, cls):
             kind = type(found).__name__
-            raise BeamtreeError(f"{folder} holds no {cls.__name__}: load it by {kind}.from_pretrained")
+            raise BeamtreeError(f"{folder} holds no {cls.__name__}: load it with {kind}.from_pretrained")
         return found
 
     @classmethod

@@ -1,9 +1,8 @@
-"""Several models of one task as one: the mean of their probabilities, the trees of the first."""
+"""Several models of one task as one classifier: the mean of their probabilities, the trees of the first."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,21 +12,28 @@ from beamtree.classifier.classifier import Classifier
 from beamtree.classifier.model import TreeClassifier
 from beamtree.errors import BeamtreeError
 from beamtree.printable import code
+from beamtree.trees.beam_trees import BeamTrees
 
 
 class Ensemble(Classifier):
-    """A classifier whose probabilities are the mean of its members', by name; its trees are the first's."""
+    """A classifier that averages the probabilities of its members and returns the trees of the first.
+
+    Args:
+        members: models of the same task and vocabulary, by name.
+    """
 
     def __init__(self, members: dict[str, TreeClassifier]) -> None:
         super().__init__()
         if not members:
-            raise BeamtreeError("an ensemble needs a member")
+            raise BeamtreeError("an ensemble needs at least one member")
         first = next(iter(members.values()))
         for name, member in members.items():
             if (member.task.name, member.task.labels) != (first.task.name, first.task.labels):
-                raise BeamtreeError(f"{name} has other labels than the first member of its ensemble")
+                raise BeamtreeError(f"{name} has different labels from the first member of the ensemble")
             if member.words.vocabulary != first.words.vocabulary:
-                raise BeamtreeError(f"{name} has other words than the first member of its ensemble")
+                raise BeamtreeError(
+                    f"{name} has a different vocabulary from the first member of the ensemble"
+                )
         self.names = tuple(members)
         self.each = nn.ModuleList(members.values())
         self.settings, self.task, self.words = first.settings, first.task, first.words
@@ -41,20 +47,13 @@ class Ensemble(Classifier):
     def title(self) -> str:
         return f"{self.members[0].title} × {len(self.names)}"
 
-    def forward(
-        self,
-        ids: Tensor,
-        key_padding_mask: Tensor,
-        gold_merges: Tensor | None = None,
-        *,
-        need_trees: bool = False,
-    ) -> Any:
-        """The logits of the mean probabilities, and with `need_trees` the first member's trees."""
+    def _run(
+        self, ids: Tensor, key_padding_mask: Tensor, gold_merges: Tensor | None, need_trees: bool
+    ) -> tuple[Tensor, BeamTrees | None]:
         first, *others = self.members
         found = first(ids, key_padding_mask, gold_merges, need_trees=need_trees)
         logits, trees = found if need_trees else (found, None)
-        together = average([logits, *(other(ids, key_padding_mask, gold_merges) for other in others)])
-        return (together, trees) if need_trees else together
+        return average([logits, *(other(ids, key_padding_mask, gold_merges) for other in others)]), trees
 
     def _save_folder(self, folder: Path) -> None:
         from beamtree.classifier.model_folder import save_ensemble, save_model
@@ -79,13 +78,13 @@ class Ensemble(Classifier):
 
 
 def average(logits: Sequence[Tensor]) -> Tensor:
-    """The logits of the mean of probabilities; all of shape (B, classes), or (B, 1) where there are two.
+    """Return the logits of the mean probabilities; all logits are (B, classes), or (B, 1) for two classes.
 
-    Sums of logarithms, so that a probability that rounds to nothing is still a finite logit.
+    It works on logarithms, so the result is finite even where a probability rounds to 0.
     """
     if len(logits) == 1:
         return logits[0]
-    stacked = torch.stack([one.to(torch.promote_types(one.dtype, torch.float32)) for one in logits])
+    stacked = torch.stack([each.to(torch.promote_types(each.dtype, torch.float32)) for each in logits])
     if stacked.shape[-1] == 1:
         return F.logsigmoid(stacked).logsumexp(0) - F.logsigmoid(-stacked).logsumexp(0)
     return stacked.log_softmax(-1).logsumexp(0) - math.log(len(logits))

@@ -1,7 +1,7 @@
-"""A trained classifier as one file that runs without this package: ONNX, or `torch.export`'s own format.
+"""Exports a classifier to a file that runs without this package: ONNX, or `torch.export`'s own format.
 
-The file maps token ids (batch, length), 0 at padding on the right, to probabilities (batch, classes), at any
-batch size and length. The recursion is a loop in the graph (pytorch/tracing.py), one iteration a merge.
+The file maps token ids (batch, length), padded with 0 on the right, to probabilities (batch, classes), for
+any batch size and length. The recursion is a loop in the graph (pytorch/tracing.py), one iteration per merge.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from beamtree.nn.heads import class_probabilities
 from beamtree.printable import write_json
 
 IDS, PROBABILITIES = "ids", "probabilities"
-CHECKED_SIZES = ((1, 1), (1, 2), (3, 3), (2, 17), (4, 40))  # batches and lengths tried after an export
+CHECKED_SIZES = ((1, 1), (1, 2), (3, 3), (2, 17), (4, 40))  # (examples, tokens) of the batches compared
 
 
 class Predictor(nn.Module):
-    """Token ids to probabilities; padding is known by its id. A pair is two rows, first sentences first."""
+    """Token ids -> probabilities. In a batch of pairs, all first sentences come before all second ones."""
 
     def __init__(self, model: Classifier) -> None:
         super().__init__()
@@ -40,17 +40,18 @@ class Predictor(nn.Module):
 
 
 def export_program(model: Classifier) -> ExportedProgram:
-    """The whole classifier as a graph of plain PyTorch operators."""
-    if model.needs_merges or model.members[0].meets:
-        reason = "follows trees that come beside the tokens" if model.needs_merges else "reads two sentences"
+    """Export the whole classifier as a graph of plain PyTorch operators."""
+    name, reason = model.settings.encoder, None
+    if model.needs_merges:
+        reason = f"the encoder {name!r} follows given trees"
+    elif model.members[0].reads_pairs:
+        reason = f"the encoder {name!r} reads two sentences together"
+    elif model.words.encoder is not None:
+        reason = "its token vectors come from a Hugging Face encoder"
+    if reason is not None:
         raise BeamtreeError(
-            f"the encoder {model.settings.encoder!r} {reason}, which a file of token ids does not hold: "
-            "export it alone, by torch.export.export(model.encoder, …)"
-        )
-    if model.words.encoder is not None:
-        raise BeamtreeError(
-            "a model whose token vectors come from a Hugging Face encoder cannot be exported as a whole: "
-            "export its tree encoder alone, by torch.export.export(model.encoder, …)"
+            f"this model cannot be exported as a whole, because {reason}: export its encoder alone, with "
+            "torch.export.export(model.encoder, …)"
         )
     sentences = model.task.sentences
     batch, length = Dim("batch", min=1), Dim("length", min=2)
@@ -61,7 +62,7 @@ def export_program(model: Classifier) -> ExportedProgram:
             return torch.export.export(
                 Predictor(model).eval(), (ids,), dynamic_shapes={IDS: {0: rows, 1: length}}
             )
-    except Exception as error:  # torch raises whatever it stumbles over
+    except Exception as error:  # torch may raise anything
         raise BeamtreeError(
             f"torch {torch.__version__} cannot export this model: {first_line(error)}"
         ) from error
@@ -75,11 +76,11 @@ def save_program(program: ExportedProgram, path: Path) -> None:
 
 
 def save_onnx(program: ExportedProgram, model: Classifier, path: Path) -> None:
-    """Write an ONNX file; its metadata name the task, the labels and the tokens (the first has id 3)."""
+    """Write an ONNX file; its metadata hold the task, the labels and the tokens (the first has id 3)."""
     if any(getattr(node.meta.get("val"), "is_complex", bool)() for node in program.graph.nodes):
         raise BeamtreeError(
-            f"the encoder {model.settings.encoder!r} computes with complex numbers, which ONNX has not: "
-            "write a file for torch.export.load instead (--exported-program)"
+            f"the encoder {model.settings.encoder!r} computes with complex numbers, which ONNX does not "
+            "support: write a file for torch.export.load instead (--exported-program)"
         )
     translations = translate_sorting()
     try:
@@ -92,7 +93,7 @@ def save_onnx(program: ExportedProgram, model: Classifier, path: Path) -> None:
                 input_names=[IDS],
                 output_names=[PROBABILITIES],
             )
-    except Exception as error:  # torch raises whatever it stumbles over
+    except Exception as error:  # torch may raise anything
         raise BeamtreeError(
             f"torch {torch.__version__} cannot write this model as ONNX (2.13 can): {first_line(error)}"
         ) from error
@@ -107,7 +108,7 @@ def save_onnx(program: ExportedProgram, model: Classifier, path: Path) -> None:
 
 
 def translate_sorting() -> dict[Any, Any]:
-    """`custom_translation_table` for `torch.onnx.export`: it has no stable sort, which is ONNX's TopK."""
+    """Return a `custom_translation_table` that teaches `torch.onnx.export` the stable sort: ONNX's TopK."""
     try:
         from onnxscript import opset20
     except ImportError as error:
@@ -122,7 +123,7 @@ def translate_sorting() -> dict[Any, Any]:
 
 
 def compare_with_onnx(model: Classifier, path: Path) -> float:
-    """Run the file in onnxruntime on random batches of mixed lengths: the largest difference found."""
+    """Run the file in onnxruntime on random batches; return its largest difference from the model."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -140,7 +141,7 @@ def compare_with_onnx(model: Classifier, path: Path) -> float:
 
 
 def random_ids(model: Classifier, B: int, n: int, generator: torch.Generator) -> Tensor:
-    """B examples of random tokens, lengths between 1 and n, (S·B, n)."""
+    """Draw B examples of random tokens with lengths between 1 and n; return ids (S·B, n)."""
     rows = model.task.sentences * B
     ids = torch.randint(PAD + 1, len(model.vocabulary), (rows, n), generator=generator)
     lengths = torch.randint(1, n + 1, (rows, 1), generator=generator)
@@ -150,7 +151,7 @@ def random_ids(model: Classifier, B: int, n: int, generator: torch.Generator) ->
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """torch.export and torch.onnx speak of their own affairs on the way."""
+    """Silence the warnings and log messages of torch.export and torch.onnx."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""A trained model over many examples, in batches of like length that keep to a budget of token places."""
+"""Runs a trained model on many examples, in batches of similar length and limited size."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MethodType
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=nn.Module)
 
 BATCH_TOKENS = 16384  # rows × padded length: about 1 GiB for the largest encoders of the paper
-_SHORTEST_ROW = 16  # so that a batch of tiny sentences does not have thousands of rows
+_SHORTEST_ROW = 16  # shorter ones count as this long, so that a batch never has thousands of rows
 
 
 @torch.no_grad()
@@ -30,10 +30,10 @@ def run_in_batches(
     batch_tokens: int = BATCH_TOKENS,
     need_trees: bool = False,
 ) -> Iterator[tuple[Batch, Tensor, BeamTrees | None]]:
-    """(batch, logits, trees) in an order that mixes lengths; `batch.rows` tells which examples they are.
+    """Yield (batch, logits, trees), not in the order of the examples: `batch.rows` has their indices.
 
-    The model evaluates and stays in the mode it is in, so that others may use it meanwhile. There are no
-    trees from an encoder that builds none, whatever is needed.
+    The model runs as in evaluation but keeps its mode, so that other threads may use it at the same time.
+    Trees are None if they are not needed or the encoder builds none.
     """
     if batch_tokens < 1:
         raise BeamtreeError(f"--batch-tokens must be at least 1, got {batch_tokens}")
@@ -47,13 +47,13 @@ def run_in_batches(
         for batch in batches.epoch(0, device=next(model.parameters()).device):
             try:
                 found = model(batch.ids, batch.key_padding_mask, batch.gold_merges, need_trees=need_trees)
-            except ValueError as error:  # of a search among numbers that are not finite
+            except ValueError as error:  # the search found numbers that are not finite
                 raise BeamtreeError(f"the model cannot be run: {first_line(error)}") from error
             logits, trees = found if need_trees else (found, None)
             yield batch, refuse_unless_finite(logits), trees
     except torch.OutOfMemoryError as error:
         raise BeamtreeError(
-            f"the device ran out of memory with {batch_tokens} token places in a batch: lower --batch-tokens"
+            f"the device ran out of memory with batches of {batch_tokens} tokens: lower --batch-tokens"
         ) from error
 
 
@@ -64,7 +64,7 @@ def predict_in_batches(
     batch_tokens: int = BATCH_TOKENS,
     need_trees: bool = False,
 ) -> Iterator[tuple[list[int], Tensor, BeamTrees | None]]:
-    """(which examples, the probabilities (rows, labels), trees) of examples whose labels nobody knows."""
+    """Yield (indices of examples, probabilities (rows, labels), trees); the labels are not read."""
     if not examples:
         return
     encoded = model.encode(examples, labelled=False)
@@ -75,25 +75,25 @@ def predict_in_batches(
 
 
 def evaluating(model: Model) -> Model:
-    """The model itself where all of it evaluates, else a twin that does, for one use.
+    """Return the model if all its modules are in evaluation mode, else a twin that is, for one use.
 
-    The twin has the same parameters, buffers, hooks and CUDA graphs, only its modules are others: nothing of
-    the model changes, so that threads that train it or predict with it do not meet.
+    The twin has modules of its own that share parameters, buffers, hooks and CUDA graphs with the model. The
+    model itself does not change, so other threads may train it or predict with it at the same time.
     """
     parts = list(model.modules())
     if not any(part.training for part in parts):
         return model
     twins = {id(part): object.__new__(type(part)) for part in parts}
     for part in parts:
-        own = {name: _as_of_twin(value, twins) for name, value in vars(part).items()}
-        # Graphs of a user's cell are kept by the cell: like a replica that DataParallel makes, one that lives
-        # for a single use is not worth a capture.
+        own = {name: _for_twin(value, twins) for name, value in vars(part).items()}
+        # A user's cell keeps its own CUDA graphs. Marked as a replica, like those that DataParallel makes, it
+        # captures none: for a single use that is not worth the time.
         vars(twins[id(part)]).update(own, training=False, _compiled_call_impl=None, _is_replica=True)
     return _twin_of(model, twins)
 
 
-def _as_of_twin(value: Any, twins: Mapping[int, nn.Module]) -> Any:
-    """What a module holds as its twin does: the very same unless it is a module, or has to do with some."""
+def _for_twin(value: Any, twins: Mapping[int, nn.Module]) -> Any:
+    """Return an attribute's value for the twin: the same object, but with twins in place of modules."""
     if isinstance(value, nn.Module):
         return _twin_of(value, twins)
     if isinstance(value, MethodType) and id(value.__self__) in twins:
@@ -106,22 +106,22 @@ def _as_of_twin(value: Any, twins: Mapping[int, nn.Module]) -> Any:
 
 
 def _twin_of(part: Any, twins: Mapping[int, nn.Module]) -> Any:
-    part = getattr(part, "_orig_mod", part)  # what `torch.compile` made of a module calls that very module
+    part = getattr(part, "_orig_mod", part)  # the module inside a wrapper that `torch.compile` made
     return twins.get(id(part), part)
 
 
 def refuse_unless_finite(output: Tensor) -> Tensor:
-    """What a model gives; weights that are finite may still be too large."""
+    """Return a model's output, or raise: even finite weights may be too large."""
     if not output.isfinite().all():
         raise BeamtreeError(
-            "the model's output is not finite: use weights that were saved earlier, or train again with a "
-            "lower learning rate"
+            "the model's output is not finite: use weights saved earlier, or train again with a lower "
+            "learning rate"
         )
     return output
 
 
 def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """`auto` is the GPU of this process where there is one, else the CPU."""
+    """Return the device of this name; `auto` is this process's GPU if the machine has one, else the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and torch.cuda.is_available():
@@ -130,12 +130,12 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was compiled with CUDA
-        raise BeamtreeError(f"cannot use the device {name!r}: {str(error).splitlines()[0]}") from error
+        raise BeamtreeError(f"cannot use the device {name!r}: {first_line(error)}") from error
     return device
 
 
 def set_beam_size(model: "Classifier", beam_size: int | None) -> None:
-    """Search with another number of beams than in training; the weights are the same for any."""
+    """Set the number of beams of the search, unless it is None; the weights do not depend on it."""
     if beam_size is None:
         return
     if beam_size < 1:
@@ -149,7 +149,7 @@ def set_beam_size(model: "Classifier", beam_size: int | None) -> None:
 
 
 def merge_equal_trees(model: "Classifier") -> None:
-    """Search with beams that are different trees, however the model was trained."""
+    """Make the search return distinct trees, however the model was trained."""
     for member in model.members:
         if not hasattr(member.encoder, "merge_equal_trees"):
             encoder = model.settings.title

@@ -1,6 +1,6 @@
-"""A classifier's folder: `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
+"""A classifier as a folder: `config.json`, `model.safetensors` and `vocabulary.json`; nothing in it is code.
 
-An ensemble's has a `config.json` that names its members, each a model folder or a run folder within it.
+The `config.json` of an ensemble names its members, which are model folders or run folders inside its folder.
 """
 
 import difflib
@@ -36,7 +36,7 @@ from beamtree.saving.folder import (
     write_config,
 )
 
-__all__ = [  # the old module `beamtree.model` is this one now (moved.py), and had most of these
+__all__ = [  # includes names that the old module `beamtree.model` had, which is now this one (moved.py)
     "PRETRAINED",
     "ModelSettings",
     "Prediction",
@@ -55,12 +55,12 @@ __all__ = [  # the old module `beamtree.model` is this one now (moved.py), and h
 
 _KINDS = {"task": (str, "text"), "labels": (list, "a list"), "model": (dict, "a table")}
 PRETRAINED = Path(__file__).resolve().parent / "pretrained"
-_MEMBER = re.compile(r"\w[\w-]*")  # within the ensemble's folder, and nowhere else
+_MEMBER = re.compile(r"\w[\w-]*")  # cannot lead out of the ensemble's folder
 _MOST_MEMBERS = 100
 
 
 def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None = None) -> None:
-    """Write a model folder. Where one of the same shape stands, only its weights change, in one rename."""
+    """Write a model folder; over one of the same config and words it only replaces the weights, at once."""
     make_folder(folder)
     content: dict[str, Any] = {
         "task": model.task.name,
@@ -77,12 +77,15 @@ def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None
 
 
 def save_ensemble(folder: Path, names: Sequence[str]) -> None:
-    """Make a folder that has model or run folders of these names an ensemble of them."""
+    """Turn a folder that contains model or run folders with these names into an ensemble of them."""
     write_config(folder, {"members": list(names)})
 
 
 def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") -> TreeClassifier | Ensemble:
-    """The model of a folder, of a run folder (its best) or of a name that ships with beamtree; evaluating."""
+    """Load a model folder, the best model of a run folder or a model that comes with beamtree.
+
+    The model is in evaluation mode.
+    """
     folder = find_model(path_or_name)
     folders = member_folders(folder)
     if "" in folders:
@@ -94,7 +97,7 @@ def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") 
 
 
 def member_folders(folder: Path) -> dict[str, Path]:
-    """The model folders of an ensemble by name; of a single model its own, without a name."""
+    """Return the model folders of an ensemble by name; for a single model its folder, by the name ""."""
     config = read_config(folder, {})
     if "members" not in config:
         return {"": folder}
@@ -104,23 +107,25 @@ def member_folders(folder: Path) -> dict[str, Path]:
         or not all(isinstance(name, str) and _MEMBER.fullmatch(name) for name in names)
         or not 0 < len(names) == len(set(names)) <= _MOST_MEMBERS
     ):
-        raise BeamtreeError(f"{folder / CONFIG}: members must be names of folders in it, got {shown(names)}")
+        raise BeamtreeError(
+            f"{folder / CONFIG}: members must be names of folders next to it, got {shown(names)}"
+        )
     return {name: find_model(folder / name) for name in names}
 
 
 def model_checksum(folder: Path) -> str:
-    """Of all that makes a model what it is."""
+    """Return the checksum of all files that determine what a model predicts."""
     names = (CONFIG, VOCABULARY, WEIGHTS)
     return hash_files(*(place / name for place in member_folders(folder).values() for name in names))
 
 
 def weights_checksum(folder: Path) -> str:
-    """By it an evaluation is known to be of these weights."""
+    """Return the checksum of the weights alone, with which an evaluation records what it measured."""
     return hash_files(*(place / WEIGHTS for place in member_folders(folder).values()))
 
 
 def _load_one(folder: Path, device: torch.device | str, like: TreeClassifier | None = None) -> TreeClassifier:
-    """A single model; of the same words as another one it shares them."""
+    """Load a single model; it shares the words of `like` if they are the same."""
     config = read_config(folder, _KINDS)
     source = str(folder / CONFIG)
     settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
@@ -129,7 +134,7 @@ def _load_one(folder: Path, device: torch.device | str, like: TreeClassifier | N
     if like is not None and (like.words.own, like.words.describe_vectors()) == (vocabulary, vectors):
         shared = like.words
 
-    def make() -> TreeClassifier:  # words and all: their vectors have the size that the config says
+    def make() -> TreeClassifier:  # with its words, because their vectors' size comes from the config too
         return TreeClassifier(settings, task, shared or saved_words(vocabulary, vectors))
 
     try:
@@ -140,7 +145,7 @@ def _load_one(folder: Path, device: torch.device | str, like: TreeClassifier | N
     except BeamtreeError as error:
         raise BeamtreeError(f"{source}: {error}") from error
     if config["labels"] != list(task.labels):
-        raise BeamtreeError(f"{source} lists other labels than the task {task.name!r} has")
+        raise BeamtreeError(f"{source}: its labels are not those of the task {task.name!r}")
     tensors, notes = load_tensors(folder / WEIGHTS, largest=bytes_of(wanted))
     check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
     model = filled(make, tensors, device)
@@ -149,32 +154,35 @@ def _load_one(folder: Path, device: torch.device | str, like: TreeClassifier | N
 
 
 def shipped_models() -> tuple[str, ...]:
-    """The names of the models that come with beamtree."""
+    """Return the names of the models that come with beamtree."""
     return tuple(sorted(entry.name for entry in PRETRAINED.glob("*") if (entry / CONFIG).is_file()))
 
 
 def find_model(path_or_name: str | Path) -> Path:
-    """The model folder that a path or a shipped name means."""
+    """Find the model folder of a path (a model or run folder) or of a name that comes with beamtree."""
     path = Path(path_or_name)
     for folder in (path, path / "best"):
         if is_file(folder / CONFIG):
             return folder
     if is_file(path / "last" / CONFIG):
         raise BeamtreeError(
-            f"there is no best model in {path / 'best'}, as before the first epoch is finished: "
-            f"beamtree train --resume {path} goes on, and {path / 'last'} has the weights so far"
+            f"there is no best model in {path / 'best'} yet, because the first epoch is not finished: "
+            f"continue with beamtree train --resume {path}, or use the weights so far, {path / 'last'}"
         )
     shipped = shipped_models()
     if str(path_or_name) in shipped:
         return PRETRAINED / str(path_or_name)
     if is_file(path / "recipe.toml") and any(path.glob("seed*/recipe.toml")):
-        raise BeamtreeError(f"not all seeds of {path} are trained: beamtree train --resume {path} goes on")
+        raise BeamtreeError(
+            f"not all seeds of {path} are trained: continue with beamtree train --resume {path}"
+        )
     if is_folder(path):
         raise BeamtreeError(f"{path} is not a model folder: neither it nor {path / 'best'} has a config.json")
     known = nearest(str(path_or_name), shipped) if shipped else ""
     beside = [found.name for found in path.parent.iterdir()] if is_folder(path.parent) else []
     if len(path.parts) > 1 and (close := difflib.get_close_matches(path.name, beside, n=1)):
         known = f"; did you mean {shown(str(path.parent / close[0]))}?"
-    elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path_or_name)):  # as the hub names its repositories
-        known = f"; TreeClassifier.from_pretrained({shown(str(path_or_name))}) asks the Hugging Face hub"
-    raise BeamtreeError(f"there is no model {shown(str(path_or_name))}, neither a folder nor shipped{known}")
+    elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path_or_name)):  # like a repository on the hub
+        call = f"TreeClassifier.from_pretrained({shown(str(path_or_name))})"
+        known = f"; to load it from the Hugging Face hub, use {call}"
+    raise BeamtreeError(f"there is no model {shown(str(path_or_name))}: no folder or shipped model{known}")

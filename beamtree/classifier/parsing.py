@@ -1,4 +1,4 @@
-"""Text in, prediction and trees out: lines through a model a chunk at a time, a bad line as its own error."""
+"""Runs a model on lines of text, a chunk at a time; a line that cannot be read becomes an error record."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from beamtree.files.lines import in_blocks
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.brackets import write_brackets
 
-CHUNK_LINES = 512  # sorted by length together; all that is in memory at once
+CHUNK_LINES = 512  # sorted by length together; only one chunk is in memory at a time
 MAX_LENGTH = 10_000
 
 
 @dataclass(frozen=True)
 class SentenceTrees:
-    """One sentence and its beams, left in their batch, where structure is worked out for all at once."""
+    """A sentence and its trees, kept in their batch, which computes the structure of all trees at once."""
 
     tokens: Tokens
     batch: BeamTrees
     index: int
-    left_out: int = 0  # tokens in the midst of a long text, which its trees are not over
+    left_out: int = 0  # tokens in the middle of a long text that its trees do not cover
 
     def alone(self) -> BeamTrees:
         return self.batch[self.index]
@@ -34,15 +34,15 @@ class SentenceTrees:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A line that was read: what the model says of it and the trees it found (none if it looks for none)."""
+    """A line with the model's prediction and its trees, if it builds any."""
 
     line: int  # from 1
     text: str
     label: str
     probability: float
-    trees: tuple[SentenceTrees, ...]  # one for each sentence
-    unknown: tuple[str, ...] = ()  # tokens that the model never saw, each once
-    probabilities: tuple[float, ...] = ()  # of every label of the task
+    trees: tuple[SentenceTrees, ...]  # one per sentence
+    unknown: tuple[str, ...] = ()  # tokens that are not in the vocabulary, each once
+    probabilities: tuple[float, ...] = ()  # of all labels of the task
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def parse_lines(
     max_length: int = MAX_LENGTH,
     need_trees: bool = True,
 ) -> list[Record]:
-    """One record for each line, in order; the sentences of a pair stand in one line with a tab between."""
+    """Return one record per line, in order; the sentences of a pair are in one line, separated by a tab."""
     rows = list(numbered(lines))
     records: list[Record | None] = [None] * len(rows)
     places: list[int] = []
@@ -82,23 +82,24 @@ def parse_lines(
     for batch, probabilities, found in predict_in_batches(
         model, examples, batch_tokens=batch_tokens, need_trees=need_trees
     ):
-        trees = None if found is None else found.to("cpu")  # on a GPU to look at a number is to wait
+        trees = (
+            None if found is None else found.to("cpu")
+        )  # at once: reading single numbers from a GPU is slow
         for b, shares in enumerate(probabilities.tolist()):
             sentences, place = examples[batch[b]].sentences, places[batch[b]]
             tokens = dict.fromkeys(token for sentence in sentences for token in sentence)
-            own: tuple[SentenceTrees, ...] = ()
+            own = []
             if trees is not None:
-                own = tuple(
-                    SentenceTrees(inside, trees, s * len(batch) + b, len(sentence) - len(inside))
-                    for s, sentence in enumerate(sentences)
-                    for inside in (model.in_trees(sentence),)
-                )
+                for s, sentence in enumerate(sentences):
+                    covered = model.in_trees(sentence)
+                    left_out = len(sentence) - len(covered)
+                    own.append(SentenceTrees(covered, trees, s * len(batch) + b, left_out))
             records[place] = Parsed(
                 rows[place].number,
                 rows[place].line,
                 label=model.task.labels[shares.index(max(shares))],
                 probability=max(shares),
-                trees=own,
+                trees=tuple(own),
                 unknown=tuple(token for token in tokens if token not in model.vocabulary),
                 probabilities=tuple(shares),
             )
@@ -106,13 +107,13 @@ def parse_lines(
 
 
 def numbered(lines: Iterable[str | TextRow]) -> Iterator[TextRow]:
-    """Lines as rows, counted from 1; rows of a file know their numbers."""
+    """Yield lines as rows, numbered from 1; rows of a file already have their numbers."""
     for number, line in enumerate(lines, start=1):
         yield line if isinstance(line, TextRow) else TextRow(number, line)
 
 
 def read_sentences(task: Task, row: TextRow, max_length: int = MAX_LENGTH) -> tuple[Tokens, ...]:
-    """The sentences of one line of text, checked by the task."""
+    """Split a line into sentences and tokens, as its task demands."""
     line = row.line
     if row.wrong:
         raise BeamtreeError(row.wrong)
@@ -120,13 +121,13 @@ def read_sentences(task: Task, row: TextRow, max_length: int = MAX_LENGTH) -> tu
         raise BeamtreeError("the line is empty")
     count = line.count("\t") + 1
     if count != task.sentences:
-        wanted = "one expression" if task.sentences == 1 else f"{task.sentences} sentences with a tab between"
+        expected = "one text" if task.sentences == 1 else f"{task.sentences} sentences separated by a tab"
         found = f"{count} column{'s' if count > 1 else ''}"
-        raise BeamtreeError(f"wanted {wanted}, found {found} (labels are not part of the input)")
+        raise BeamtreeError(f"expected {expected}, found {found} (labels are not part of the input)")
     sentences = tuple(map(task.tokenize, line.split("\t")))
     for sentence in sentences:
         if len(sentence) > max_length:
-            raise BeamtreeError(f"{len(sentence)} tokens are more than --max-length {max_length}")
+            raise BeamtreeError(f"the text has {len(sentence)} tokens, more than --max-length {max_length}")
     return sentences
 
 
@@ -138,7 +139,7 @@ def parse_stream(
     max_length: int = MAX_LENGTH,
     need_trees: bool = True,
 ) -> Iterator[Record]:
-    """Records as they come, a chunk of lines in memory at a time."""
+    """Yield one record per line, reading one chunk of lines at a time."""
     for chunk in in_blocks(numbered(lines), CHUNK_LINES):
         yield from parse_lines(
             model, chunk, batch_tokens=batch_tokens, max_length=max_length, need_trees=need_trees

@@ -1,7 +1,7 @@
-"""What a classifier reads of a text besides its tree: all its token vectors pooled, and what its words say.
+"""What a classifier reads besides trees: pooled token vectors, and scores of words and word pairs.
 
-The tree is over a bounded part of a long text, these are over all of it; together they are what people know
-as a good bag of words, so that the tree has to add something to it.
+Trees may cover only part of a long text (`tree_tokens`); these cover all of it. Together they are a strong
+bag of words, so that trees have to add something to it.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from beamtree.data.batching import EncodedExamples, Integers
 from beamtree.data.vocabulary import FIRST_WORD, PAD
 from beamtree.data.words import Words
 
-# What all words of a text say together before they have learnt to differ; as scores move by small steps, a
-# larger one lets them be heard within an epoch of a small table.
-LOUDNESS = 15.0
+# The factor of the summed word scores. An optimiser moves scores by small steps; scaled up, they have an
+# effect within an epoch even on a small table.
+SCORE_SCALE = 15.0
 
 Floats = NDArray[np.float64]
-_NOBODY = -1
-_SPREAD, _PRIME = 48271, (1 << 31) - 1  # pairs of like numbers get places far apart, within 64 bits
+_NO_PAIR = -1
+_SPREAD, _PRIME = 48271, (1 << 31) - 1  # place similar pairs far apart, without overflow in 64 bits
 _MOST_NUMBERS = 1 << 22  # pairs × logits
-_MOST_TOKENS = 1 << 25  # that are counted, for the memory it takes; of more, every so many texts
+_MOST_TOKENS = 1 << 25  # counted, to bound memory; of a larger split, only every k-th text is counted
 
 
 class TokenPooling(nn.Module):
     """Token vectors (B, n, e) -> (B, 2e): their weighted mean and their maximum, each normalised.
 
-    A learnt query weighs the tokens, all alike at first: the plain mean of a long text says little, whatever
-    the text says. Normalised, it is as large as the maximum beside it.
+    A learnt query gives the weights, which begin equal: the plain means of long texts hardly differ.
+    Normalised, the mean is as large as the maximum.
     """
 
     def __init__(self, width: int) -> None:
@@ -49,14 +49,15 @@ class TokenPooling(nn.Module):
 
 
 class WordScores(nn.Module):
-    """Ids (B, n) -> (B, logits): every word of the training split has a score of its own for every label.
+    """Ids (B, n) -> (B, logits): a sum of scores, which every word of the training split has for every label.
 
-    Rare words count more (`Words.rarity`), longer texts not. Words that are not among the model's own, those
-    of the package first met at prediction, say nothing here. Scores begin at zero.
+    Rare words count more (`Words.rarity`); the length of a text does not matter. Words that training did not
+    see, which have only a vector of the package, have no score. Scores begin at zero.
 
-    With `pairs`, at most so many pairs of neighbouring words have scores too, and a score is multiplied by
-    how far its word or pair leans to the label, as counted in the training split (`count`). This is naive
-    Bayes: what all labels have alike says little however it is scored, so that chance is not learnt.
+    With `pairs`, up to this many pairs of neighbouring words have scores too, and each score is multiplied by
+    how strongly its word or pair leans to the label, as counted in the training split (`count`). As in naive
+    Bayes, what is equally frequent with all labels then has little effect whatever its score, so that noise
+    is not learnt.
     """
 
     def __init__(self, words: Words, logits: int, pairs: int = 0) -> None:
@@ -64,20 +65,20 @@ class WordScores(nn.Module):
         self.words = FIRST_WORD + len(words.own.tokens)
         self.pairs = min(pairs, _MOST_NUMBERS // logits)
         rarity = torch.ones(len(words.own.tokens)) if words.rarity is None else words.rarity
-        silent = rarity.new_zeros(FIRST_WORD)
-        self.register_buffer("rarity", torch.cat((silent, rarity, rarity.new_zeros(self.pairs))))
+        specials = rarity.new_zeros(FIRST_WORD)
+        self.register_buffer("rarity", torch.cat((specials, rarity, rarity.new_zeros(self.pairs))))
         self.rarity: Tensor
         self.scores = nn.Embedding(self.words + self.pairs, logits)
         nn.init.zeros_(self.scores.weight)
         if self.pairs:
-            # A pair's number gives it a place; of those that share one, one has it.
-            self.register_buffer("owner", torch.full((self.pairs,), _NOBODY))
+            # A pair's number determines its place in the table; of the pairs with one place, one owns it.
+            self.register_buffer("owner", torch.full((self.pairs,), _NO_PAIR))
             self.owner: Tensor
             self.register_buffer("leaning", torch.zeros(self.words + self.pairs, logits))
             self.leaning: Tensor
 
     def forward(self, ids: Tensor) -> Tensor:
-        row = torch.where(ids < self.words, ids, PAD)  # specials and strange words have rarity 0
+        row = torch.where(ids < self.words, ids, PAD)  # words without a score become padding, of rarity 0
         if self.pairs:
             pair = row * self.words + F.pad(row, (0, 1), value=PAD)[:, 1:]
             place = self._place(pair)
@@ -87,17 +88,17 @@ class WordScores(nn.Module):
             scores = scores * self.leaning[row].to(scores.dtype)
         weight = self.rarity[row].to(scores.dtype)
         length = weight.square().sum(1, keepdim=True).sqrt().clamp(min=1.0)
-        return LOUDNESS * ((weight / length).unsqueeze(-1) * scores).sum(1)
+        return SCORE_SCALE * ((weight / length).unsqueeze(-1) * scores).sum(1)
 
     @torch.no_grad()
     def count(self, train: EncodedExamples, labels: int) -> None:
-        """Choose the pairs that have a score, those that tell most, and see what leans to which label."""
+        """Choose the most informative pairs to have scores, and compute which words and pairs lean where."""
         if not self.pairs:
             return
         seen = _Seen.of(train, self.words, labels)
         self.leaning[: self.words] = self._logits(seen.leanings(seen.words, np.arange(self.words)))
         self.leaning[:FIRST_WORD] = 0.0
-        chosen, texts = seen.telling_pairs()  # the best one last
+        chosen, texts = seen.informative_pairs()  # the best one last
         if not len(chosen):
             return
         place = self._place(torch.from_numpy(chosen)).numpy()
@@ -113,26 +114,26 @@ class WordScores(nn.Module):
         return pair % _PRIME * _SPREAD % _PRIME % self.pairs
 
     def _logits(self, leanings: Floats) -> Tensor:
-        """Of two labels one logit tells: that of the second."""
+        """Keep the column of the second label if there are two, because they have one logit."""
         found = torch.from_numpy(leanings).float()
         return found[:, 1:] if self.scores.embedding_dim == 1 else found
 
 
 class _Occurrences(NamedTuple):
-    """Which texts have what, each once: a word's row, or a pair's number."""
+    """The words or pairs of all texts, each once per text."""
 
-    what: Integers  # in order
+    what: Integers  # a word's row or a pair's number, sorted
     label: Integers  # of the text
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the texts of a training split have, and the label of each."""
+    """The words and pairs that occur in a training split, with the labels of their texts."""
 
     words: _Occurrences
     pairs: _Occurrences
     texts: int
-    shares: Floats  # (labels,) of the texts; each a little more than none
+    shares: Floats  # (labels,) of the texts; smoothed, so never 0
 
     @classmethod
     def of(cls, train: EncodedExamples, words: int, labels: int) -> "_Seen":
@@ -155,9 +156,9 @@ class _Seen:
         )
 
     def leanings(self, seen: _Occurrences, wanted: Integers) -> Floats:
-        """(wanted, labels): the log of how much more often texts of a label have it than other texts.
+        """Return (wanted, labels): the log of how much more often texts of a label have it than other texts.
 
-        Imagined texts, one a label on average, keep what is rare from leaning far.
+        Counts are smoothed by one imagined text per label on average, so that rare words do not lean far.
         """
         labels = len(self.shares)
         order = np.argsort(wanted)
@@ -169,18 +170,18 @@ class _Seen:
         others = counts.sum(1, keepdims=True) - counts
         return np.log(counts / self.shares + labels) - np.log(others / (1 - self.shares) + labels)
 
-    def telling_pairs(self) -> tuple[Integers, Integers]:
-        """The pairs that two texts or more have, and how many; last the one that tells most.
+    def informative_pairs(self) -> tuple[Integers, Integers]:
+        """Return the pairs that occur in two or more texts, the most informative last, and in how many texts.
 
-        It tells most whose count with some label is most standard deviations above what chance would give.
+        The measure is how many standard deviations the count with some label is above what chance would give.
         """
         labels = len(self.shares)
         pairs, which, texts = np.unique(self.pairs.what, return_inverse=True, return_counts=True)
         cells, counts = np.unique(which * labels + self.pairs.label, return_counts=True)
         pair, share = cells // labels, self.shares[cells % labels]
         above = (counts - texts[pair] * share) / np.sqrt(texts[pair] * share * (1 - share))
-        telling = np.zeros(len(pairs))
-        np.maximum.at(telling, pair, above)
-        order = np.argsort(telling, kind="stable")
+        informative = np.zeros(len(pairs))
+        np.maximum.at(informative, pair, above)
+        order = np.argsort(informative, kind="stable")
         order = order[texts[order] >= 2]
         return pairs[order], texts[order]

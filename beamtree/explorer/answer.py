@@ -128,7 +128,7 @@ def _run_one(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: in
             Readings(reader.read(s, forest.nodes[0], forest.trees.spans[0], roots))
             for s, forest in enumerate(forests)
         ]
-        return Answer(reader.judge(roots), [forest.trees for forest in forests], nothing, readings)
+        return Answer(reader.read_text(roots), [forest.trees for forest in forests], nothing, readings)
     ((_, shares, trees),) = predict_in_batches(model, [Example(sentences, "")], need_trees=True)
     return Answer(
         shares[0].tolist(),
@@ -143,7 +143,7 @@ def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int 
     reader = NodeReader(model, sentences)
     records = [record_search(encoder, part, beam_size or encoder.beam_size) for part in reader.parts]
     roots = torch.cat([record.beams.root() for record in records])
-    probabilities = reader.judge(roots)
+    probabilities = reader.read_text(roots)
     gold = _follow_gold(model, sentences, reader.parts)
     gold_roots = roots if gold is None else torch.cat([forest.roots[:, 0] for forest in gold])
     readings = []
@@ -155,7 +155,7 @@ def _watch(model: TreeClassifier, sentences: tuple[Tokens, ...], beam_size: int 
         steps = torch.arange(len(slots), device=slots.device)
         readings.append(Readings(slots[steps, record.slots], slots, by_gold))
     trees = [record.beams.trees() for record in records]
-    with_gold = None if gold is None else reader.judge(gold_roots)
+    with_gold = None if gold is None else reader.read_text(gold_roots)
     return Answer(probabilities, trees, records, readings, with_gold)
 
 

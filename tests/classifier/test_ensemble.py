@@ -127,9 +127,9 @@ def test_a_checksum_changes_with_any_member(tmp_path: Path) -> None:
 def test_a_class_refuses_the_folder_of_the_other(tmp_path: Path) -> None:
     make().save_pretrained(tmp_path / "several")
     small_model().save_pretrained(tmp_path / "one")
-    with pytest.raises(BeamtreeError, match=r"load it by Ensemble\.from_pretrained"):
+    with pytest.raises(BeamtreeError, match=r"load it with Ensemble\.from_pretrained"):
         TreeClassifier.from_pretrained(tmp_path / "several")
-    with pytest.raises(BeamtreeError, match=r"load it by TreeClassifier\.from_pretrained"):
+    with pytest.raises(BeamtreeError, match=r"load it with TreeClassifier\.from_pretrained"):
         Ensemble.from_pretrained(tmp_path / "one")
 
 
@@ -141,17 +141,17 @@ def test_members_are_folders_within_the_ensemble_and_nothing_else(tmp_path: Path
     small_model().save_pretrained(tmp_path / "outside")
     config = tmp_path / "model" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"members": members}))
-    with pytest.raises(BeamtreeError, match="members must be names of folders in it"):
+    with pytest.raises(BeamtreeError, match="members must be names of folders next to it"):
         load_model(tmp_path / "model")
 
 
 def test_members_have_the_same_labels_and_words() -> None:
-    with pytest.raises(BeamtreeError, match="an ensemble needs a member"):
+    with pytest.raises(BeamtreeError, match="an ensemble needs at least one member"):
         Ensemble({})
-    with pytest.raises(BeamtreeError, match="b has other labels"):
+    with pytest.raises(BeamtreeError, match="b has different labels"):
         Ensemble({"a": small_model(), "b": small_model(task="logic")})
     more = Words(Vocabulary(("9", "one", "two")))
-    with pytest.raises(BeamtreeError, match="b has other words"):
+    with pytest.raises(BeamtreeError, match="b has a different vocabulary"):
         Ensemble({"a": small_model(), "b": small_model(words=more)})
 
 

@@ -94,7 +94,7 @@ def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
     assert load_model(tmp_path / "run").predict(EXPRESSIONS) == load_model(folder).predict(EXPRESSIONS)
     monkeypatch.setattr(model_folder, "PRETRAINED", tmp_path)
     assert load_model("model").predict(EXPRESSIONS) == load_model(folder).predict(EXPRESSIONS)
-    with pytest.raises(BeamtreeError, match=r"there is no model 'mdel', .*did you mean 'model'\?"):
+    with pytest.raises(BeamtreeError, match=r"there is no model 'mdel': .*did you mean 'model'\?"):
         load_model("mdel")
     (tmp_path / "empty").mkdir()
     with pytest.raises(
@@ -104,18 +104,16 @@ def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
     save_model(small_model("recurrent-grc"), tmp_path / "begun" / "last")
     with pytest.raises(
         BeamtreeError,
-        match=r"no best model in .*begun/best, as before the first .*begun/last has the weights so far",
+        match=r"no best model in .*begun/best yet, .* use the weights so far, .*begun/last",
     ):
         load_model(tmp_path / "begun")
     monkeypatch.setattr(model_folder, "PRETRAINED", tmp_path / "nothing")
-    with pytest.raises(BeamtreeError, match=r"there is no model '\.\./model', neither a folder nor shipped$"):
+    with pytest.raises(BeamtreeError, match=r"there is no model '\.\./model': no folder or shipped model$"):
         load_model("../model")
 
 
 def test_a_name_like_those_of_the_hub_is_answered_with_how_to_ask_the_hub() -> None:
-    wanted = (
-        r"no model 'you/name', .*; TreeClassifier.from_pretrained\('you/name'\) asks the Hugging Face hub"
-    )
+    wanted = r"no model 'you/name': .*Hugging Face hub, use TreeClassifier.from_pretrained\('you/name'\)"
     with pytest.raises(BeamtreeError, match=wanted):
         load_model("you/name")
 
@@ -140,7 +138,7 @@ def test_another_format_is_refused_with_both_versions(folder: Path) -> None:
     [
         ({"task": "chess"}, "there is no task 'chess'"),
         ({"task": 5}, "config.json: task must be text, got 5"),
-        ({"labels": ["0", "1"]}, "config.json lists other labels than the task 'listops' has"),
+        ({"labels": ["0", "1"]}, "config.json: its labels are not those of the task 'listops'"),
         ({"model": []}, r"config.json: model must be a table, got \[\]"),
         ({"model": {"encodr": "x"}}, "no setting 'model.encodr'; did you mean 'model.encoder'"),
         ({"model": {"encoder": "ebt"}}, "there is no encoder 'ebt'"),

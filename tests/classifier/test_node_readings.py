@@ -123,7 +123,7 @@ def test_parts_that_are_texts_by_themselves_are_told_from_others() -> None:
 @pytest.mark.parametrize(("task", "encoder"), [("listops", "transformer"), ("snli", "ebt-gau")])
 def test_an_encoder_without_node_vectors_says_so(task: str, encoder: str) -> None:
     text = "5" if task == "listops" else ("a b", "c")
-    with pytest.raises(BeamtreeError, match=f"'{encoder}' hands out no node vectors"):
+    with pytest.raises(BeamtreeError, match=f"'{encoder}' gives no access to its node vectors"):
         small(task, encoder).read_nodes(text)
 
 

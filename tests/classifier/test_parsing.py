@@ -81,21 +81,21 @@ def test_a_bad_line_says_what_is_wrong_with_it(records: list[Parsed | Unparsed])
     assert "line 2: unbalanced brackets" in reasons[2]
     assert reasons[4] == "line 4: the line is empty"
     assert "unknown token 'x' at position 3" in reasons[6]
-    assert "wanted one expression, found 2 columns (labels are not part of the input)" in reasons[7]
+    assert "expected one text, found 2 columns (labels are not part of the input)" in reasons[7]
 
 
 def test_a_line_beyond_the_longest_length_is_refused_by_itself() -> None:
     short, long = parse_lines(small_model(), ["[SM 1 2 ]", "[SM 1 2 3 ]"], max_length=4)
     assert isinstance(short, Parsed)
     assert isinstance(long, Unparsed)
-    assert long.reason == "5 tokens are more than --max-length 4"
+    assert long.reason == "the text has 5 tokens, more than --max-length 4"
 
 
 def test_a_pair_needs_two_sentences() -> None:
     model = small_model(task=logic.TASK)
     lone, half = parse_lines(model, ["( not a )", "a\t"])
     assert isinstance(lone, Unparsed)
-    assert "wanted 2 sentences with a tab between, found 1 column (" in lone.reason
+    assert "expected 2 sentences separated by a tab, found 1 column (" in lone.reason
     assert isinstance(half, Unparsed)
 
 

@@ -13,7 +13,7 @@ from beamtree.classifier.inference import set_beam_size
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.classifier.parsing import Parsed, parse_lines
-from beamtree.classifier.readout import LOUDNESS, WordScores
+from beamtree.classifier.readout import SCORE_SCALE, WordScores
 from beamtree.data.batching import EncodedExamples
 from beamtree.data.task import Example, find_task
 from beamtree.data.vocabulary import Vocabulary
@@ -83,7 +83,7 @@ def test_what_needs_a_tree_is_refused_where_tokens_are_read() -> None:
     model = small(readout="tokens")
     with pytest.raises(BeamtreeError, match="'tokens, no tree' has no beams"):
         set_beam_size(model, 2)
-    with pytest.raises(BeamtreeError, match="'tokens, no tree' hands out no node vectors"):
+    with pytest.raises(BeamtreeError, match="'tokens, no tree' gives no access to its node vectors"):
         model.read_nodes("a b c")
 
 
@@ -110,8 +110,8 @@ def test_words_speak_by_their_rarity_whatever_the_length_and_strange_ones_are_si
     said = scores(torch.tensor([[a, b, padding], [a, b, x], [unknown, a, b], [b, b, b]]))
     of_a, of_b = scores.scores.weight[a], scores.scores.weight[b]
     for row in said[:3]:
-        assert torch.allclose(row / LOUDNESS, (1 * of_a + 2 * of_b) / 5**0.5)
-    assert torch.allclose(said[3] / LOUDNESS, 3 * 2 * of_b / (3 * 4) ** 0.5)
+        assert torch.allclose(row / SCORE_SCALE, (1 * of_a + 2 * of_b) / 5**0.5)
+    assert torch.allclose(said[3] / SCORE_SCALE, 3 * 2 * of_b / (3 * 4) ** 0.5)
     assert not scores(torch.tensor([[x, padding]])).any()
 
 
@@ -163,7 +163,7 @@ def say_slowly(scores: WordScores, labels: int, text: tuple[str, ...]) -> list[f
             score = scores.scores.weight[row, label if labels > 2 else 0].item()
             said[label] += rarity * score * math.log(mine / others)
     logits = said if labels > 2 else said[1:]
-    return [LOUDNESS * each / max(1.0, length**0.5) for each in logits]
+    return [SCORE_SCALE * each / max(1.0, length**0.5) for each in logits]
 
 
 @pytest.mark.parametrize("labels", [2, 3])

@@ -65,7 +65,9 @@ def test_the_same_command_goes_on_where_it_was_stopped_and_loses_nothing(steps: 
     assert f"continue with: beamtree train --resume {OUT}" in said
     assert "the ensemble" not in said
     refused = attempt("parse", OUT, "[MAX 1 2 ]")
-    assert f"not all seeds of {OUT} are trained: beamtree train --resume {OUT} goes on" in refused.output
+    assert (
+        f"not all seeds of {OUT} are trained: continue with beamtree train --resume {OUT}" in refused.output
+    )
     train(*command)
     for name in ("seed0", "seed1"):
         assert weights(OUT / name) == weights(Path("whole") / name)

@@ -112,13 +112,13 @@ def test_pairs_stand_in_one_line_with_a_tab_between() -> None:
     assert isinstance(good, Viewed)
     assert len(good.view["sentences"]) == 2
     assert isinstance(bad, Unparsed)
-    assert "2 sentences with a tab between" in bad.reason
+    assert "2 sentences separated by a tab" in bad.reason
 
 
 def test_lines_longer_than_allowed_are_told_so() -> None:
     [refused] = view_lines(small_model(), ["[MAX 1 2 3 4 ]"], name="l", max_length=3)
     assert isinstance(refused, Unparsed)
-    assert "6 tokens are more than" in refused.reason
+    assert "6 tokens, more than" in refused.reason
 
 
 def test_modules_are_put_in_the_order_they_need(tmp_path: Path) -> None:

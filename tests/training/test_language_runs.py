@@ -256,13 +256,13 @@ def test_check_says_what_is_there_what_is_missing_and_where_to_get_it(tmp_path: 
 
 
 def test_an_encoder_of_pairs_needs_pairs_and_a_language_its_words() -> None:
-    with pytest.raises(BeamtreeError, match="the encoder 'gau' reads pairs, task 'listops' has none"):
+    with pytest.raises(BeamtreeError, match="the encoder 'gau' reads pairs, but the task 'listops' has none"):
         create_model(ModelSettings("gau", d_model=8), find_task("listops"))
     with pytest.raises(
-        BeamtreeError, match="the encoder 'gold-grc' follows gold trees, task 'sst5' has none"
+        BeamtreeError, match="the encoder 'gold-grc' follows gold trees, but the task 'sst5' has none"
     ):
         create_model(ModelSettings("gold-grc", d_model=8), find_task("sst5"), Words(Vocabulary(("a",))))
-    with pytest.raises(BeamtreeError, match="task 'snli' has no words of its own"):
+    with pytest.raises(BeamtreeError, match="task 'snli' has no fixed vocabulary"):
         create_model(ModelSettings("gau", d_model=8), find_task("snli"))
 
 
