@@ -1,11 +1,11 @@
 """Filters: conditions as a query engine sees them once every field has its value. Which are true?
 
-`7 < 5 and not ( blue = red or 2 > 3 )`: a comparison binds tighter than `not`, this tighter than `and`, and
-that tighter than `or`, as in SQL and in Python; brackets come before all of them. A condition is read once,
-from left to right and without recursion, which gives its value and its gold tree.
+`7 < 5 and not ( blue = red or 2 > 3 )`: a comparison binds tighter than `not`, which binds tighter than
+`and`, which binds tighter than `or`, as in SQL and Python; brackets come first. One pass from left to right,
+without recursion, gives the value of a condition and its gold tree.
 
-The depth of a condition is the most brackets that are open at once. Training has depths 0 to 4, dev 1 to 4, a
-test split one depth. A line is `label⇥condition`, and every label is checked by evaluation.
+The depth of a condition is the largest number of brackets open at once. Training has depths 0 to 4, dev 1 to
+4, each test split one depth. A line is `label⇥condition`; every label is checked by evaluation.
 """
 
 import operator
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from beamtree.data.formal import Language, first_unclosed, read_example
+from beamtree.data.formal import Language, never_closed, read_example
 from beamtree.data.task import REFUSE, BadRows, Example, Task, Tokens, require_split
 from beamtree.errors import UnreadableTextError
 from beamtree.files.lines import find_file, read_rows
@@ -27,7 +27,7 @@ TOKENS = ("(", ")", "not", *CONNECTIVES, *ORDERS, *EQUALITIES, *NUMBERS, *COLOUR
 LABELS = ("false", "true")
 
 _COMPARE: dict[str, Callable[[str, str], bool]] = {
-    "<": operator.lt,  # of digits, whose characters are ordered as their values are
+    "<": operator.lt,  # characters of digits are in the order of their values
     ">": operator.gt,
     "=": operator.eq,
     "!=": operator.ne,
@@ -39,12 +39,13 @@ _LANGUAGE = Language(
     r"[()]|[<>=!]+|[^\s()<>=!]+",
 )
 _NUMBERS, _VALUES = frozenset(NUMBERS), frozenset((*NUMBERS, *COLOURS))
+_OPERAND = "a comparison, not or ("
 
 
 def tokenize(text: str) -> Tokens:
-    """The tokens of a sound condition, in files or as people type it: `7<5 AND not(blue=red)`.
+    """Return the tokens of a valid condition, from a file or as people type it: `7<5 AND not(blue=red)`.
 
-    One that is unknown or out of place is refused with its number.
+    The error for an unknown or misplaced token names its position.
     """
     tokens = _LANGUAGE.split_typed(text)
     read_condition(tokens)
@@ -52,26 +53,27 @@ def tokenize(text: str) -> Tokens:
 
 
 def evaluate(tokens: Sequence[str]) -> bool:
+    """Return whether a condition is true."""
     return read_condition(tokens)[0]
 
 
 def gold_merges(tokens: Sequence[str]) -> list[int]:
-    """The n−1 merges of the tree that the precedence means, leftmost first, as BeamTrees.merges.
+    """Return the n−1 merges of the tree that precedence gives, leftmost first, like BeamTrees.merges.
 
-    Of `X and Y` first `X and` merges, of `7 < 5` first `7 <`, of `( X )` first `( X`.
+    In `X and Y`, `X and` merges first; in `7 < 5`, `7 <`; in `( X )`, `( X`.
     """
     return read_condition(tokens)[1]
 
 
 def read_condition(tokens: Sequence[str]) -> tuple[bool, list[int]]:
-    """Whether a condition holds, and the merges of its tree; an UnreadableTextError names a wrong token."""
-    # What is left of the next token is a row of open parts; only the last two of them ever merge.
-    kinds: list[str] = []  # "(", "not", "and" for `X and`, "or" for `X or`, "" for what has a value
+    """Return whether a condition is true and the merges of its tree; the error names a wrong token."""
+    # To the left of the next token is a row of open parts; only the last two of them ever merge.
+    kinds: list[str] = []  # "(", "not", "and" for `X and`, "or" for `X or`, "" for a part with a value
     holds: list[bool] = []
     merges: list[int] = []
 
     def merge(value: bool) -> None:
-        """The last two parts become one that has a value."""
+        """Merge the last two parts into one with a value."""
         del kinds[-1], holds[-1]
         kinds[-1], holds[-1] = "", value
         merges.append(len(kinds) - 1)
@@ -83,7 +85,7 @@ def read_condition(tokens: Sequence[str]) -> tuple[bool, list[int]]:
             merge(holds[-2] and holds[-1])
 
     place, n = 0, len(tokens)
-    while place < n:  # at the beginning of an operand
+    while place < n:  # at the start of an operand
         token = tokens[place]
         if token in ("(", "not"):
             kinds.append(token)
@@ -95,7 +97,7 @@ def read_condition(tokens: Sequence[str]) -> tuple[bool, list[int]]:
         merges += [len(kinds) - 1] * 2
         close_operand()
         place += 3
-        while place < n:  # behind an operand
+        while place < n:  # after an operand
             token = tokens[place]
             if token == "and":
                 kinds[-1] = token
@@ -108,46 +110,45 @@ def read_condition(tokens: Sequence[str]) -> tuple[bool, list[int]]:
                 merges.append(len(kinds) - 1)
                 break
             if token != ")" or kinds[-2:-1] != ["("]:
-                raise _out_of_place(tokens, place, "and, or, or a ')' that closes a '(' is wanted")
+                raise _out_of_place(tokens, place, "and, or, or a ')' that closes a '('")
             merge(holds[-1])
             merges.append(len(kinds) - 1)
             close_operand()
             place += 1
         place += 1
     if not kinds or kinds[-1] != "":
-        raise UnreadableTextError(
-            "the condition ends where a comparison, not or ( is wanted", n - 1 if n else None
-        )
+        raise _out_of_place(tokens, n, _OPERAND)
     if kinds[-2:-1] == ["or"]:
         merge(holds[-2] or holds[-1])
     if len(kinds) > 1:
-        raise UnreadableTextError(
-            f"unbalanced brackets: {kinds.count('(')} '(' never closed", first_unclosed(tokens)
-        )
+        raise never_closed(tokens)
     return holds[0], merges
 
 
 def _compare(tokens: Sequence[str], place: int) -> bool:
-    """The value of the comparison that begins at a place."""
+    """Return the value of the comparison that starts at `place`."""
     left, sign, right = (*tokens[place : place + 3], "", "")[:3]
     if left not in _VALUES:
-        raise _out_of_place(tokens, place, "a comparison, not or ( is wanted")
-    if sign not in (_COMPARE if left in _NUMBERS else EQUALITIES):
-        wanted = "< > = or !=" if left in _NUMBERS else "= or !="
-        raise _out_of_place(tokens, place + 1, f"after {left} {wanted} is wanted")
-    if right not in _VALUES or (left in _NUMBERS) != (right in _NUMBERS):
-        wanted = "a number" if left in _NUMBERS else "a colour"
-        raise _out_of_place(tokens, place + 2, f"{wanted} is wanted to compare {left} with")
+        raise _out_of_place(tokens, place, _OPERAND)
+    is_number = left in _NUMBERS
+    if sign not in (_COMPARE if is_number else EQUALITIES):
+        raise _out_of_place(tokens, place + 1, f"{'< > = or !=' if is_number else '= or !='} after {left}")
+    if right not in _VALUES or is_number != (right in _NUMBERS):
+        kind = "number" if is_number else "colour"
+        raise _out_of_place(tokens, place + 2, f"a {kind} to compare {left} with")
     return _COMPARE[sign](left, right)
 
 
-def _out_of_place(tokens: Sequence[str], place: int, wanted: str) -> UnreadableTextError:
+def _out_of_place(tokens: Sequence[str], place: int, expected: str) -> UnreadableTextError:
+    """Return the error for a token that is wrong or, if `place` is the end, missing."""
     if place >= len(tokens):
-        return UnreadableTextError(f"the condition ends too early: {wanted}", len(tokens) - 1)
-    return UnreadableTextError(f"{tokens[place]!r} at position {place + 1} is out of place: {wanted}", place)
+        message = f"the condition ends too early: expected {expected}"
+        return UnreadableTextError(message, len(tokens) - 1 if tokens else None)
+    message = f"{tokens[place]!r} at position {place + 1} is out of place: expected {expected}"
+    return UnreadableTextError(message, place)
 
 
-TRAINED = range(5)  # depths; without brackets there are too few short conditions to hold some out
+TRAINED = range(5)  # depths; dev lacks depth 0, where there are too few short conditions to hold some out
 DEV_DEPTHS = TRAINED[1:]
 TESTED = range(1, 11)
 SPLITS = {
@@ -157,28 +158,20 @@ SPLITS = {
 }
 
 
-def file_of(split: str) -> str:
-    return f"{split}.tsv"
-
-
 def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-    """The conditions of one file."""
+    """Yield the conditions of one file."""
     read_line = partial(read_example, columns=("label", "condition"), tokenize=tokenize, answer=_answer)
     return bad_rows.sort_out(path, read_rows(path), read_line)
 
 
 def read(folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-    """The conditions of a split, from the folder's file of its name, plain, .gz or .xz."""
+    """Yield the conditions of a split, from the file of that name, plain, .gz or .xz."""
     require_split("filters", split, SPLITS)
-    return read_file(find_file(folder, [file_of(split)]), bad_rows)
-
-
-def label_of(holds: bool) -> str:
-    return LABELS[holds]
+    return read_file(find_file(folder, [f"{split}.tsv"]), bad_rows)
 
 
 def _answer(sentences: tuple[Tokens, ...]) -> str:
-    return label_of(evaluate(sentences[0]))
+    return LABELS[evaluate(sentences[0])]
 
 
 TASK = Task(

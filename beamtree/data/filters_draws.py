@@ -1,10 +1,10 @@
-"""Random conditions of a depth, and the files made of them: the same bytes for the same seed everywhere.
+"""Random conditions of a given depth, and files of them: the same seed gives the same bytes everywhere.
 
-The shape of a condition (brackets, connectives, negations) is drawn first, then its value, then the
-comparisons that give it this value: so neither counts of words nor the length tell the label. Values at
-random would make deep parts irrelevant: one false part ends an `and`, however deep the rest. So a coin
-decides. Either the value hangs on one comparison at the deepest level, and all that lies beside the way to it
-leaves the matter open; or it is settled on the way, at a level drawn among those that can give this value.
+The shape of a condition (brackets, connectives, negations) is drawn first, then comparisons that give it the
+value it should have, so neither word counts nor the length tell the label. With random values, deep parts
+would rarely matter: one false part decides an `and`, however deep the rest is. So a coin decides. Either the
+value depends on one comparison at the deepest level, and everything beside the path to it leaves the value
+open; or it is decided on the path, at a level drawn among those that can produce this value.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,25 +17,24 @@ from beamtree.data.filters import (
     CONNECTIVES,
     DEV_DEPTHS,
     EQUALITIES,
+    LABELS,
     NUMBERS,
     ORDERS,
     SPLITS,
     TESTED,
     TRAINED,
-    file_of,
-    label_of,
 )
 from beamtree.data.formal import Bits, refuse_to_overwrite
 from beamtree.errors import BeamtreeError
 from beamtree.files.lines import write_lines
 
-TRAIN, DEV, TEST = 100_000, 4_000, 2_000  # conditions: in all of training, in all of dev, of each test depth
-_SIDE_DEPTH = 2  # most brackets of a part that is not on the way to the deepest comparison
+TRAIN, DEV, TEST = 100_000, 4_000, 2_000  # conditions: for training, for dev, and for each test depth
+_SIDE_DEPTH = 2  # largest depth of a group beside the path to the deepest comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A comparison, or a group in brackets; `not` may stand before it."""
+    """A comparison (no `group`), or a group in brackets; with `not` before it if `negated`."""
 
     negated: bool
     group: "Group | None"
@@ -43,14 +42,14 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Operands with a connective before each but the first; `deepest` is the number of the one that nests."""
+    """Operands with a connective before each but the first; `deepest` is the index of the one on the path."""
 
     operands: tuple[Operand, ...]
     connectives: tuple[str, ...]
     deepest: int
 
     def conjunctions(self) -> list[list[int]]:
-        """The operands, by number, that `and` holds together: the group is true if all of any of them are."""
+        """Return the indices of operands joined by `and`; the group is true if all of any list are."""
         found = [[0]]
         for number, connective in enumerate(self.connectives, start=1):
             if connective == "or":
@@ -60,7 +59,7 @@ class Group:
 
 
 def draw_shape(depth: int, bits: Bits, *, least: int = 2) -> Group:
-    """Operands, one of which has all of the depth: `least` or one more."""
+    """Draw a group of `least` operands or one more, one of which has the whole depth."""
     count = least + (bits.below(4) == 0)
     deepest = bits.below(count)
     operands = []
@@ -77,13 +76,13 @@ def draw_shape(depth: int, bits: Bits, *, least: int = 2) -> Group:
 
 
 def fill(group: Group, holds: bool, bits: Bits) -> list[str]:
-    """The tokens of a condition of this shape that has this value."""
+    """Draw the tokens of a condition of this shape and value."""
     levels = _deciding_levels(group, holds)
     return _fill(group, holds, bits.below(levels) if levels and bits.coin() else None, bits)
 
 
 def _deciding_levels(group: Group, holds: bool) -> int:
-    """How many connectives on the way to the deepest comparison can give the value, whatever lies deeper."""
+    """Count the levels on the path to the deepest comparison that can give the value by themselves."""
     parts = group.conjunctions()
     own = next(part for part in parts if group.deepest in part)
     here = (len(parts) > 1) if holds else (len(own) > 1)
@@ -92,7 +91,7 @@ def _deciding_levels(group: Group, holds: bool) -> int:
 
 
 def _fill(group: Group, holds: bool, level: int | None, bits: Bits) -> list[str]:
-    """`level` counts the levels that leave the value open before the one that decides; None: they all do."""
+    """Draw the tokens; `level` is how many levels that could decide come before the one that does, if any."""
     parts = group.conjunctions()
     own = next(part for part in parts if group.deepest in part)
     beside = [number for number in own if number != group.deepest]
@@ -101,7 +100,7 @@ def _fill(group: Group, holds: bool, level: int | None, bits: Bits) -> list[str]
     if level is not None:
         level -= can_decide
     wanted = [holds and part is own for part in parts]
-    if decides and holds:  # one part beside is true, the others may be
+    if decides and holds:  # one of the other parts is true, the rest may be
         others = [number for number, part in enumerate(parts) if part is not own]
         wanted = [bits.coin() for _ in parts]
         wanted[others[bits.below(len(others))]] = True
@@ -109,9 +108,9 @@ def _fill(group: Group, holds: bool, level: int | None, bits: Bits) -> list[str]
     for part, true in zip(parts, wanted, strict=True):
         if true:
             values |= dict.fromkeys(part, True)
-        elif part is own and not decides:  # its deepest operand alone makes it false
+        elif part is own and not decides:  # only its deepest operand makes it false
             values |= dict.fromkeys(part, True) | {group.deepest: False}
-        else:  # one operand makes it false, the others are as they like
+        else:  # one operand makes it false, the others are drawn
             one_of = beside if part is own and not holds else part
             values |= {number: bits.coin() for number in part} | {one_of[bits.below(len(one_of))]: False}
     tokens: list[str] = []
@@ -124,16 +123,14 @@ def _fill(group: Group, holds: bool, level: int | None, bits: Bits) -> list[str]
         if operand.group is None:
             tokens += _draw_comparison(value, bits)
         else:
-            on_the_way = number == group.deepest and not decides
-            inner = (
-                _fill(operand.group, value, level, bits) if on_the_way else fill(operand.group, value, bits)
-            )
+            on_path = number == group.deepest and not decides
+            inner = _fill(operand.group, value, level, bits) if on_path else fill(operand.group, value, bits)
             tokens += ["(", *inner, ")"]
     return tokens
 
 
 def _draw_comparison(holds: bool, bits: Bits) -> tuple[str, str, str]:
-    """Numbers by order, colours by equality; which numbers and which sign there are tells nothing."""
+    """Draw two numbers with < or >, or two colours with = or !=; neither values nor sign tell the truth."""
     if bits.coin():
         one = bits.below(len(NUMBERS))
         other = (one + 1 + bits.below(len(NUMBERS) - 1)) % len(NUMBERS)
@@ -147,13 +144,13 @@ def _draw_comparison(holds: bool, bits: Bits) -> tuple[str, str, str]:
 
 
 def draw_lines(depth: int, seed: int) -> Iterator[str]:
-    """An endless stream of distinct lines `label⇥condition` of one depth, true and false by turns."""
+    """Yield distinct lines `label⇥condition` of one depth without end, true and false in turn."""
     bits, seen = Bits(f"beamtree filters {seed} depth {depth}"), set[str]()
     holds = True
     while True:
-        # One comparison may stand alone.
+        # At depth 0 a comparison may stand alone.
         shape = draw_shape(depth, bits, least=2 if depth or bits.coin() else 1)
-        line = f"{label_of(holds)}\t{' '.join(fill(shape, holds, bits))}"
+        line = f"{LABELS[holds]}\t{' '.join(fill(shape, holds, bits))}"
         if line not in seen:
             seen.add(line)
             holds = not holds
@@ -170,24 +167,24 @@ def generate_filters(
     progress: Callable[[int, int], None] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Path]:
-    """Draw all splits and write their files; returns the file of each.
+    """Draw all splits, write their files and return them by split.
 
-    `train` and `dev` count the conditions of all their depths together, `test` those of each depth. All that
-    is drawn of a depth differs, so no condition is in two splits; the test splits of a seed do not depend on
-    the other sizes. `progress` is called with (conditions drawn, conditions wanted).
+    `train` and `dev` count the conditions of all their depths together, `test` those of each depth. The
+    conditions of a depth are all different, so none is in two splits; the test splits of a seed do not depend
+    on the other sizes. `progress` is called with (conditions drawn, conditions in all).
     """
-    files = {split: out / file_of(split) for split in SPLITS}
+    files = {split: out / f"{split}.tsv" for split in SPLITS}
     shares = {"test": (test, (0,)), "dev": (dev, DEV_DEPTHS), "train": (train, TRAINED)}
     for split, (count, depths) in shares.items():
         share = 2 * len(depths)
         if count < share or count % share:
             raise BeamtreeError(
-                f"{split} must be a multiple of {share}, as many true as false conditions of every depth, "
-                f"got {count}"
+                f"{split} must be a multiple of {share}, for as many true as false conditions of every "
+                f"depth, got {count}"
             )
     if not overwrite:
         refuse_to_overwrite(out, [path.name for path in files.values()])
-    wanted, done = train + dev + test * len(TESTED), 0
+    total, done = train + dev + test * len(TESTED), 0
     drawn: dict[str, list[list[str]]] = {split: [] for split in SPLITS}  # the lines of each depth
     for depth in sorted({*TRAINED, *TESTED}):
         lines = draw_lines(depth, seed)
@@ -201,8 +198,8 @@ def generate_filters(
             for line in islice(lines, count):
                 drawn[split][-1].append(line)
                 done += 1
-                if progress is not None and (done % 1000 == 0 or done == wanted):
-                    progress(done, wanted)
-    for split, path in files.items():  # depths by turns, so that every part of a file has them all
+                if progress is not None and (done % 1000 == 0 or done == total):
+                    progress(done, total)
+    for split, path in files.items():  # depths in turn, so that every part of a file has them all
         write_lines(path, chain.from_iterable(zip(*drawn[split], strict=True)))
     return files

@@ -1,5 +1,5 @@
-"""What the formal languages share: known tokens, brackets, lines between tabs, and draws that are the same
-for the same seed everywhere."""
+"""What the formal languages share: known tokens, brackets, lines with tabs, and draws that are the same for
+the same seed everywhere."""
 
 import hashlib
 import random
@@ -13,45 +13,46 @@ from beamtree.errors import BeamtreeError, UnreadableTextError
 from beamtree.files.bounded import shown
 from beamtree.files.lines import COMPRESSIONS
 
-_LONG = 1 << 20  # characters, which split() may make thirty times as many bytes of
+_LONG = 1 << 20  # characters; split() can need thirty times as many bytes
 
 
 class Language:
-    """The tokens of a formal language; `says` tells of them where one is unknown, `word` is one as typed.
+    """The tokens of a formal language.
 
-    Every text shares one object a token: the 4 million tokens of ListOps are 15 strings.
+    `hint` lists the tokens in error messages; the pattern `word` matches a token as people type it. All texts
+    share one string per token: the 4 million tokens of ListOps are 15 strings.
     """
 
-    def __init__(self, tokens: Tokens, says: str, word: str = r"\S+") -> None:
+    def __init__(self, tokens: Tokens, hint: str, word: str = r"\S+") -> None:
         self._known = {token: token for token in tokens}
-        self._says, self._word = says, re.compile(word)
+        self._hint, self._word = hint, re.compile(word)
 
     def split(self, text: str, *, dropped: str = "") -> Tokens:
-        """What stands between blanks and characters that are `dropped`; what is unknown is refused."""
+        """Split at white space and at `dropped` characters; an unknown token is an error."""
         try:
             return tuple(map(self._known.__getitem__, _words(text, dropped)))
         except KeyError:
             return self.tokens(_words(text, dropped))
 
     def split_typed(self, text: str) -> Tokens:
-        """`split` for people, who are forgiven capitals and missing blanks."""
+        """Split a text as people type it: capitals and missing blanks are allowed."""
         try:
             return self.split(text)
         except UnreadableTextError:
             return self.tokens(match[0].lower() for match in self._word.finditer(text))
 
     def tokens(self, words: Iterable[str]) -> Tokens:
-        """Words that are parted already."""
+        """Return words that are split already as tokens; an unknown one is an error."""
         tokens = []
         for place, word in enumerate(words):
             if word not in self._known:
-                message = f"unknown token {shown(word)} at position {place + 1}; {self._says}"
+                message = f"unknown token {shown(word)} at position {place + 1}; {self._hint}"
                 raise UnreadableTextError(message, place)
             tokens.append(self._known[word])
         return tuple(tokens)
 
     def find_words(self, text: str) -> list[Range]:
-        """Where the tokens of a typed text stand, unknown ones too."""
+        """Return where the tokens of a typed text are, unknown ones included."""
         return [match.span() for match in self._word.finditer(text)]
 
 
@@ -64,11 +65,11 @@ def _words(text: str, dropped: str) -> Iterable[str]:
 
 
 def merges_by_brackets(tokens: Sequence[str], openers: Collection[str], closer: str) -> list[int]:
-    """The n−1 merges of the tree that balanced brackets mean, leftmost first, as positions in the shrinking
-    sequence.
+    """Return the n−1 merges of the tree that balanced brackets describe, leftmost first, as positions in the
+    shrinking sequence.
 
-    What stands left of the next token is always a row of open items: any other token merges into the last of
-    them, and a closer makes it a whole, which merges into the one before.
+    To the left of the next token there are only open brackets with what they have taken in. A token that is
+    not an opener merges into the last of them; a closer completes it, and it merges into the one before.
     """
     merges: list[int] = []
     opened = 0
@@ -85,7 +86,7 @@ def merges_by_brackets(tokens: Sequence[str], openers: Collection[str], closer: 
 
 
 def bracketed_spans(tokens: Sequence[str], openers: Collection[str], closer: str) -> list[Range]:
-    """From each bracket to behind the one that closes it, inner ones first."""
+    """Return the span of each bracket and the one that closes it, inner ones first."""
     spans, opened = [], array("q")
     for place, token in enumerate(tokens):
         if token in openers:
@@ -96,7 +97,7 @@ def bracketed_spans(tokens: Sequence[str], openers: Collection[str], closer: str
 
 
 def nesting(tokens: Sequence[str]) -> int:
-    """How deep a bracketed text nests: the most brackets that are open at once."""
+    """Return how deep a bracketed text nests: the largest number of brackets open at once."""
     depth = deepest = 0
     for token in tokens:
         if token[0] in "([":
@@ -107,15 +108,15 @@ def nesting(tokens: Sequence[str]) -> int:
     return deepest
 
 
-def first_unclosed(tokens: Iterable[str]) -> int:
-    """Where the outermost round bracket that is never closed stands, in a text that has one."""
+def never_closed(tokens: Iterable[str]) -> UnreadableTextError:
+    """Return the error for a text with unclosed round brackets; it points at the outermost one."""
     opened = array("q")
     for place, token in enumerate(tokens):
         if token == "(":
             opened.append(place)
         elif token == ")":
             opened.pop()
-    return opened[0]
+    return UnreadableTextError(f"unbalanced brackets: {len(opened)} '(' never closed", opened[0])
 
 
 def read_example(
@@ -126,11 +127,11 @@ def read_example(
     *,
     label_at: int = 0,
 ) -> Example:
-    """The example of a line with tabs between its columns; a label that is not the answer is refused."""
-    count = line.count("\t") + 1  # before a line of nothing but tabs fills the memory
+    """Return the example of a line with tabs between its columns; its label must be the right answer."""
+    count = line.count("\t") + 1  # counted first, as a line of nothing but tabs could fill the memory
     if count != len(columns):
-        wanted = f"{', '.join(columns[:-1])} and {columns[-1]}"
-        raise BeamtreeError(f"{wanted} with a tab between are wanted, {count} column(s) found")
+        expected = f"{', '.join(columns[:-1])} and {columns[-1]}"
+        raise BeamtreeError(f"expected {expected}, separated by tabs; found {count} column(s)")
     texts = line.split("\t")
     label = texts.pop(label_at)
     sentences = tuple(map(tokenize, texts))
@@ -141,7 +142,7 @@ def read_example(
 
 
 def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
-    """Raise if a folder has one of these files, packed or not."""
+    """Raise if a folder has one of these files, compressed or not."""
     possible = (name + ending for name in names for ending in COMPRESSIONS)
     existing = [name for name in dict.fromkeys(possible) if (folder / name).exists()]
     if existing:
@@ -152,9 +153,10 @@ def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
 
 
 class Bits:
-    """Random bits by name: Mersenne Twister words, the same on every platform and Python version.
+    """Random bits from a seed or a name, the same on every platform and Python version.
 
-    Python promises the bits of a seed, not what randrange or shuffle make of them.
+    Python guarantees the bits that the Mersenne Twister draws from a seed, not what randrange or shuffle make
+    of them.
     """
 
     def __init__(self, seed: int | str) -> None:
@@ -163,6 +165,7 @@ class Bits:
         self.getrandbits = random.Random(seed).getrandbits
 
     def below(self, n: int) -> int:
+        """Draw a number from 0 to n − 1."""
         bits = (n - 1).bit_length()
         while (drawn := self.getrandbits(bits)) >= n:
             pass

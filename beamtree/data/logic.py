@@ -1,8 +1,8 @@
 """Logical inference (Bowman et al. 2015): which of seven relations holds between two propositional formulas.
 
-A formula is a variable, `( not X )` or `( X ( and Y ) )`; the round brackets are tokens of the model's input.
-Files train0 … train12, test0 … test12 are published or generated: the number in a file's name is that of the
-operators in the longer formula, 12 standing for 12 and more. A line is `relation⇥formula⇥formula`.
+A formula is a variable, `( not X )`, `( X ( and Y ) )` or `( X ( or Y ) )`; the brackets are tokens of the
+model's input. Files train0 … train12, test0 … test12 are published or generated: the number is that of the
+operators in the longer formula, and 12 means 12 or more. A line is `relation⇥formula⇥formula`.
 """
 
 import itertools
@@ -13,8 +13,8 @@ from beamtree.data.formal import (
     Bits,
     Language,
     bracketed_spans,
-    first_unclosed,
     merges_by_brackets,
+    never_closed,
     read_example,
     refuse_to_overwrite,
 )
@@ -27,14 +27,14 @@ TOKENS = ("(", ")", *VARIABLES, "and", "or", "not")
 _LANGUAGE = Language(TOKENS, f"the tokens are {' '.join(TOKENS)}", r"[()]|[^\s()]+")
 RELATIONS = ("=", "<", ">", "^", "|", "v", "#")
 
-# A formula's meaning is the set of worlds where it holds: bit w of an integer, and variable i holds in
-# world w if bit i of w is set.
+# The meaning of a formula is the set of worlds where it is true, as the bits of an integer; variable i is
+# true in world w if bit i of w is set.
 ALL_WORLDS = 2**64 - 1
 WORLDS_OF = {name: sum(1 << w for w in range(64) if w >> i & 1) for i, name in enumerate(VARIABLES)}
 
 
 def relation_between(left: int, right: int) -> str:
-    """The first of RELATIONS that holds between two sets of worlds."""
+    """Return the first of RELATIONS that holds between two sets of worlds."""
     if left == right:
         return "="
     if left & right == left:
@@ -48,9 +48,9 @@ def relation_between(left: int, right: int) -> str:
 
 
 def tokenize(formula: str) -> Tokens:
-    """The tokens of a sound formula, in files or as people type it: `(A (and b))`.
+    """Return the tokens of a valid formula, from a file or as people type it: `(A (and b))`.
 
-    One that is unknown or out of place is refused with its number, from 1.
+    The error for an unknown or misplaced token names its position, from 1.
     """
     tokens = _LANGUAGE.split_typed(formula)
     worlds_of(tokens)
@@ -58,7 +58,7 @@ def tokenize(formula: str) -> Tokens:
 
 
 def worlds_of(tokens: Tokens) -> int:
-    """The set of worlds in which a formula holds."""
+    """Return the set of worlds in which a formula is true."""
     stack: list[str | int | tuple[str, int]] = []
     for place, token in enumerate(tokens, start=1):
         if token in WORLDS_OF:
@@ -82,10 +82,8 @@ def worlds_of(tokens: Tokens) -> int:
         case [int(worlds)]:
             return worlds
     if "(" in stack:
-        raise UnreadableTextError(
-            f"unbalanced brackets: {stack.count('(')} '(' never closed", first_unclosed(tokens)
-        )
-    raise UnreadableTextError("not a formula: wanted is a variable, ( not X ) or ( X ( and Y ) )")
+        raise never_closed(tokens)
+    raise UnreadableTextError("not a formula: expected a variable, ( not X ) or ( X ( and Y ) )")
 
 
 def _why_not_closed(stack: list[str | int | tuple[str, int]], place: int) -> str:
@@ -95,18 +93,18 @@ def _why_not_closed(stack: list[str | int | tuple[str, int]], place: int) -> str
 
 
 def formulas_in(tokens: Tokens) -> list[Range]:
-    """The spans of a formula that are formulas: variables and brackets, but for `( and Y )`."""
+    """Return the spans of a formula that are formulas: variables and brackets, except `( and Y )`."""
     variables = [(place, place + 1) for place, token in enumerate(tokens) if token in WORLDS_OF]
     bracketed = bracketed_spans(tokens, "(", ")")
     return variables + [span for span in bracketed if tokens[span[0] + 1] not in ("and", "or")]
 
 
 def gold_merges(tokens: Tokens) -> list[int]:
-    """The tree of the brackets: an open one takes in what follows, item by item, until it is closed."""
+    """Return the merges of the brackets' tree: an open one takes in what follows until it is closed."""
     return merges_by_brackets(tokens, "(", ")")
 
 
-LAST_INDEX = 12  # of a file's name: 12 operators and more in the longer formula
+LAST_INDEX = 12  # of a file: 12 operators or more in the longer formula
 _TRAINED_INDICES = range(7)
 _DEV_EVERY = 10
 
@@ -119,17 +117,17 @@ SPLITS = {
 
 
 def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-    """The pairs of one file; every relation is checked against the truth tables."""
+    """Yield the pairs of one file; every relation is checked against the truth tables."""
     return bad_rows.sort_out(path, read_rows(path), _read_pair)
 
 
 def read(folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-    """`train` and `dev` are train0 … train6, every tenth line to dev; `test0` … `test12` are files."""
+    """Yield the pairs of a split; every tenth line of train0 … train6 is for dev."""
     require_split("logic", split, SPLITS)
     if split.startswith("test"):
         yield from read_file(_find(folder, split), bad_rows)
         return
-    count = itertools.count(1)  # of the lines of all files
+    count = itertools.count(1)  # lines of all files
     for path in [_find(folder, f"train{index}") for index in _TRAINED_INDICES]:
         rows = (row for row in read_rows(path) if (next(count) % _DEV_EVERY == 0) == (split == "dev"))
         yield from bad_rows.sort_out(path, rows, _read_pair)
@@ -171,10 +169,10 @@ def generate_logic(
     progress: Callable[[int, int], None] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Path]:
-    """Draw `pairs` pairs, drop repetitions, write train0 … test12; returns the files by name.
+    """Draw `pairs` pairs, drop repetitions, write train0 … test12 and return the files by name.
 
     The random process is the published one; the same seed gives the same bytes everywhere. `progress` is
-    called with (pairs drawn, pairs wanted).
+    called with (pairs drawn, pairs in all).
     """
     if not overwrite:
         refuse_to_overwrite(
@@ -196,7 +194,7 @@ def generate_logic(
     empty = [name for name, lines in contents.items() if not lines]
     if empty:
         raise BeamtreeError(
-            f"{pairs} pairs leave {', '.join(empty)} empty: draw more (the published set: 500000)"
+            f"{pairs} pairs leave {', '.join(empty)} empty: draw more (the published set has 500000)"
         )
     for name, lines in contents.items():
         write_lines(out / name, lines)
@@ -204,11 +202,11 @@ def generate_logic(
 
 
 def _draw_pairs(seed: int) -> Iterator[tuple[int, str]]:
-    """An endless stream of (file index, line)."""
+    """Yield (file index, line) without end."""
     below = Bits(seed).below
 
     def formula(budget: int, variables: Tokens) -> tuple[str, int, int]:
-        """(text, worlds, number of operators); `budget` halves at every level, so this nests four deep."""
+        """Draw (text, worlds, number of operators); `budget` halves at each level: at most four levels."""
         kind = below(9)
         if kind >= 4 or budget < 2:
             text = variables[below(4)]

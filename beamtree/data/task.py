@@ -1,6 +1,6 @@
-"""What every task offers to training, evaluation and parsing, whatever its files look like.
+"""The interface of a task to training, evaluation and parsing, whatever its files look like.
 
-Rows of a data file that cannot be used are told with file and line, counted, and refused or skipped.
+A row of a data file that cannot be used is either an error with file and line, or counted and skipped.
 """
 
 import pkgutil
@@ -14,31 +14,31 @@ from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import shown
 
 Tokens = tuple[str, ...]
-Range = tuple[int, int]  # of a text's characters, half-open
+Range = tuple[int, int]  # half-open: of the characters of a text, or of tokens
 Line = TypeVar("Line")
 Value = TypeVar("Value")
 
 BAD_ROWS = ("refuse", "skip")
-_SHOWN = 5  # of each file
-_MOST = 1_000_000  # of each file
+_SHOWN = 5  # bad rows of each file
+_MOST = 1_000_000  # bad rows of each file
 
 
 @dataclass
 class BadRows:
-    """Every reader tells this of the rows it cannot use: the first one ends the reading, or none does."""
+    """What to do with rows that cannot be used: stop at the first one, or skip and count them all."""
 
     skip: bool = False
-    # File -> line -> what is wrong, of the first lines.
+    # File -> line -> what is wrong with it; the reason is kept only for the first few lines.
     found: dict[Path, dict[int, str]] = field(default_factory=dict)
 
     @classmethod
     def chosen(cls, choice: str) -> "BadRows":
         if choice not in BAD_ROWS:
-            raise BeamtreeError(f"choose what to do with bad rows: {' or '.join(BAD_ROWS)}, got {choice!r}")
+            raise BeamtreeError(f"bad_rows must be {' or '.join(BAD_ROWS)}, got {choice!r}")
         return cls(skip=choice == "skip")
 
-    def meet(self, path: Path, line: int, reason: str) -> None:
-        """Refuse the row, or count it and let the reader go on."""
+    def add(self, path: Path, line: int, reason: str) -> None:
+        """Raise for a bad row, or count it so that the reader can go on."""
         if not self.skip:
             remedy = "to leave such rows out: train --set task.bad_rows=skip, eval --bad-rows skip"
             raise BeamtreeError(f"{path}, line {line}: {reason} ({remedy})")
@@ -53,12 +53,12 @@ class BadRows:
     def sort_out(
         self, path: Path, rows: Iterable[tuple[int, Line]], read: Callable[[Line], Value]
     ) -> Iterator[Value]:
-        """What `read` makes of numbered rows; one of which it raises a BeamtreeError is bad."""
+        """Yield `read(row)` for each numbered row; a row for which it raises a BeamtreeError is bad."""
         for line, row in rows:
             try:
                 found = read(row)
             except BeamtreeError as error:
-                self.meet(path, line, str(error))
+                self.add(path, line, str(error))
             else:
                 yield found
 
@@ -67,7 +67,7 @@ class BadRows:
         return sum(map(len, self.found.values()))
 
     def report(self) -> Iterator[str]:
-        """One sentence for each file that had any."""
+        """Yield a sentence for each file that has bad rows."""
         for path, lines in self.found.items():
             first = [f"line {line}: {reason}" for line, reason in list(lines.items())[:_SHOWN]]
             more = "; …" if len(lines) > _SHOWN else ""
@@ -75,7 +75,7 @@ class BadRows:
             yield f"{path}: {len(lines):,} bad {rows} skipped ({'; '.join(first)}{more})"
 
 
-REFUSE = BadRows()  # the first bad row ends the reading
+REFUSE = BadRows()  # the first bad row raises an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,42 +94,40 @@ class FileReader(Protocol):
 
 @dataclass(frozen=True)
 class CountRule:
-    """Which words of a language's text are known: those seen `least` times in the splits `counted`."""
+    """Which words of a text become known: those that occur `least` times in the splits `counted`."""
 
     least: int
     counted: tuple[str, ...]
-    most: int = 50_000  # words at all, the most frequent ones
-    seen_in: str | None = None  # what tells how often a word is seen in training, if not the training split
+    most: int = 50_000  # known words; the most frequent are kept
+    seen_in: str | None = None  # the split whose counts stand for training, if not the training split
 
 
 def split_at_blanks(text: str) -> list[Range]:
+    """Return where the words between white space are."""
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 
 @dataclass(frozen=True)
 class Task:
     name: str
-    tokens: Tokens  # the whole vocabulary of a formal language; empty where it is counted from text
+    tokens: Tokens  # the whole vocabulary of a formal language; empty if words are counted from text
     labels: tuple[str, ...]
     sentences: int  # 1 or 2
-    splits: Mapping[str, str]  # split name -> one line on what it is, in the order of the paper's table
-    tokenize: Callable[[str], Tokens]  # UnreadableTextError names the offending token and its place
-    read: Reader  # errors name file and line; bad rows are refused if nothing else is said
+    splits: Mapping[str, str]  # split -> a one-line description, in the order of the paper's table
+    tokenize: Callable[[str], Tokens]  # an UnreadableTextError names the wrong token and its place
+    read: Reader  # a split in a folder; errors name file and line
     read_file: FileReader  # one file in the task's own format
-    gold_merges: Callable[[Tokens], list[int]] | None = None  # n−1 merge positions, as BeamTrees.merges
-    answer: Callable[[tuple[Tokens, ...]], str] | None = None  # the label, where the language determines it
-    texts_in: Callable[[Tokens], list[Range]] | None = (
-        None  # the parts of a sentence that are texts themselves
-    )
-    find_words: Callable[[str], list[Range]] = split_at_blanks  # where tokens stand, unreadable ones too
-    words: CountRule | None = None  # of a language whose words are counted
-    corpora: Mapping[str, str] = field(default_factory=dict)  # split -> the corpus a user gets it from
-    published: Mapping[str, int] = field(default_factory=dict)  # split -> examples, in the paper's corpora
-    own: Mapping[str, Any] | None = None  # of a user's own data: what a model's config says of their rows
+    gold_merges: Callable[[Tokens], list[int]] | None = None  # n−1 merge positions, like BeamTrees.merges
+    answer: Callable[[tuple[Tokens, ...]], str] | None = None  # the label, if the language determines it
+    texts_in: Callable[[Tokens], list[Range]] | None = None  # parts of a sentence that are texts themselves
+    find_words: Callable[[str], list[Range]] = split_at_blanks  # where tokens are, unreadable ones included
+    words: CountRule | None = None  # if words are counted
+    corpora: Mapping[str, str] = field(default_factory=dict)  # split -> the corpus it comes from
+    published: Mapping[str, int] = field(default_factory=dict)  # split -> number of examples in the paper
+    own: Mapping[str, Any] | None = None  # of a user's own data: the row format as in a model's config
 
     def __reduce__(self) -> Any:
-        """By name, or from a model's config: so that a model can go to another process, though functions that
-        have no name cannot."""
+        """Pickle by name, or as what a model's config stores: some of the functions cannot be pickled."""
         if self.name in TASKS and find_task(self.name) is self:
             return find_task, (self.name,)
         if self.own is not None:
@@ -137,7 +135,7 @@ class Task:
         return super().__reduce__()
 
 
-TASKS = {  # name -> where its Task is, imported when it is asked for
+TASKS = {  # name -> where its Task is; imported on first use
     "listops": "beamtree.data.listops.splits:TASK",
     "logic": "beamtree.data.logic:TASK",
     "filters": "beamtree.data.filters:TASK",
@@ -151,7 +149,7 @@ TASKS = {  # name -> where its Task is, imported when it is asked for
 
 
 def find_task(name: str) -> Task:
-    """The task of that name, one of `TASKS`."""
+    """Return the task of that name, one of `TASKS`."""
     if name not in TASKS:
         raise BeamtreeError(f"there is no task {shown(name)}; choose one of {', '.join(TASKS)}")
     task: Task = pkgutil.resolve_name(TASKS[name])
@@ -159,7 +157,7 @@ def find_task(name: str) -> Task:
 
 
 def require_split(task: str, split: str, splits: Mapping[str, Value]) -> Value:
-    """What a task has under the name of a split."""
+    """Return the entry of a split; raises BeamtreeError, naming `task`, if there is none."""
     if split not in splits:
         raise BeamtreeError(f"{task} has no split {split!r}{nearest(split, splits)}")
     return splits[split]

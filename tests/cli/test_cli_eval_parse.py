@@ -132,7 +132,7 @@ def test_eval_of_pairs_has_trees_too(models: Path, tmp_path: Path) -> None:
         ("3\t[MAX 1 q ]\n", "line 1: unknown token 'q' at position 3"),
         ("3\t[MAX 1 3\n", "line 1: unbalanced brackets"),
         ("4\t[MAX 1 3 ]\n", "line 1: the label is '4', but '3' is right"),
-        ("[MAX 1 3 ]\n", "line 1: label and expression with a tab between are wanted, 1 column(s) found"),
+        ("[MAX 1 3 ]\n", "line 1: expected label and expression, separated by tabs; found 1 column(s)"),
     ],
 )
 def test_eval_refuses_bad_data_with_file_and_line(

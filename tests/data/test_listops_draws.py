@@ -312,7 +312,7 @@ def test_fewer_examples_are_a_prefix_of_more_and_seeds_differ() -> None:
         ({"min_length": 2, "max_length": 3}, "fewer than one expression in 2\\^30 has 2 to 3 tokens"),
         (
             {"min_nesting": 3, "max_length": 9},
-            "1 to 9 tokens where the process of max_depth 20 and max_args 5",
+            "1 to 9 tokens and is nested 3 to 19 deep, with Process",
         ),
         ({"max_length": 2000, "min_length": 1990, "max_depth": 5}, "fewer than one expression in 2\\^30"),
     ],

@@ -182,45 +182,31 @@ def test_nesting_counts_operators_not_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "message", "token"),
     [
         (
             "[MAX 2 [AVG 3 4 ] ]",
             r"unknown token '\[AVG' at position 3; ListOps has \[MIN \[MAX \[MED \[SM \]",
+            2,
         ),
-        ("[MAX 2 9x]", r"unknown token '9x' at position 3; .*, as in \[MAX 2 9"),
-        ("MAX 2 9", "unknown token 'MAX' at position 1"),
-        ("max(2, 9", r"unbalanced round brackets: 1 '\(' and 0 '\)'"),
-        ("[MAX 2 [ 9 ]", r"unknown token '\[' at position 3"),
-        ("( ( ( [MAX 2 ) 10 ) ] )", "unknown token '10' at position 3"),
-        ("( ( [MAX 2 ) ] ) )", r"unbalanced round brackets: 2 '\(' and 3 '\)'"),
-        ("[MAX 2 [MIN 3 4 ]", r"unbalanced brackets: \[MAX not closed at the end, position 6"),
-        ("[MAX [SM 2", r"unbalanced brackets: \[MAX \[SM not closed at the end"),
-        ("[MAX 2 9 ] ]", r"unbalanced brackets: the '\]' at position 5 closes nothing"),
-        ("[MAX 2 [MIN ] ]", r"the \[MIN closed at position 4 has no arguments"),
-        ("1 2", "one expression is wanted, 2 found"),
-        ("", "one expression is wanted, 0 found"),
+        ("[MAX 2 9x]", r"unknown token '9x' at position 3; .*, as in \[MAX 2 9", 2),
+        ("MAX 2 9", "unknown token 'MAX' at position 1", 0),
+        ("max(2, 9", r"unbalanced round brackets: 1 '\(' and 0 '\)'", None),
+        ("[MAX 2 [ 9 ]", r"unknown token '\[' at position 3", 2),
+        ("( ( ( [MAX 2 ) 10 ) ] )", "unknown token '10' at position 3", 2),
+        ("( ( [MAX 2 ) ] ) )", r"unbalanced round brackets: 2 '\(' and 3 '\)'", None),
+        ("[MAX 2 [MIN 3 4 ]", r"unbalanced brackets: \[MAX not closed at the end, position 6", 0),
+        ("[MAX 2 [MIN 3 [SM 4 ]", r"unbalanced brackets: \[MAX \[MIN not closed at the end", 2),
+        ("[MAX [SM 2", r"unbalanced brackets: \[MAX \[SM not closed at the end", 1),
+        ("[MAX 2 9 ] ]", r"unbalanced brackets: the '\]' at position 5 closes nothing", 4),
+        ("[MAX 2 [MIN ] ]", r"the \[MIN closed at position 4 has no arguments", 3),
+        ("1 2", "expected one expression, found 2", 1),
+        ("[MAX 2 9 ] [MIN 3 4 ] 5", "expected one expression, found 3", 4),
+        ("", "expected one expression, found 0", None),
     ],
 )
-def test_unsound_expressions_are_refused_with_the_place(text: str, message: str) -> None:
-    with pytest.raises(BeamtreeError, match=message):
-        tokenize(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "token"),
-    [
-        ("[MAX 2 [AVG 3 4 ] ]", 2),
-        ("[MAX 2 [MIN 3 4 ]", 0),
-        ("[MAX 2 [MIN 3 [SM 4 ]", 2),
-        ("[MAX 2 9 ] ]", 4),
-        ("[MAX 2 [MIN ] ]", 3),
-        ("[MAX 2 9 ] [MIN 3 4 ] 5", 4),
-        ("", None),
-    ],
-)
-def test_the_token_that_is_out_of_place_is_told(text: str, token: int | None) -> None:
-    with pytest.raises(UnreadableTextError) as caught:
+def test_invalid_expressions_are_refused_with_the_place(text: str, message: str, token: int | None) -> None:
+    with pytest.raises(UnreadableTextError, match=message) as caught:
         tokenize(text)
     assert caught.value.token == token
 

@@ -128,36 +128,29 @@ def test_blanks_may_be_left_out_and_letters_be_capital() -> None:
 
 
 @pytest.mark.parametrize(
-    ("formula", "message"),
+    ("formula", "message", "token"),
     [
         (
             "( a ( xor b ) )",
             r"unknown token 'xor' at position 4; the tokens are \( \) a b c d e f and or not",
+            3,
         ),
-        ("( a ( and b )", r"unbalanced brackets: 1 '\(' never closed"),
-        ("( ( not", r"unbalanced brackets: 2 '\(' never closed"),
-        ("a )", r"unbalanced brackets: '\)' at position 2 closes nothing"),
-        ("( not a ) )", r"unbalanced brackets: '\)' at position 5 closes nothing"),
-        ("( a )", r"'\)' at position 3 closes neither \( not X \)"),
-        ("( a and b )", r"'\)' at position 5 closes neither"),
-        ("( not ( and b ) )", r"'\)' at position 7 closes neither"),
-        ("( )", r"'\)' at position 2 closes neither"),
-        ("a b", "not a formula"),
-        ("not", "not a formula"),
-        ("", "not a formula"),
+        ("( a ( and b )", r"unbalanced brackets: 1 '\(' never closed", 0),
+        ("( ( not a ) ( and b )", r"unbalanced brackets: 1 '\(' never closed", 0),
+        ("( ( not", r"unbalanced brackets: 2 '\(' never closed", 0),
+        ("a )", r"unbalanced brackets: '\)' at position 2 closes nothing", 1),
+        ("( not a ) )", r"unbalanced brackets: '\)' at position 5 closes nothing", 4),
+        ("( a )", r"'\)' at position 3 closes neither \( not X \)", 2),
+        ("( a and b )", r"'\)' at position 5 closes neither", 4),
+        ("( not ( and b ) )", r"'\)' at position 7 closes neither", 6),
+        ("( )", r"'\)' at position 2 closes neither", 1),
+        ("a b", "not a formula", None),
+        ("not", "not a formula", None),
+        ("", "not a formula", None),
     ],
 )
-def test_a_malformed_formula_is_refused_at_its_place(formula: str, message: str) -> None:
-    with pytest.raises(BeamtreeError, match=message):
-        tokenize(formula)
-
-
-@pytest.mark.parametrize(
-    ("formula", "token"),
-    [("( a ( xor b ) )", 3), ("( ( not a ) ( and b )", 0), ("( not a ) )", 4), ("( a )", 2), ("a b", None)],
-)
-def test_the_token_that_is_out_of_place_is_told(formula: str, token: int | None) -> None:
-    with pytest.raises(UnreadableTextError) as caught:
+def test_a_malformed_formula_is_refused_at_its_place(formula: str, message: str, token: int | None) -> None:
+    with pytest.raises(UnreadableTextError, match=message) as caught:
         tokenize(formula)
     assert caught.value.token == token
 
@@ -190,9 +183,9 @@ def test_files_are_found_and_read_under_every_published_name(tmp_path: Path, nam
             "test3, line 2: the relation is '>', but '<' is right",
         ),
         ("#\ta\tb\n?\ta\tb\n", r"test3, line 2: the relation is '\?', but '#' is right"),
-        ("#\ta\n", r"test3, line 1: relation, formula and formula with a tab between are wanted, 2 column"),
-        ("#\ta\tb\n\n#\ta\tb\n", r"test3, line 2: .* 1 column\(s\) found"),
-        ("#\ta\tb\t\n", r"test3, line 1: .* 4 column\(s\) found"),
+        ("#\ta\n", r"test3, line 1: expected relation, formula and formula, separated by tabs; found 2"),
+        ("#\ta\tb\n\n#\ta\tb\n", r"test3, line 2: .* found 1 column\(s\)"),
+        ("#\ta\tb\t\n", r"test3, line 1: .* found 4 column\(s\)"),
         ("#\ta\tg\n", "test3, line 1: unknown token 'g' at position 1"),
         ("#\t( not a\tb\n", r"test3, line 1: unbalanced brackets: 1 '\(' never closed"),
         ("#\t\tb\n", "test3, line 1: not a formula"),

@@ -216,10 +216,10 @@ def test_too_many_bad_rows_end_the_reading_and_the_first_are_told(
     monkeypatch.setattr(task_module, "_MOST", 7)
     rows = BadRows(skip=True)
     for line in (*range(1, 8), 3):
-        rows.meet(tmp_path, line, f"reason {line}")
+        rows.add(tmp_path, line, f"reason {line}")
     assert rows.count == 7
     assert list(rows.found[tmp_path].values()) == [*(f"reason {line}" for line in range(1, 6)), "", ""]
     with pytest.raises(
         BeamtreeError, match="more than 7 rows cannot be used, so check its format; the last one: reason 9"
     ):
-        rows.meet(tmp_path, 9, "reason 9")
+        rows.add(tmp_path, 9, "reason 9")

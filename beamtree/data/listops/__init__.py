@@ -1,4 +1,4 @@
-"""ListOps: its language, its random process, draws, files."""
+"""ListOps: its language, random process, draws and files."""
 
 from beamtree.data.listops.draws import generate_listops, sample_expressions
 from beamtree.data.listops.splits import TASK, read, read_file

@@ -1,4 +1,4 @@
-"""Distinct random ListOps expressions, and the files made of them: the same for the same seed everywhere."""
+"""Distinct random ListOps expressions, and files of them: the same seed gives the same bytes everywhere."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,11 +24,11 @@ from beamtree.files.lines import write_lines
 
 
 class ExpressionBits(Bits):
-    """The random bits of one set of expressions, with uniform digits and operators."""
+    """The random bits for one set of expressions, with uniform digits and operators."""
 
     def __init__(self, seed: int, name: str) -> None:
         super().__init__(f"beamtree listops {seed} {name}")
-        # A byte below 250 is a uniform digit and any byte a uniform operator, so both come 1024 at a time.
+        # A byte below 250 gives a uniform digit, any byte a uniform operator; bytes are drawn 1024 at a time.
         self.digits = self._uniform(250, 10)
         self.operators = self._uniform(256, len(OPERATORS))
 
@@ -45,7 +45,7 @@ class ExpressionBits(Bits):
 
 
 def draw_expression(root: Choice[Tree], bits: ExpressionBits) -> tuple[int, str]:
-    """(value, expression in the published brackets)."""
+    """Draw (value, expression with the published brackets)."""
     getrandbits, digits, operators = bits.getrandbits, bits.digits, bits.operators
     node = root.draw(getrandbits)
     if node is None:
@@ -74,17 +74,17 @@ def draw_expression(root: Choice[Tree], bits: ExpressionBits) -> tuple[int, str]
 
 
 def draw_distinct(root: Choice[Tree], bits: ExpressionBits, count: int) -> Iterator[tuple[int, str]]:
-    """`count` different expressions in the order of their first draw; BeamtreeError if they are too few."""
+    """Yield `count` different expressions in the order of their first draw; too few are a BeamtreeError."""
     seen: set[bytes] = set()
-    in_vain = 0
+    repeated = 0  # draws in a row
     while len(seen) < count:
         value, text = draw_expression(root, bits)
         digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
         if digest not in seen:
             seen.add(digest)
-            in_vain = 0
+            repeated = 0
             yield value, text
-        elif (in_vain := in_vain + 1) > 1000 + 10 * len(seen):
+        elif (repeated := repeated + 1) > 1000 + 10 * len(seen):
             raise BeamtreeError(
                 f"only {len(seen)} of {count} distinct expressions found: widen the condition"
             )
@@ -101,10 +101,10 @@ def sample_expressions(
     min_nesting: int = 0,
     max_nesting: int | None = None,
 ) -> list[Example]:
-    """`count` distinct expressions of the process; bounds of length and nesting are included."""
+    """Draw `count` distinct expressions of the process; bounds of length and nesting are inclusive."""
     law = Law(Process(max_depth, max_args), max_length, min_nesting, max_nesting)
     root = ConditionedProcess(law).root(min_length, max_length)
-    # Its own bits for every condition, so that two calls with one seed are independent.
+    # Every condition has bits of its own: two conditions with one seed are independent.
     condition = (max_depth, max_args, min_length, max_length, min_nesting, law.max_nesting)
     bits = ExpressionBits(seed, f"sample {condition}")
     return [Example((split_tokens(text),), DIGITS[value]) for value, text in draw_distinct(root, bits, count)]
@@ -112,7 +112,7 @@ def sample_expressions(
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw of distinct expressions, shared out over files; lengths and nesting include both bounds."""
+    """One draw of distinct expressions, divided among files; bounds of lengths and nesting are inclusive."""
 
     files: Mapping[str, int]  # name -> lines
     process: Process
@@ -135,8 +135,8 @@ DRAWS = (
     Draw({"test_ood_10arg.tsv": 2000}, Process(9, 10), (100, 1000)),
     Draw({"test_ood_15arg.tsv": 2000}, Process(9, 15), (100, 1000)),
     Draw({"test_iid_arg.tsv": 2000}, Process(9, 5), (100, 1000)),
-    # The base process given depth and length. (The published scripts draw dev and test with operators more
-    # frequent, 0.3 for 0.25, and less deep, max_depth 10; and train with max_depth 6, so nested up to 5.)
+    # The base process, given depth and length. (The published scripts draw dev and test with more operators,
+    # probability 0.3 instead of 0.25, and max_depth 10; and train with max_depth 6, so nested up to 5.)
     Draw({"train_d6s.tsv": 100_000}, _BASE, (20, 100), (0, 6)),
     Draw({"dev_d7s.tsv": 2000}, _BASE, (20, 100), (7, 7)),
     Draw({"test_dg8s.tsv": 2000}, _BASE, (20, 100), (8, None)),
@@ -155,10 +155,10 @@ def generate_listops(
     progress: Callable[[str, int, int], None] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Path]:
-    """Draw the splits named, or all, and write their files; returns the file of each split.
+    """Draw the named splits, or all, write their files and return them by split.
 
-    The bytes of a file depend on its name and the seed alone. `progress` is called with a split, the lines of
-    its file that are done, and how many there will be.
+    The bytes of a file depend only on its name and the seed. `progress` is called with a split, the lines
+    done of its file, and their number in the end.
     """
     wanted = {name: find_split(name).file for name in (SPLITS if splits is None else splits)}
     if not overwrite:
@@ -180,7 +180,7 @@ def generate_listops(
 
 
 def _with_roots(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Choice[Tree]]]:
-    """Neighbours that differ in length alone share one law, as long as the longest needs."""
+    """Yield each draw with its root choice; neighbours that differ only in length share one law."""
     for (process, nesting), group in groupby(draws, key=lambda draw: (draw.process, draw.nesting)):
         same = list(group)
         longest = max(draw.lengths[1] if draw.lengths else 1 for draw in same)
@@ -201,7 +201,7 @@ def _draw_lines(draw: Draw, root: Choice[Tree], seed: int, report: Callable[[int
 
     if draw.lengths is not None:
         return in_order()
-    # Early draws are short, as a short expression is new only once: without this the files would differ.
+    # Short expressions come early, as each is new only once: shuffled, all files have as many.
     shuffled = list(in_order())
     bits.shuffle(shuffled)
     return iter(shuffled)

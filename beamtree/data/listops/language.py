@@ -1,7 +1,7 @@
 """The language of ListOps: tokens, values, brackets, gold trees and tags of expressions.
 
-An expression is a digit or `[OP`, its arguments and `]`; nothing here recurses, however deep it nests. Files
-are read strictly; what people type may be `MAX(2, 9, min(4,7))`, `(max 2 9)` or `[max 2,9]`.
+An expression is a digit, or `[OP`, its arguments and `]`. Nothing here recurses, so expressions may nest to
+any depth. Files are read strictly; people may type `MAX(2, 9, min(4,7))`, `(max 2 9)` or `[max 2,9]`.
 """
 
 import re
@@ -18,7 +18,7 @@ DIGITS = tuple("0123456789")
 
 
 def _median(values: list[int]) -> int:
-    """The mean of the two middle values where there are two, cut to a whole number."""
+    """Return the median; of an even number of values, the mean of the middle two, rounded down."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
 
@@ -34,7 +34,7 @@ TOKENS = (*OPERATORS, CLOSE, *DIGITS)
 _TYPED = {opener[1:]: opener for opener in OPERATORS}  # as people type it -> as files write it
 
 _NAME = f"(?ai:{'|'.join(_TYPED)})"
-_INSIDE = r"[^\s\[\](),]"  # blanks and commas only part what stands around them
+_INSIDE = r"[^\s\[\](),]"  # blanks and commas are separators
 _WORD = re.compile(
     rf"""
     [\[(][\s,]* ({_NAME}) (?!{_INSIDE})   # the beginning of a list, `[max` or `(max`
@@ -49,13 +49,13 @@ _DIGIT_VALUE = {digit: value for value, digit in enumerate(DIGITS)}
 
 
 def split_tokens(text: str) -> Tokens:
-    """Known tokens of an unchecked expression; round brackets are dropped, as models never see them."""
+    """Return the known tokens of an unchecked expression, without round brackets, which models never see."""
     _check_round_brackets(text)
     return _LANGUAGE.split(text, dropped="()")
 
 
 def tokenize(text: str) -> Tokens:
-    """The tokens of a sound expression, as files write it or as people type it."""
+    """Return the tokens of a valid expression, from a file or as people type it."""
     _check_round_brackets(text)
     try:
         tokens = split_tokens(text)
@@ -66,7 +66,7 @@ def tokenize(text: str) -> Tokens:
 
 
 class Word(NamedTuple):
-    """A token, or what stands where one should, and its place in the text."""
+    """A token, or unknown text in place of one, and where it is in the text."""
 
     token: str
     start: int
@@ -74,12 +74,12 @@ class Word(NamedTuple):
 
 
 def find_words(text: str) -> Iterator[Word]:
-    """The tokens of a text with those that are unknown; round brackets that mean nothing are left out.
+    """Yield the tokens of a text, unknown ones included, without meaningless round brackets.
 
-    A round bracket means something around or behind a bare name: `(max 2 9)`, `MAX(2, 9)`. Elsewhere they are
-    the published files' second brackets, `( ( ( [MAX 2 ) 9 ) ] )`. Found one by one: a line may be long.
+    A round bracket has a meaning before or after a bare name: `(max 2 9)`, `MAX(2, 9)`. Others are the second
+    brackets of the published files, `( ( ( [MAX 2 ) 9 ) ] )`. Tokens come one by one, as a line may be long.
     """
-    closes: list[bool] = []  # of each open round bracket: whether its end is the end of a list
+    closes: list[bool] = []  # for each open round bracket: whether closing it closes a list
     for match in _WORD.finditer(text):
         word, name = match[0], match[1] or match[2]
         if "(" in (word[0], word[-1]):
@@ -101,8 +101,8 @@ def _check_round_brackets(text: str) -> None:
 
 
 def evaluate(tokens: Sequence[str]) -> int:
-    """The value of an expression of known tokens; an UnreadableTextError names the place of a wrong one."""
-    operators: list[str] = []  # that are open, the innermost last
+    """Return the value of an expression of known tokens; an UnreadableTextError names a misplaced one."""
+    operators: list[str] = []  # the open ones, innermost last
     starts = array("q")  # where the arguments of each begin
     arguments: list[int] = []
     for position, token in enumerate(tokens, 1):
@@ -131,12 +131,12 @@ def evaluate(tokens: Sequence[str]) -> int:
             _out_of_place(tokens),
         )
     if len(arguments) != 1:
-        raise UnreadableTextError(f"one expression is wanted, {len(arguments)} found", _out_of_place(tokens))
+        raise UnreadableTextError(f"expected one expression, found {len(arguments)}", _out_of_place(tokens))
     return arguments[0]
 
 
 def _out_of_place(tokens: Sequence[str]) -> int | None:
-    """The innermost operator that is never closed, else the beginning of a second expression."""
+    """Return the place of the innermost operator never closed, else the start of a second expression."""
     opened, wholes = array("q"), 0
     second = None
     for place, token in enumerate(tokens):
@@ -155,26 +155,26 @@ def _few(operators: Sequence[str]) -> str:
 
 
 def bracket(operator: str, arguments: Sequence[str]) -> str:
-    """One operator over bracketed arguments, as published: `( ( ( [MAX 2 ) 9 ) ] )`."""
+    """Return an operator with its bracketed arguments, as published: `( ( ( [MAX 2 ) 9 ) ] )`."""
     return f"{'( ' * (len(arguments) + 1)}{operator} {' ) '.join(arguments)} ) ] )"
 
 
 def gold_merges(tokens: Sequence[str]) -> list[int]:
-    """The n−1 merges of the gold tree: an operator takes in its arguments and its bracket, left to right."""
+    """Return the n−1 merges of the gold tree: an operator takes in its arguments, then its bracket."""
     return merges_by_brackets(tokens, VALUE_OF, CLOSE)
 
 
 def expressions_in(tokens: Sequence[str]) -> list[Range]:
-    """The spans of a sound expression that are expressions: digits and lists."""
+    """Return the spans of a valid expression that are expressions: digits and lists."""
     digits = [(place, place + 1) for place, token in enumerate(tokens) if token in _DIGIT_VALUE]
     return digits + bracketed_spans(tokens, VALUE_OF, CLOSE)
 
 
 def tag_tokens(tokens: Sequence[str]) -> tuple[list[int], list[int]]:
-    """(values, depths) of the innermost list that each token of a sound expression belongs to.
+    """Return (values, depths): for each token of a valid expression, those of the innermost list around it.
 
-    `[MAX` and `]` belong to the list that they open and close. The outermost list has depth 1; a lone digit
-    belongs to no list: its own value, depth 0.
+    `[MAX` and `]` belong to the list that they open and close. The outermost list has depth 1. An expression
+    that is a single digit has that value and depth 0.
     """
     values, depths = [evaluate(tokens)] * len(tokens), [0] * len(tokens)
     for start, end in reversed(bracketed_spans(tokens, VALUE_OF, CLOSE)):  # inner lists last

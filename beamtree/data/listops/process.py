@@ -1,8 +1,8 @@
 """The random process of ListOps, free or given length and nesting, as a graph of choices.
 
-An operator chooses a row of arguments; a row chooses its first tree and the row that is left; a tree is an
-operator, or None for a digit. A draw walks down the graph and never turns back: nothing is rejected. What is
-given enters by `Law`, the joint law of length and nesting in whole numbers.
+An operator chooses a row of arguments; a row chooses its first tree and the rest of the row; a tree is an
+operator, or None for a digit. A draw walks down the graph and never goes back: nothing is rejected.
+Conditions enter through `Law`, the joint distribution of length and nesting in whole numbers.
 """
 
 from bisect import bisect_right
@@ -16,38 +16,38 @@ from typing import Generic, TypeAlias, TypeVar
 from beamtree.errors import BeamtreeError
 
 DECISION_BITS = 90
-TABLE_LENGTH = 64  # tokens of a row that keeps a table of all its options
+TABLE_LENGTH = 64  # longest row, in tokens, that keeps a table of all its options
 BLOCK = 16  # lengths summed at a time in a longer row
 
-# Trees and rows of sibling trees: of any nesting; nested less than asked for; nested at least as asked for
-# (a row: at least one of its trees). None nests deeper than allowed.
+# Kinds of trees and of rows of sibling trees: of any nesting; nested less than required; nested as required
+# or more (in a row: at least one of its trees). None nests deeper than allowed.
 ANY, SHALLOW, DEEP = "any", "shallow", "deep"
 
 
 @dataclass(frozen=True)
 class Process:
-    """The process: an operator with probability 1/4, of 2 to max_args arguments, uniformly."""
+    """The process: with probability 1/4 an operator, with 2 to max_args arguments (uniform), else a digit."""
 
     max_depth: int
     max_args: int
 
 
 class Law:
-    """The probability of L tokens: `trees[D][kind][L]` of a tree, `rows[D][kind][a][L]` of a siblings.
+    """The probability of L tokens: `trees[D][kind][L]` for a tree, `rows[D][kind][a][L]` for `a` siblings.
 
-    P_D(1) = 3/4 and P_D(L) = 1/4 · mean over a = 2..max_args of (P_{D+1})^{*a}(L − 2) for a root at depth D;
-    at max_depth there are digits only. Nesting is carried along by keeping the laws of shallow and deep trees
-    apart.
+    For a root at depth D, P_D(1) = 3/4 and P_D(L) = 1/4 · mean over a = 2..max_args of (P_{D+1})^{*a}(L − 2);
+    at max_depth there are only digits. Nesting is tracked by separate tables for shallow and deep trees.
 
     Probabilities are counted in units of 2^−precision, and every division rounds down, so the tables are the
     same on every machine. How far is a draw from the exact law, in total variation, for up to 4096 tokens?
-    - One level up multiplies the rounding error by at most (max_args + 2) / 8, which the guard bits of
-      `precision` absorb: an entry is below its exact value by less than 2^−190.
-    - An entry of at least 2^−120 is hence right to a factor 1 − 2^−70; an expression takes fewer than 2^13
-      decisions, which makes 2^−57 together.
-    - Smaller entries may be wrong or zero, but are hardly ever met: with fewer than 2^22 entries, 2^12 places
-      to meet one, and a condition of probability at least 2^−30 (rarer ones are refused), in all below 2^−56.
-    - The thresholds of a decision between fewer than 2^13 options are cut to 2^−90: below 2^−64 together.
+    - Each level multiplies the rounding error by at most (max_args + 2) / 8, which the guard bits of
+      `precision` absorb: an entry is less than 2^−190 below its exact value.
+    - So an entry of at least 2^−120 is right up to a factor 1 − 2^−70; an expression takes fewer than 2^13
+      decisions, together 2^−57.
+    - Smaller entries may be wrong or zero, but are hardly ever met: there are fewer than 2^22 entries, 2^12
+      places to meet one, and a condition has probability at least 2^−30 (rarer ones are refused): together
+      below 2^−56.
+    - The thresholds of a decision between fewer than 2^13 options are cut to 2^−90: together below 2^−64.
     The sum is below 2^−55, under 3e−17.
     """
 
@@ -71,14 +71,8 @@ class Law:
             if depth > 1:
                 self.rows[depth] = self._rows(depth)
 
-    def __str__(self) -> str:
-        return (
-            f"the process of max_depth {self.process.max_depth} and max_args {self.process.max_args} nests "
-            f"{self.min_nesting} to {self.max_nesting} deep and has up to {self.max_length} tokens"
-        )
-
     def kind(self, depth: int) -> str:
-        """The kind that is wanted of a tree or row at `depth` that alone answers for the nesting."""
+        """Return the kind needed of a tree or row at `depth` if no other can provide the nesting."""
         return DEEP if depth <= self.min_nesting else ANY
 
     def _trees(self, depth: int) -> dict[str, list[int]]:
@@ -116,7 +110,7 @@ class Law:
         return rows
 
     def _join(self, tree: Sequence[int], row: Sequence[int]) -> list[int]:
-        """The law of a tree and then a row, Σ_l tree(l) · row(L − l), by one product of two long integers."""
+        """Return the law of a tree and then a row, Σ_l tree(l) · row(L − l), by one product of long integers."""
         slot = 2 * self.precision // 8 + 1  # bytes: the sum of products of probabilities is at most 1
         product = _pack(tree, slot) * _pack(row, slot)
         packed = product.to_bytes(slot * (len(tree) + len(row)), "little")
@@ -139,7 +133,7 @@ Option = TypeVar("Option", covariant=True)
 
 
 class Choice(Generic[Option]):
-    """One of several options by whole-number weights, which `weigh` tells at the first draw."""
+    """A choice among options with whole-number weights, which `weigh` computes at the first draw."""
 
     __slots__ = ("_options", "_thresholds", "_weigh")
 
@@ -162,7 +156,7 @@ def among(weighted: Iterable[tuple[int, Option]]) -> Choice[Option]:
 
 
 def free_process(process: Process) -> Choice[Tree]:
-    """The process itself: a digit three times out of four, no operator at max_depth."""
+    """Return the root choice of the process without conditions."""
     trees: list[tuple[int, Tree]] = [(1, None)]
     for _ in range(process.max_depth - 1):
         rows: list[TreeRow | None] = [None]
@@ -173,7 +167,7 @@ def free_process(process: Process) -> Choice[Tree]:
 
 
 class ConditionedProcess:
-    """The process given length and nesting: every choice weighs what the law says of its outcomes."""
+    """The process given length and nesting: every choice has the weights that the law gives its options."""
 
     def __init__(self, law: Law) -> None:
         self.law = law
@@ -181,21 +175,23 @@ class ConditionedProcess:
         self._rows: dict[tuple[int, str, int, int], TreeRow] = {}
 
     def root(self, min_length: int, max_length: int) -> Choice[Tree]:
-        """The choice of a whole expression of so many tokens, both bounds included."""
+        """Return the choice of a whole expression of `min_length` to `max_length` tokens."""
         kind = self.law.kind(1)
         weighted = [
             (weight, self.tree(1, kind, length))
             for length, weight in enumerate(self.law.trees[1][kind])
             if weight and min_length <= length <= max_length
         ]
-        if sum(weight for weight, _ in weighted) >> (self.law.precision - 30) == 0:
+        law = self.law
+        if sum(weight for weight, _ in weighted) >> (law.precision - 30) == 0:
             raise BeamtreeError(
-                f"fewer than one expression in 2^30 has {min_length} to {max_length} tokens where {self.law}"
+                f"fewer than one expression in 2^30 has {min_length} to {max_length} tokens and is nested "
+                f"{law.min_nesting} to {law.max_nesting} deep, with {law.process}"
             )
         return among(weighted)
 
     def tree(self, depth: int, kind: str, length: int) -> Tree:
-        """One at `depth` of `length` tokens in all: an operator chooses how many arguments share them."""
+        """Return a tree of `length` tokens at `depth`; an operator chooses how many arguments share them."""
         if length == 1:
             return None
         key = (depth, kind, length)
@@ -204,7 +200,7 @@ class ConditionedProcess:
         return self._operators[key]
 
     def row(self, depth: int, kind: str, count: int, length: int) -> TreeRow:
-        """`count` sibling trees at `depth` of `length` tokens together: chooses the first one's share."""
+        """Return a row of `count` trees with `length` tokens in all; it chooses the share of the first."""
         key = (depth, kind, count, length)
         if key not in self._rows:
             shares = Shares(self, *key)
@@ -222,7 +218,7 @@ class ConditionedProcess:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many of a row's tokens its first tree may take."""
+    """How many of a row's tokens its first tree may take, with the weights."""
 
     process: ConditionedProcess
     depth: int
@@ -241,11 +237,11 @@ class Shares:
         return range(1 if self.count > 1 else most, most + 1)
 
     def _kinds(self) -> list[tuple[str, str]]:
-        """What the first tree and the rest may be."""
+        """Return the possible kinds of (the first tree, the rest)."""
         return [(DEEP, ANY), (SHALLOW, DEEP)] if self.kind == DEEP else [(self.kind, self.kind)]
 
     def weights(self, shares: range) -> list[int]:
-        """The law of some shares, for the first pair of kinds, then for the second."""
+        """Return the law of some shares, for the first pair of kinds, then for the second."""
         law = self.process.law
         rests = slice(self.length - shares[-1], self.length - shares[0] + 1)
         weights: list[int] = []
@@ -255,7 +251,7 @@ class Shares:
         return weights
 
     def parts(self, shares: range, at: int) -> Parts:
-        """The first tree and the rest that have weight number `at`."""
+        """Return the first tree and the rest that have the weight at index `at` of `weights(shares)`."""
         (tree, rest), share = self._kinds()[at // len(shares)], shares[at % len(shares)]
         first = self.process.tree(self.depth, tree, share)
         if self.count == 1:
@@ -264,16 +260,16 @@ class Shares:
 
 
 class LongRow:
-    """A row whose table of all shares would be long and little used: sums blocks of them when needed.
+    """A row whose table of all shares would be long and rarely used: it sums blocks of them when needed.
 
-    The first tree mostly takes very few of the tokens or nearly all, so blocks come from both ends inwards.
+    The first tree mostly takes very few of the tokens or nearly all, so blocks go from both ends inwards.
     """
 
     __slots__ = ("_blocks", "_shares", "_sums", "_total")
 
     def __init__(self, shares: Shares) -> None:
         law = shares.process.law
-        # The law of the row was rounded down: never more than the sum of all blocks.
+        # The law of the row was rounded down, so this never exceeds the sum of all blocks.
         self._total = law.rows[shares.depth][shares.kind][shares.count][shares.length] << law.precision
         self._shares = shares
         self._blocks: list[range] = []

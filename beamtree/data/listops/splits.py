@@ -1,8 +1,8 @@
-"""The ListOps task: its splits, read from published or generated files; every label is checked by evaluation.
+"""The ListOps task: splits read from published or generated files; every label is checked by evaluation.
 
 The base set is one draw of 100,000 expressions in two files. The first 1,000 lines of its train file are the
-dev split, and the length limit of the training split is applied at reading: files are as published, and the
-published ones can take their place.
+dev split; the length limit of the training split is applied when reading. So generated files have the
+published format, and published ones can replace them.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ LRA_HEADER = "Source\tTarget"
 
 @dataclass(frozen=True)
 class Split:
-    """Lines of a file, from `start` (counted from 0) to before `stop`, of at most `max_length` tokens."""
+    """Lines `start` (counted from 0) to `stop` − 1 of a file that have at most `max_length` tokens."""
 
     description: str
     file: str
@@ -63,18 +63,19 @@ SPLITS: dict[str, Split] = {
 
 
 def find_split(name: str) -> Split:
+    """Return the split of that name."""
     return require_split("ListOps", name, SPLITS)
 
 
 def read_file(path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-    """The examples of one file, `label⇥expression` or, after its header, LRA's `expression⇥label`."""
+    """Yield the examples of one file: `label⇥expression` or, after its header, LRA's `expression⇥label`."""
     rows = read_rows(path)
     first: tuple[int, str] | None = next(rows)
     label_first = first is not None and first[1] != LRA_HEADER
     if not label_first:
         first = next(rows, None)
     if first is None:
-        raise BeamtreeError(f"{path} has a header and no examples")
+        raise BeamtreeError(f"{path} has a header but no examples")
     columns = ("label", "expression") if label_first else ("expression", "label")
     read_line = partial(
         read_example, columns=columns, tokenize=split_tokens, answer=_answer, label_at=columns.index("label")
@@ -87,7 +88,7 @@ def _answer(sentences: tuple[Tokens, ...]) -> str:
 
 
 def read(folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-    """The examples of a split, from the folder's file of the published name, plain, .gz or .xz."""
+    """Yield the examples of a split, from the file with the published name, plain, .gz or .xz."""
     lines = find_split(split)
     path = find_file(folder, [lines.file])
     count = 0
