@@ -30,7 +30,7 @@ from beamtree.saving.folder import (
     WEIGHTS,
     bytes_of,
     check_fit,
-    filled,
+    make_with_weights,
     read_config,
     sizes_of,
     write_config,
@@ -148,7 +148,7 @@ def _load_one(folder: Path, device: torch.device | str, like: TreeClassifier | N
         raise BeamtreeError(f"{source}: its labels are not those of the task {task.name!r}")
     tensors, notes = load_tensors(folder / WEIGHTS, largest=bytes_of(wanted))
     check_fit(wanted, tensors, folder / WEIGHTS, f"{CONFIG} and {VOCABULARY}")
-    model = filled(make, tensors, device)
+    model = make_with_weights(make, tensors, device)
     model.notes = notes
     return model
 

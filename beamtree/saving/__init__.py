@@ -1,1 +1,1 @@
-"""Blocks as folders: config, weights, model card, hub."""
+"""Layers and models as folders: config, weights, model card, hub."""

@@ -1,4 +1,4 @@
-"""What all folders of weights have: a `config.json` that states its format, tensors that fit it, a card."""
+"""What all saved folders have: a `config.json` with a format number, weights that fit it, a model card."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ _NOT_IN_FILES = ("cell", "scorer", "device", "dtype")
 _MOST = {"memory_slots": 4096, "test_slots": 4096} | dict.fromkeys(
     ("beam_size", "layers", "steps", "repeats", "refinements"), 1024
 )
-_LONGEST_VALUE, _MOST_VALUES = 200, 1000  # characters of one in a card, and of a list
+_LONGEST_VALUE, _MOST_VALUES = 200, 1000  # characters of a value in a card, values of a list
 CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocabulary.json", "README.md"
 
 
@@ -30,7 +30,7 @@ def write_config(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str, Any]:
-    """The checked config of a folder; `kinds` maps each required key to its type and that type's name."""
+    """Read and check a folder's config; `kinds` maps each required key to its type and that type's name."""
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict) or "format" not in config:
@@ -53,12 +53,12 @@ def read_config(folder: Path, kinds: Mapping[str, tuple[type, str]]) -> dict[str
 
 
 def check_options(options: Mapping[str, Any], name: str) -> None:
-    """Refuse options that no file may choose, and sizes that would only waste memory."""
+    """Raise for options that a file must not set, and for sizes that would only waste memory."""
     for key, option in options.items():
         if not key.isidentifier():
             raise BeamtreeError(f"{name}: there is no option {shown(key)}")
         if key in _NOT_IN_FILES:
-            raise BeamtreeError(f"{name}.{key} cannot be set here: the program chooses it")
+            raise BeamtreeError(f"{name}.{key} cannot be set in a recipe or config.json")
         most = _MOST.get(key, 65536)
         if type(option) is int and option > most:
             raise BeamtreeError(f"{name}.{key[:80]} must be at most {most}, got {shown(option)}")
@@ -67,14 +67,16 @@ def check_options(options: Mapping[str, Any], name: str) -> None:
 
 
 def sizes_of(make: Callable[[], nn.Module]) -> dict[str, Tensor]:
-    """The names, shapes and types of a model's weights, without their memory."""
+    """Return a model's weights by name, with shapes and dtypes but without memory."""
     with torch.device("meta"):
         return make().state_dict()
 
 
-def filled(make: Callable[[], Model], tensors: Mapping[str, Tensor], device: torch.device | str) -> Model:
-    """A model with these weights, in evaluation mode."""
-    with torch.random.fork_rng(devices=[]):  # initial values are drawn, only to be replaced
+def make_with_weights(
+    make: Callable[[], Model], tensors: Mapping[str, Tensor], device: torch.device | str
+) -> Model:
+    """Return a model with these weights, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):  # `make` draws initial weights, which are replaced
         model = make()
     model.load_state_dict(tensors)
     return model.to(device).eval()
@@ -84,17 +86,18 @@ def bytes_of(tensors: Mapping[str, Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def check_fit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path, beside: str) -> None:
-    """Refuse tensors other than those wanted; `beside` names the files they disagree with."""
-    for name in sorted(wanted.keys() ^ found.keys()):  # the same in every process
-        problem = "lacks" if name in wanted else "has an unknown tensor"
-        raise BeamtreeError(f"{path} does not fit {beside}: it {problem} {shown(name)}")
-    for name, tensor in wanted.items():
-        came = found[name]
-        if came.shape != tensor.shape or came.dtype != tensor.dtype:
-            raise BeamtreeError(
-                f"{path} does not fit {beside}: {name!r} is {_describe(came)}, wanted {_describe(tensor)}"
-            )
+def check_fit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path, config: str) -> None:
+    """Raise unless the tensors of `path` have the expected names, shapes and dtypes.
+
+    `config` names the files that these come from.
+    """
+    for name in sorted(expected.keys() ^ found.keys()):  # sorted: all processes name the same tensor
+        problem = "lacks" if name in expected else "has an unknown tensor"
+        raise BeamtreeError(f"{path} does not fit {config}: it {problem} {shown(name)}")
+    for name, tensor in expected.items():
+        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+            is_so, should_be = _describe(found[name]), _describe(tensor)
+            raise BeamtreeError(f"{path} does not fit {config}: {name!r} is {is_so}, expected {should_be}")
 
 
 def _describe(tensor: Tensor) -> str:
@@ -117,9 +120,10 @@ CITATION = """\
 def write_card(
     title: str, says: str, usage: str, facts: Mapping[str, Any], *, tags: Sequence[str], pipeline: str = ""
 ) -> str:
-    """The `README.md` of a folder of weights: what is in it and how to use it.
+    """Write the `README.md` of a folder: what is in it and how to use it.
 
-    `facts` become a table, `usage` is Python. `says` is Markdown, the rest may be a stranger's.
+    `facts` become a table; `usage` is Python code. `says` must be safe Markdown; other text is escaped, as it
+    may come from a stranger.
     """
     head = ["library_name: beamtree", *([f"pipeline_tag: {pipeline}"] if pipeline else []), "tags:"]
     head += [f"- {write_json(tag, ensure_ascii=False)}" for tag in ("beamtree", *tags)]

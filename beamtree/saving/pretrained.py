@@ -1,9 +1,10 @@
-"""`from_pretrained`, `save_pretrained`, `push_to_hub` as in Hugging Face's libraries, for beamtree's folders.
+"""`from_pretrained`, `save_pretrained` and `push_to_hub`, as in Hugging Face's libraries.
 
-A block is a folder: `config.json` with the options that make it, `model.safetensors` and a model card. Only
-downloads and uploads need `huggingface_hub`.
+A block is saved as a folder: `config.json` with its constructor's options, `model.safetensors` and a model
+card. Only downloads and uploads need `huggingface_hub`.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -22,19 +23,19 @@ from beamtree.saving.folder import (
     bytes_of,
     check_fit,
     check_options,
-    filled,
+    make_with_weights,
     read_config,
     sizes_of,
     write_card,
     write_config,
 )
 
-_FILES = ["*.json", "*.safetensors", CARD]  # nothing in a folder is code
+_FILES = ["*.json", "*.safetensors", CARD]  # all that is downloaded; none of it is code
 _KINDS = {"block": (str, "text"), "options": (dict, "a table")}
 
 
 class HubMixin:
-    """For a class of models that says how one is written to a folder, read from it and described."""
+    """Adds saving, loading and the hub to a class that defines the four methods below."""
 
     def _save_folder(self, folder: Path) -> None:
         raise NotImplementedError
@@ -45,12 +46,12 @@ class HubMixin:
 
     @classmethod
     def _find_folder(cls, path_or_name: str | Path) -> Path | None:
-        """The local folder of that name, if there is one."""
+        """Return the local folder of this name, if there is one."""
         path = Path(path_or_name)
         return path if is_folder(path) else None
 
     def _card(self) -> str:
-        """The model card, Markdown with a YAML head."""
+        """Return the model card, Markdown with a YAML head."""
         raise NotImplementedError
 
     def save_pretrained(
@@ -61,7 +62,7 @@ class HubMixin:
         repo_id: str | None = None,
         **push_options: Any,
     ) -> str | None:
-        """Write the folder, and a model card where there is none yet; with `push_to_hub` upload it too."""
+        """Write the folder, with a model card unless it has one; with `push_to_hub`, also upload it."""
         folder = Path(save_directory)
         make_folder(folder)
         self._save_folder(folder)
@@ -81,7 +82,7 @@ class HubMixin:
         local_files_only: bool = False,
         force_download: bool = False,
     ) -> Self:
-        """The model of a folder or of a repository `owner/name` on the hub, in evaluation mode."""
+        """Load a model from a folder or from a repository `owner/name` on the hub, in evaluation mode."""
         folder = cls._find_folder(pretrained_model_name_or_path)
         if folder is None:
             folder = _download(
@@ -104,7 +105,7 @@ class HubMixin:
         branch: str | None = None,
         create_pr: bool | None = None,
     ) -> str:
-        """Upload the folder as one commit, creating the repository if needed; returns its address."""
+        """Upload the model as one commit, creating the repository if needed; return the commit's address."""
         try:
             from huggingface_hub import HfApi
         except ImportError as error:
@@ -124,13 +125,16 @@ class HubMixin:
             return str(commit)
         except BeamtreeError:
             raise
-        except Exception as error:  # those of the HTTP library too
+        except Exception as error:  # the HTTP library may raise anything
             raise BeamtreeError(f"cannot push to {repo_id!r}: {first_line(error)}") from error
 
 
 def _download(repo_id: str, **options: Any) -> Path:
     if repo_id.count("/") != 1 or not all(repo_id.split("/")):
-        raise BeamtreeError(f"there is no folder {shown(repo_id)}, and a repository on the hub is owner/name")
+        raise BeamtreeError(
+            f"there is no folder {shown(repo_id)}, and it is not a repository on the hub: their names are "
+            "owner/name"
+        )
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
@@ -138,16 +142,17 @@ def _download(repo_id: str, **options: Any) -> Path:
         raise MissingExtraError(purpose, "hub") from error
     try:
         return Path(snapshot_download(repo_id, allow_patterns=_FILES, **options))
-    except Exception as error:  # those of the HTTP library too
+    except Exception as error:  # the HTTP library may raise anything
         raise BeamtreeError(
             f"there is no folder {shown(repo_id)}, and it could not be downloaded: {first_line(error)}"
         ) from error
 
 
 class SavedBlock(HubMixin, nn.Module):
-    """A layer whose constructor's options can be read off it, as plain numbers."""
+    """A layer that can be made again from its constructor's options and its weights."""
 
     def _options(self) -> dict[str, Any]:
+        """Return the constructor's options as JSON values."""
         raise NotImplementedError
 
     @classmethod
@@ -156,13 +161,12 @@ class SavedBlock(HubMixin, nn.Module):
 
     def _save_folder(self, folder: Path) -> None:
         options, tensors = self._options(), self.state_dict()
-        dtype = next((tensor.dtype for tensor in tensors.values()), torch.float32)
         try:
-            check_fit(self._sizes(options, dtype, folder), tensors, folder / WEIGHTS, CONFIG)
+            check_fit(self._sizes(options, _dtype_of(tensors), folder), tensors, folder / WEIGHTS, CONFIG)
         except BeamtreeError as error:
             raise BeamtreeError(
-                f"from_pretrained could not load this block: {error}; remove parametrizations and bring all "
-                "weights to one dtype, or keep its state_dict()"
+                f"from_pretrained could not load this block: {error}; remove parametrizations and convert "
+                "all weights to one dtype, or save its state_dict() instead"
             ) from error
         write_config(folder, {"block": type(self).__name__, "options": options})
         save_tensors(folder / WEIGHTS, tensors, {})
@@ -175,18 +179,19 @@ class SavedBlock(HubMixin, nn.Module):
         check_options(config["options"], f"{folder / CONFIG}: options")
         widest = cls._sizes(config["options"], torch.float64, folder / CONFIG)
         tensors, _ = load_tensors(folder / WEIGHTS, largest=bytes_of(widest))
-        dtype = next((tensor.dtype for tensor in tensors.values()), torch.float32)
-        wanted = cls._sizes(config["options"], dtype, folder / CONFIG)
-        check_fit(wanted, tensors, folder / WEIGHTS, CONFIG)
-        return filled(lambda: cls._make(config["options"], dtype), tensors, device)
+        dtype = _dtype_of(tensors)
+        check_fit(cls._sizes(config["options"], dtype, folder / CONFIG), tensors, folder / WEIGHTS, CONFIG)
+        return make_with_weights(lambda: cls._make(config["options"], dtype), tensors, device)
 
     @classmethod
     def _sizes(cls, options: dict[str, Any], dtype: torch.dtype, source: Path) -> dict[str, torch.Tensor]:
         try:
             return sizes_of(lambda: cls._make(options, dtype))
         except (TypeError, ValueError, RuntimeError) as error:
-            reason = f"its options do not make a {cls.__name__}: {' '.join(str(error).split())[:300]}"
-            raise BeamtreeError(f"{source}: {reason}") from error
+            reason = " ".join(str(error).split())[:300]
+            raise BeamtreeError(
+                f"{source}: cannot make a {cls.__name__} with its options: {reason}"
+            ) from error
 
     def _card(self) -> str:
         name, options = type(self).__name__, self._options()
@@ -195,3 +200,7 @@ class SavedBlock(HubMixin, nn.Module):
         says = f"The weights of a `{name}` of beamtree, a PyTorch layer that finds trees in sequences."
         facts = plain | {"parameters": sum(weight.numel() for weight in self.parameters())}
         return write_card(name, says, usage, facts, tags=["tree-induction"])
+
+
+def _dtype_of(tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
+    return next((tensor.dtype for tensor in tensors.values()), torch.float32)

@@ -196,7 +196,7 @@ def test_a_config_that_is_no_json_or_no_config_is_refused(folder: Path) -> None:
 def test_a_vocabulary_that_does_not_match_the_weights_is_refused(folder: Path) -> None:
     (folder / "vocabulary.json").write_text(json.dumps(["a", "b"]))
     with pytest.raises(
-        BeamtreeError, match=r"'embedding.table.weight' is float32 \(18, 8\), wanted float32 \(5, 8\)"
+        BeamtreeError, match=r"'embedding.table.weight' is float32 \(18, 8\), expected float32 \(5, 8\)"
     ):
         load_model(folder)
     (folder / "vocabulary.json").unlink()
@@ -211,7 +211,7 @@ def test_weights_of_another_name_shape_or_type_are_refused(folder: Path) -> None
     for changed, message in [
         ({**tensors, "more": torch.zeros(1)}, "it has an unknown tensor 'more'"),
         ({key: value for key, value in tensors.items() if key != name}, "it lacks 'head.out.bias'"),
-        ({**tensors, name: torch.zeros(3)}, r"'head.out.bias' is float32 \(3,\), wanted float32 \(10,\)"),
+        ({**tensors, name: torch.zeros(3)}, r"'head.out.bias' is float32 \(3,\), expected float32 \(10,\)"),
         ({**tensors, name: torch.zeros(10).double()}, r"'head.out.bias' is float64 \(10,\)"),
     ]:
         save_tensors(path, changed, {})
