@@ -13,7 +13,7 @@ from beamtree.paper.speed.workload import Case, Timing
 def measured(model: str, seconds: list[float], peak: int | None = None, **options: Any) -> Measurement:
     varied, problem = options.pop("varied", "n"), options.pop("problem", None)
     case = Case(model, **{"n": 10, **options})
-    return Measurement(case, varied, [Timing(s, s / 2) for s in seconds], peak, problem)
+    return Measurement(case, varied, [Timing(s, s / 2) for s in seconds], peak_bytes=peak, problem=problem)
 
 
 GROUPS = [
@@ -26,8 +26,8 @@ GROUPS = [
 
 
 CELLS = [
-    RangeResult("ebt-grc", "200-250", 223.0, [0.006] * 100, 50_000_000),
-    RangeResult("naive", "200-250", 223.0, [0.6] * 7, 400_000_000),
+    RangeResult("ebt-grc", "200-250", 223.0, [0.006] * 100, peak_bytes=50_000_000),
+    RangeResult("naive", "200-250", 223.0, [0.6] * 7, peak_bytes=400_000_000),
     RangeResult("bt-grc-os", "1500-2000", 1700.0, problem="out of memory"),
 ]
 

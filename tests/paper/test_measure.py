@@ -21,10 +21,7 @@ from beamtree.paper.speed.measure import (
     peak_memory,
     peak_resident,
 )
-from beamtree.paper.speed.workload import (
-    Case,
-    Timing,
-)
+from beamtree.paper.speed.workload import Case, Timing
 
 CPU = torch.device("cpu")
 TINY = Case(B=2, n=5, d=16, K=2)

@@ -4,9 +4,7 @@ import pytest
 
 from beamtree import BeamtreeError
 from beamtree.paper.speed.suites import Group, Wanted, quick, scaling, throughput
-from beamtree.paper.speed.workload import (
-    Case,
-)
+from beamtree.paper.speed.workload import Case
 
 
 def sizes(groups: list[Group]) -> list[tuple[int, int]]:

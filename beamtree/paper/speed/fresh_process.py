@@ -7,8 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -53,8 +54,16 @@ def call_on(device: torch.device, function: Callable[..., Any], **arguments: Any
     return call_alone(function, **arguments) if device.type == "cpu" else function(**arguments)
 
 
-class Result(Protocol):
-    problem: str | None
+@dataclass(kw_only=True)
+class Result:
+    """Peak memory, and the reason why a measurement failed."""
+
+    peak_bytes: int | None = None
+    problem: str | None = None
+
+    @property
+    def megabytes(self) -> float | None:
+        return self.peak_bytes and 1e-6 * self.peak_bytes
 
 
 @contextmanager

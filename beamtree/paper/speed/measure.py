@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from beamtree.paper.speed.fresh_process import OUT_OF_MEMORY, call_on, noting_lack_of_memory
+from beamtree.paper.speed.fresh_process import OUT_OF_MEMORY, Result, call_on, noting_lack_of_memory
 from beamtree.paper.speed.workload import Case, Timing, Workload, wait_for
 
 FIRST_LENGTH = 8
@@ -28,15 +28,12 @@ Progress = Callable[[float, str], None]  # the share that is done, and what is d
 
 
 @dataclass
-class Measurement:
-    """A case, the size that is `varied` in its table, and the results; `problem` says why there are no
-    times."""
+class Measurement(Result):
+    """A case, the size that is `varied` in its table, and the results."""
 
     case: Case
     varied: str
     timings: list[Timing] = field(default_factory=list)
-    peak_bytes: int | None = None
-    problem: str | None = None
 
     @property
     def size(self) -> int:
@@ -50,10 +47,6 @@ class Measurement:
     @property
     def milliseconds(self) -> float | None:
         return self.seconds and 1e3 * self.seconds
-
-    @property
-    def megabytes(self) -> float | None:
-        return self.peak_bytes and 1e-6 * self.peak_bytes
 
     @property
     def processor_seconds(self) -> float | None:

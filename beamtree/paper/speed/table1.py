@@ -17,7 +17,7 @@ from beamtree.data.listops import TASK, sample_expressions
 from beamtree.data.task import Example
 from beamtree.nn.heads import class_losses
 from beamtree.paper.published import TABLE_1, Efficiency
-from beamtree.paper.speed.fresh_process import call_on, noting_lack_of_memory
+from beamtree.paper.speed.fresh_process import Result, call_on, noting_lack_of_memory
 from beamtree.paper.speed.measure import FIRST_LENGTH, PeakMemory, Progress
 from beamtree.paper.speed.workload import NAIVE, find_variant, wait_for
 from beamtree.training.ranger import Ranger
@@ -52,15 +52,13 @@ RANGES = {
 
 
 @dataclass
-class RangeResult:
+class RangeResult(Result):
     """A model in a range of lengths, with the seconds for each expression that it was trained on."""
 
     model: str
     range: str
     mean_length: float
     seconds: list[float] = field(default_factory=list)
-    peak_bytes: int | None = None
-    problem: str | None = None
 
     @property
     def minutes(self) -> float | None:
@@ -71,10 +69,6 @@ class RangeResult:
     def milliseconds(self) -> float | None:
         """Per expression."""
         return 1e3 * mean(self.seconds) if self.seconds else None
-
-    @property
-    def megabytes(self) -> float | None:
-        return self.peak_bytes and 1e-6 * self.peak_bytes
 
     @property
     def extrapolated(self) -> bool:
@@ -126,16 +120,14 @@ def train_on(
     """Train one step on every expression in this process, until `max_seconds` have passed."""
     place = torch.device(device)
     examples = [Example((tuple(text.split()),), label) for text, label in expressions]
+    first = examples[0]
+    beginning = Example((first.sentences[0][:FIRST_LENGTH],), first.label)
     peak = PeakMemory(place)
     trainer = Trainer(model, place)
-    trainer.train([_beginning(examples[0])] if place.type == "cpu" else examples[:1] * 2, max_seconds)
+    trainer.train([beginning] if place.type == "cpu" else [first, first], max_seconds)
     peak.warmed_up()
     seconds = trainer.train(examples, max_seconds)
     return {"seconds": seconds, "peak_bytes": peak.bytes()}
-
-
-def _beginning(example: Example) -> Example:
-    return Example((example.sentences[0][:FIRST_LENGTH],), example.label)
 
 
 class Trainer:

@@ -33,8 +33,8 @@ VARIED = {"n": "n", "K": "K", "d": "d", "d_s": "slice_size"}  # a size that can 
 
 @dataclass(frozen=True)
 class Variant:
-    """An encoder of the zoo with options, and `changed`, which modifies it; `d_model` and `input_size`, if
-    given, replace the sizes asked for."""
+    """An encoder of the zoo with options, modified by `changed`; its `d_model` and `input_size`, if given,
+    replace those of a case."""
 
     encoder: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +56,6 @@ class NaiveEncoder(nn.Module):
     ) -> Tensor | tuple[Tensor, BeamTrees]:
         encoder = self.encoder
         leaves, lengths = encoder.read(x, key_padding_mask)
-        dropout = dropout_rate(encoder.cell)
         roots, scores, merges = naive_beam_tree_recursion(
             leaves,
             lengths,
@@ -65,7 +64,7 @@ class NaiveEncoder(nn.Module):
             beam_size=encoder.beam_size,
             seed=draw_seed(x.device) if self.training else None,
             noisy=self.training and encoder.stochastic,
-            dropout=dropout,
+            dropout=dropout_rate(encoder.cell),
         )
         root = (scores.softmax(1).unsqueeze(-1) * roots).sum(1)  # (B, d)
         if not need_trees:
@@ -79,8 +78,7 @@ class TokensInContext(nn.Module):
     def __init__(self, encoder: BeamTreeEncoder) -> None:
         super().__init__()
         self.d_model, self.input_size = encoder.d_model, encoder.input_size
-        device = next(encoder.parameters()).device
-        dropout = dropout_rate(encoder.cell)
+        device, dropout = next(encoder.parameters()).device, dropout_rate(encoder.cell)
         self.block = BeamTreeContextualizer(self.d_model, source=encoder, dropout=dropout, device=device)
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
@@ -160,7 +158,7 @@ def find_variant(name: str) -> Variant:
 
 @cache
 def takes(name: str, option: str) -> bool:
-    """Whether a model has an option such as `slice_size`, which models without a slice do not have."""
+    """Return True if a model has this option, such as `slice_size`, which models without a slice lack."""
     variant = find_variant(name)
     if name in PLAIN or (option == "slice_size" and variant.encoder.endswith("-noslice")):
         return False
