@@ -1,4 +1,4 @@
-"""An ensemble: the mean of its members' probabilities, the first one's trees, one folder for all."""
+"""An ensemble has the mean of its members' probabilities, the trees of the first, and one folder for all."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_the_logits_of_the_mean_are_those_of_the_mean_probabilities(outputs: int
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_members_that_are_sure_leave_the_mean_finite(outputs: int) -> None:
+def test_the_mean_of_confident_members_is_finite(outputs: int) -> None:
     sure = torch.zeros(1, outputs)
     sure[0, 0] = 500.0
     assert average([sure, sure]).isfinite().all()
@@ -51,7 +51,7 @@ def test_members_that_are_sure_leave_the_mean_finite(outputs: int) -> None:
     assert average([sure]) is sure
 
 
-def test_an_ensemble_says_the_mean_of_its_members_and_shows_the_trees_of_the_first() -> None:
+def test_an_ensemble_predicts_the_mean_of_its_members_with_the_trees_of_the_first() -> None:
     model = make()
     each = [member.predict(TEXTS, need_trees=True) for member in model.members]
     for row, found in enumerate(model.predict(TEXTS, need_trees=True)):

@@ -36,7 +36,7 @@ def predict(model: TreeClassifier, ids: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved classifier, and what the command makes of it."""
+    """A saved classifier and its exports by the command."""
     place = tmp_path_factory.mktemp("exports")
     small_model().save_pretrained(place / "model")
     words = ["export", str(place / "model"), "--onnx", str(place / "a.onnx")]
@@ -57,7 +57,7 @@ def run(session: onnxruntime.InferenceSession, ids: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("B", "n"), SIZES)
-def test_onnxruntime_finds_what_the_model_finds(session: Any, B: int, n: int) -> None:
+def test_onnxruntime_gives_the_probabilities_of_the_model(session: Any, B: int, n: int) -> None:
     model = small_model()
     ids = exports.random_ids(model, B, n, torch.Generator().manual_seed(B * 100 + n))
     torch.testing.assert_close(run(session, ids), predict(model, ids), rtol=0, atol=2e-6)
@@ -74,11 +74,11 @@ def test_padding_changes_nothing(session: Any) -> None:
     torch.testing.assert_close(run(session, padded), run(session, ids), rtol=0, atol=1e-6)
 
 
-def test_the_file_is_valid_onnx_and_says_what_it_reads(folder: Path, session: Any) -> None:
+def test_the_file_is_valid_onnx_and_names_inputs_labels_and_tokens(folder: Path, session: Any) -> None:
     proto = onnx.load(folder / "a.onnx")
     onnx.checker.check_model(proto, full_check=True)
     assert "Loop" in {node.op_type for node in proto.graph.node}
-    assert {entry.domain for entry in proto.opset_import} == {""}  # no operator of anybody's own
+    assert {entry.domain for entry in proto.opset_import} == {""}  # standard operators only
     task = find_task("listops")
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["labels"]) == list(task.labels)
@@ -88,9 +88,7 @@ def test_the_file_is_valid_onnx_and_says_what_it_reads(folder: Path, session: An
 
 
 @pytest.mark.parametrize("size", exports.CHECKED_SIZES)
-def test_a_file_that_differs_at_one_of_the_sizes_tried_is_found_out(
-    folder: Path, size: tuple[int, int]
-) -> None:
+def test_a_file_that_differs_at_any_checked_size_is_noticed(folder: Path, size: tuple[int, int]) -> None:
     def differ(model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor:
         return logits + torch.arange(10) if inputs[0].shape == size else logits
 
@@ -132,7 +130,7 @@ def test_other_encoders_are_exported_too(tmp_path: Path, name: str) -> None:
     assert exports.compare_with_onnx(model, path) < 2e-6
 
 
-def test_what_onnx_cannot_hold_is_said_before_it_is_tried(tmp_path: Path) -> None:
+def test_complex_numbers_are_refused_before_an_onnx_file_is_written(tmp_path: Path) -> None:
     model, path = small_model("s4d"), tmp_path / "model.onnx"
     program = exports.export_program(model)
     ids = exports.random_ids(model, 3, 7, torch.Generator().manual_seed(1))
@@ -143,7 +141,7 @@ def test_what_onnx_cannot_hold_is_said_before_it_is_tried(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_vectors_of_the_package_pooling_and_a_bounded_tree_are_exported_too(tmp_path: Path) -> None:
+def test_shipped_vectors_pooling_and_tree_tokens_are_exported_too(tmp_path: Path) -> None:
     use = VectorUse(tuned=True, unit=True)
     seen = Counter({"film": 3, "a": 2, "zqzqz": 6})
     words = choose_words(CountRule(2, ()), seen, seen, SHIPPED_FILE, use)
@@ -158,7 +156,7 @@ def test_vectors_of_the_package_pooling_and_a_bounded_tree_are_exported_too(tmp_
     ]
     model.word_scores.count(EncodedExamples.encode(texts, words.vocabulary, ("0", "1")), 2)
     film = torch.tensor([words.vocabulary.encode(["a", "film"])])
-    assert model.word_scores(film).item() != model.word_scores(film.flip(1)).item()  # a pair speaks
+    assert model.word_scores(film).item() != model.word_scores(film.flip(1)).item()  # pairs have an effect
     program = exports.export_program(model)
     exports.save_onnx(program, model, tmp_path / "a.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"))
@@ -168,7 +166,7 @@ def test_vectors_of_the_package_pooling_and_a_bounded_tree_are_exported_too(tmp_
         torch.testing.assert_close(run(session, ids), predict(model, ids), rtol=0, atol=2e-6)
 
 
-def test_an_encoder_that_cannot_go_is_refused_by_name() -> None:
+def test_an_encoder_that_cannot_be_exported_is_refused_by_name() -> None:
     with pytest.raises(BeamtreeError, match=r"cannot export this model: CRvNN cannot be exported"):
         exports.export_program(small_model("crvnn"))
     with pytest.raises(
@@ -182,7 +180,7 @@ def test_an_encoder_that_cannot_go_is_refused_by_name() -> None:
         exports.export_program(pairs)
 
 
-def test_what_torch_stumbles_over_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_inside_torch_becomes_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stumble(*_: Any, **__: Any) -> None:
         raise RuntimeError("a stone\nand its colour")
 
@@ -205,7 +203,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         exports.compare_with_onnx(small_model(), tmp_path / "x.onnx")
 
 
-def test_the_command_wants_a_file_and_replaces_none(folder: Path) -> None:
+def test_the_command_needs_a_file_name_and_does_not_overwrite(folder: Path) -> None:
     nothing = CliRunner().invoke(app, ["export", str(folder / "model")])
     assert nothing.exit_code == 2
     assert "--onnx FILE, --exported-program FILE or both" in nothing.output

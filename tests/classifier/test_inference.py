@@ -1,6 +1,6 @@
-"""Predicting evaluates, whatever mode the model is in, and the model never notices.
+"""A model predicts as in evaluation, whatever mode it is in, and keeps its mode.
 
-Also what is chosen for it: batches, beams, the device.
+Also batches, beam size and device.
 """
 
 import threading
@@ -40,7 +40,7 @@ def probabilities(model: TreeClassifier) -> list[dict[str, float]]:
     return [prediction.probabilities for prediction in model.predict(TEXTS)]
 
 
-def test_threads_that_predict_leave_a_training_model_training() -> None:
+def test_threads_that_predict_leave_a_model_in_training_mode() -> None:
     model, before = small_model().train(), {"first": threading.Event(), "second": threading.Event()}
     inside = {name: threading.Event() for name in before}
 
@@ -57,13 +57,13 @@ def test_threads_that_predict_leave_a_training_model_training() -> None:
     for name, thread in zip(before, threads, strict=True):
         thread.start()
         assert inside[name].wait(20)
-    for name, thread in zip(before, threads, strict=True):  # the second leaves last, as it came
+    for name, thread in zip(before, threads, strict=True):  # the second ends last, as it began last
         before[name].set()
         thread.join(20)
     assert all(modes(model))
 
 
-def test_a_model_trains_on_while_another_thread_predicts() -> None:
+def test_a_model_stays_in_training_mode_during_a_prediction() -> None:
     model, seen = small_model().train(), []
     model.embedding.register_forward_hook(lambda *_: seen.append(modes(model)))
     model.predict(TEXTS)
@@ -73,7 +73,7 @@ def test_a_model_trains_on_while_another_thread_predicts() -> None:
 
 
 @pytest.mark.parametrize("encoder", [*encoder_names(), *pair_encoder_names()])
-def test_every_encoder_predicts_while_it_trains_what_it_predicts_evaluating(encoder: str) -> None:
+def test_every_encoder_predicts_the_same_in_training_and_evaluation_mode(encoder: str) -> None:
     pairs = encoder in pair_encoder_names()
     model = small_model(encoder, task="logic" if pairs else "listops")
     expected = model.predict(PAIRS if pairs else TEXTS)
@@ -83,7 +83,7 @@ def test_every_encoder_predicts_while_it_trains_what_it_predicts_evaluating(enco
     assert all(modes(model))
 
 
-def test_parts_in_different_modes_stay_so() -> None:
+def test_modules_in_different_modes_keep_them() -> None:
     model = small_model().train()
     model.embedding.eval()
     before = modes(model)
@@ -93,7 +93,7 @@ def test_parts_in_different_modes_stay_so() -> None:
     assert modes(model) == before
 
 
-def test_a_prediction_that_fails_leaves_the_mode_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_prediction_does_not_change_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model().train()
 
     def fail(*_: Any, **__: Any) -> Tensor:
@@ -105,13 +105,13 @@ def test_a_prediction_that_fails_leaves_the_mode_alone(monkeypatch: pytest.Monke
     assert all(modes(model))
 
 
-def test_a_model_that_evaluates_is_its_own_twin() -> None:
+def test_a_model_in_evaluation_mode_needs_no_twin() -> None:
     model = small_model()
     assert evaluating(model) is model
     assert evaluating(model.train()) is not model
 
 
-def test_a_twin_has_the_weights_of_the_model_also_after_they_change() -> None:
+def test_a_twin_shares_the_weights_of_its_model() -> None:
     model = small_model().train()
     twin = evaluating(model)
     assert all(one is other for one, other in zip(model.parameters(), twin.parameters(), strict=True))
@@ -123,7 +123,7 @@ def test_a_twin_has_the_weights_of_the_model_also_after_they_change() -> None:
 
 
 class Odd(nn.Module):
-    """Calls its parts by other ways than their names."""
+    """Calls its modules from a list, a dict, a bound method and an attribute that nn.Module does not know."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,20 +140,20 @@ class Odd(nn.Module):
         return x
 
 
-def test_parts_that_are_called_by_other_ways_evaluate_too() -> None:
+def test_modules_called_in_unusual_ways_evaluate_too() -> None:
     model, x = Odd(), torch.ones(100)
     assert torch.equal(evaluating(model)(x), x)
     assert not torch.equal(model(x), x)
 
 
-def test_a_part_that_stands_twice_has_one_twin() -> None:
+def test_a_module_used_twice_has_one_twin() -> None:
     part = nn.Linear(2, 2)
     first, second = evaluating(nn.Sequential(part, part))
     assert first is second
 
 
 @pytest.mark.parametrize("compiled", ["a part", "a part in its place", "the model in its place"])
-def test_what_was_compiled_evaluates_too(compiled: str) -> None:
+def test_compiled_modules_evaluate_too(compiled: str) -> None:
     model = small_model("recurrent-grc")
     expected = probabilities(model)
     if compiled == "a part":
@@ -165,7 +165,7 @@ def test_what_was_compiled_evaluates_too(compiled: str) -> None:
     assert probabilities(model.train()) == expected
 
 
-def test_the_whole_compiled_evaluates_too() -> None:
+def test_a_model_compiled_as_a_whole_evaluates_too() -> None:
     model, x = nn.Sequential(nn.Dropout(0.5)), torch.ones(100)
     assert torch.equal(evaluating(torch.compile(model, backend="eager"))(x), x)  # type: ignore[type-var]
 
@@ -178,7 +178,7 @@ def test_weights_with_a_parametrization_evaluate_too() -> None:
     assert probabilities(model.train()) == expected
 
 
-def test_batches_keep_to_their_budget_of_token_places() -> None:
+def test_batches_stay_within_their_token_budget() -> None:
     expressions = sample_expressions(40, seed=3, min_length=1, max_length=40)
     model = small_model()
     seen: list[Batch] = []
@@ -190,7 +190,7 @@ def test_batches_keep_to_their_budget_of_token_places() -> None:
         next(run_in_batches(model, model.encode(expressions), batch_tokens=0))
 
 
-def test_another_beam_size_is_searched_with_or_refused() -> None:
+def test_the_beam_size_can_be_changed_if_there_are_beams() -> None:
     model = small_model()
     set_beam_size(model, None)
     assert model.encoder.beam_size == 5
@@ -204,7 +204,7 @@ def test_another_beam_size_is_searched_with_or_refused() -> None:
         set_beam_size(small_model(encoder="transformer"), 3)
 
 
-def test_equal_trees_are_merged_in_a_test_where_the_encoder_can() -> None:
+def test_equal_trees_can_be_merged_if_the_encoder_supports_it() -> None:
     model = small_model()
     merge_equal_trees(model)
     _, _, trees = next(run_in_batches(model, model.encode(EXPRESSION, labelled=False), need_trees=True))

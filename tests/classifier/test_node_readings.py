@@ -1,4 +1,4 @@
-"""The classifier read on every node: the same as on a text that is the part alone, with the same merges."""
+"""A classifier's prediction for a node is that for its part as a text by itself, with the same merges."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def classify_alone(model: TreeClassifier, of_sentences: list[tuple[Tensor, Tenso
     ],
 )
 @torch.no_grad()
-def test_a_node_is_read_as_its_part_would_be_alone(
+def test_a_node_is_classified_like_its_part_alone(
     task: str, encoder: Any, settings: dict[str, Any], text: Any
 ) -> None:
     model = small(task, encoder, **settings)
@@ -106,7 +106,7 @@ def test_a_node_is_read_as_its_part_would_be_alone(
             assert reading.probability == pytest.approx(float(probability), abs=1e-9)
 
 
-def test_parts_that_are_texts_by_themselves_are_told_from_others() -> None:
+def test_parts_that_could_be_texts_by_themselves_are_marked() -> None:
     (readings,) = small("listops").read_nodes(EXPRESSION)
     texts = {EXPRESSION, "[MAX 2 9 [MIN 4 7 ] 0 ]", "[MIN 4 7 ]"}
     tokens = EXPRESSION.split()
@@ -127,7 +127,7 @@ def test_an_encoder_without_node_vectors_says_so(task: str, encoder: str) -> Non
         small(task, encoder).read_nodes(text)
 
 
-def test_a_beam_that_does_not_live_is_refused_and_a_single_token_has_no_nodes() -> None:
+def test_a_dead_beam_is_refused_and_a_single_token_has_no_nodes() -> None:
     with pytest.raises(BeamtreeError, match="no beam 5"):
         small("listops").read_nodes(EXPRESSION, beam=5)
     assert small("listops").read_nodes("7") == ([],)

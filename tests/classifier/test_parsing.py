@@ -1,4 +1,4 @@
-"""Lines through a model and out again in every format; bad lines become errors of their own."""
+"""Lines of text are parsed and written in every format; bad lines become error records."""
 
 import io
 import json
@@ -84,7 +84,7 @@ def test_a_bad_line_says_what_is_wrong_with_it(records: list[Parsed | Unparsed])
     assert "expected one text, found 2 columns (labels are not part of the input)" in reasons[7]
 
 
-def test_a_line_beyond_the_longest_length_is_refused_by_itself() -> None:
+def test_a_line_that_is_too_long_becomes_an_error_record() -> None:
     short, long = parse_lines(small_model(), ["[SM 1 2 ]", "[SM 1 2 3 ]"], max_length=4)
     assert isinstance(short, Parsed)
     assert isinstance(long, Unparsed)
@@ -107,7 +107,7 @@ def test_pairs_parsed_together_have_the_trees_they_have_alone() -> None:
         assert as_brackets(record).split("\t")[2:] == as_brackets(alone).split("\t")[2:]
 
 
-def test_a_chunk_of_bad_lines_only_is_no_trouble() -> None:
+def test_a_chunk_may_consist_of_bad_lines_only() -> None:
     rows = [TextRow(7, "x"), TextRow(8, "y")]
     assert [record.line for record in parse_lines(small_model(), rows)] == [7, 8]
 

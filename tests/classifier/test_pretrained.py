@@ -1,4 +1,4 @@
-"""The models in the package: small, as their cards and the kept runs say, and right on fresh data."""
+"""The models in the package are small, agree with their cards and kept runs, and are right on fresh data."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What a classifier reads: roots alone or beside pooled tokens, and of long texts a tree over a part."""
+"""What a classifier reads: roots, pooled tokens and word scores, and trees over part of a long text."""
 
 import math
 from itertools import pairwise
@@ -60,7 +60,7 @@ def test_pooled_reads_all_tokens_beside_the_root_and_is_saved(task: str, pairs: 
 
 
 @pytest.mark.parametrize("task", ["imdb", "snli"])
-def test_tokens_read_mean_and_maximum_alone_and_no_encoder_is_made(task: str, tmp_path: Path) -> None:
+def test_with_tokens_only_mean_and_maximum_are_read_and_no_encoder_is_made(task: str, tmp_path: Path) -> None:
     model = small(task, readout="tokens", tree_tokens=5, encoder="ebt-gau" if task == "snli" else "ebt-grc")
     seen: list[torch.Tensor] = []
     model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
@@ -79,7 +79,7 @@ def test_tokens_read_mean_and_maximum_alone_and_no_encoder_is_made(task: str, tm
     assert load_model(tmp_path / "model").predict(texts) == predictions
 
 
-def test_what_needs_a_tree_is_refused_where_tokens_are_read() -> None:
+def test_what_needs_a_tree_is_refused_by_a_model_without_trees() -> None:
     model = small(readout="tokens")
     with pytest.raises(BeamtreeError, match="'tokens, no tree' has no beams"):
         set_beam_size(model, 2)
@@ -87,7 +87,7 @@ def test_what_needs_a_tree_is_refused_where_tokens_are_read() -> None:
         model.read_nodes("a b c")
 
 
-def test_tokens_are_weighed_alike_at_first_and_words_say_nothing_yet() -> None:
+def test_at_first_tokens_have_equal_weights_and_words_no_effect() -> None:
     model = small(readout="pooled")
     x = torch.randn(1, 5, 6)
     padding = torch.tensor([[False] * 3 + [True] * 2])
@@ -97,7 +97,7 @@ def test_tokens_are_weighed_alike_at_first_and_words_say_nothing_yet() -> None:
     assert not model.word_scores(torch.tensor([[3, 4, 5]])).any()
 
 
-def test_words_speak_by_their_rarity_whatever_the_length_and_strange_ones_are_silent() -> None:
+def test_scores_are_weighted_by_rarity_not_by_length_and_unseen_words_have_none() -> None:
     words = Words(
         Vocabulary(tuple("abcdexy")),
         torch.zeros(0, 4),
@@ -120,7 +120,7 @@ LABELS = {2: "10110110010", 3: "10210210212"}
 
 
 def counted(labels: int, pairs: int = 1000) -> tuple[WordScores, list[tuple[str, ...]]]:
-    """Scores of random size that have counted TEXTS, where x is a word of the package."""
+    """Random scores after counting TEXTS, in which x has only a vector of the package."""
     torch.manual_seed(1)
     words = Words(
         Vocabulary(tuple("abcdex")),
@@ -137,8 +137,8 @@ def counted(labels: int, pairs: int = 1000) -> tuple[WordScores, list[tuple[str,
     return scores, texts
 
 
-def say_slowly(scores: WordScores, labels: int, text: tuple[str, ...]) -> list[float]:
-    """What the words and pairs of a text say, word by word and label by label."""
+def logits_by_hand(scores: WordScores, labels: int, text: tuple[str, ...]) -> list[float]:
+    """The logits from the words and pairs of a text, word by word and label by label."""
     texts, classes = [tuple(text.split()) for text in TEXTS], list(map(int, LABELS[labels]))
     having = [{*words, *pairwise(words)} for words in texts]
     said, length = [0.0] * labels, 0.0
@@ -167,19 +167,19 @@ def say_slowly(scores: WordScores, labels: int, text: tuple[str, ...]) -> list[f
 
 
 @pytest.mark.parametrize("labels", [2, 3])
-def test_words_and_pairs_speak_as_far_as_they_lean_to_a_label(labels: int) -> None:
+def test_scores_are_weighted_by_how_far_words_and_pairs_lean_to_a_label(labels: int) -> None:
     scores, texts = counted(labels)
     ids = Vocabulary(tuple("abcdex")).encode
     texts += [tuple("eabdc"), ("a",), tuple("ee")]
     for text in texts:
-        wanted = say_slowly(scores, labels, text)
+        wanted = logits_by_hand(scores, labels, text)
         for padding in ([], [0, 0]):
             found = scores(torch.tensor([[*ids(text), *padding]]))[0]
             assert found.tolist() == pytest.approx(wanted, abs=1e-4)
-    assert any(abs(each) > 1 for each in say_slowly(scores, labels, tuple("ab")))
+    assert any(abs(each) > 1 for each in logits_by_hand(scores, labels, tuple("ab")))
 
 
-def test_of_pairs_that_share_a_place_the_one_that_tells_most_has_it() -> None:
+def test_of_pairs_with_one_place_the_most_informative_gets_it() -> None:
     scores, _ = counted(2, pairs=1)
     a, b, c, d = 3, 4, 5, 6
     # (d, c) is in two texts, both of label 1; (a, b) is in two of label 1 and one of label 0.
@@ -190,7 +190,7 @@ def test_of_pairs_that_share_a_place_the_one_that_tells_most_has_it() -> None:
     assert not others.any()
 
 
-def test_no_pair_speaks_where_none_is_in_two_texts() -> None:
+def test_pairs_that_occur_in_a_single_text_have_no_score() -> None:
     scores = WordScores(Words(Vocabulary(("a", "b"))), 1, 100)
     train = [Example((("a", "b"),), "0"), Example((("b",),), "1")]
     scores.count(EncodedExamples.encode(train, Vocabulary(("a", "b")), ("0", "1")), 2)
@@ -198,19 +198,19 @@ def test_no_pair_speaks_where_none_is_in_two_texts() -> None:
     assert scores.leaning.any()
 
 
-def test_many_labels_have_fewer_pairs_and_no_words_none() -> None:
+def test_many_labels_leave_room_for_fewer_pairs() -> None:
     words = Words(Vocabulary(tuple(LETTERS)))
     assert WordScores(words, 1024, 65536).pairs == 4096
     assert WordScores(words, 5, 65536).pairs == 65536
     assert not hasattr(WordScores(words, 5), "leaning")
 
 
-def test_words_of_pairs_have_no_say() -> None:
+def test_words_have_no_scores_for_pairs_of_sentences_or_without_pooling() -> None:
     assert small("snli", readout="pooled").word_scores is None
     assert small("imdb").word_scores is None
 
 
-def test_a_tree_over_a_bounded_part_is_over_the_first_and_the_last_tokens() -> None:
+def test_with_tree_tokens_trees_cover_the_first_and_the_last_tokens() -> None:
     bounded, free = small(tree_tokens=5), small()
     assert "".join(bounded.in_trees(LETTERS)) == "abckl"
     assert bounded.in_trees("abcde") == tuple("abcde")
@@ -222,7 +222,7 @@ def test_a_tree_over_a_bounded_part_is_over_the_first_and_the_last_tokens() -> N
         assert one.trees[0].brackets() == other.trees[0].brackets()
 
 
-def test_pooling_is_over_all_tokens_though_the_tree_is_not() -> None:
+def test_pooling_covers_all_tokens_even_if_trees_do_not() -> None:
     model = small(tree_tokens=5, readout="pooled")
     one, other = model.predict([LONG, "a b c e e e e e e e k l"])
     assert one.probability != other.probability
@@ -245,7 +245,7 @@ def test_parse_and_the_explorer_show_the_part_and_predict_from_the_whole(readout
         assert probability == pytest.approx(prediction.probability, abs=1e-4)
 
 
-def test_encoders_that_read_pairs_or_follow_trees_take_neither() -> None:
+def test_encoders_that_read_pairs_or_follow_trees_take_neither_pooling_nor_tree_tokens() -> None:
     for change in ({"readout": "pooled"}, {"tree_tokens": 5}):
         with pytest.raises(BeamtreeError, match=r"'ebt-gau' reads pairs: model\.readout must be root"):
             small("snli", encoder="ebt-gau", **change)
@@ -254,7 +254,7 @@ def test_encoders_that_read_pairs_or_follow_trees_take_neither() -> None:
             create_model(settings, find_task("listops"))
 
 
-def test_gradients_reach_tokens_that_no_tree_is_over() -> None:
+def test_gradients_reach_tokens_that_no_tree_covers() -> None:
     model = small(tree_tokens=4, readout="pooled").train()
     batch = model.encode([Example((tuple(LETTERS),), "")], labelled=False)
     batch = batch.collate(np.arange(1))
@@ -264,7 +264,7 @@ def test_gradients_reach_tokens_that_no_tree_is_over() -> None:
     assert (gradient[3:].abs().sum(1) > 0).all()
 
 
-def test_features_are_dropped_for_the_tree_and_not_for_the_pool() -> None:
+def test_dropout_applies_to_the_tree_but_not_to_pooling() -> None:
     model = small(readout="pooled", input_dropout=0.9, output_dropout=0.0).train()
     pooled: list[torch.Tensor] = []
     model.head.register_forward_pre_hook(lambda _, given: pooled.append(given[0][:, 8:]))

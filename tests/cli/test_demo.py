@@ -1,4 +1,4 @@
-"""The demonstration: it evaluates the shipped models, shows tables and draws trees."""
+"""The demo evaluates the shipped models, shows tables and draws trees."""
 
 import runpy
 import sys

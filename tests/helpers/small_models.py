@@ -18,7 +18,7 @@ def small_model(
     words: Words | None = None,
     **options: Any,
 ) -> TreeClassifier:
-    """Evaluating; `options` are the encoder's."""
+    """Make a model in evaluation mode; `options` are the encoder's."""
     torch.manual_seed(seed)
     settings = ModelSettings(
         encoder, d_model=8, embedding_size=embedding_size, classifier_hidden=8, options=options

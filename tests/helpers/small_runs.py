@@ -26,7 +26,7 @@ SMALL = {
     "training": {"batch_size": 8, "max_epochs": 3, "learning_rate": 0.01},
 }
 
-# What a clock decides.
+# These figures differ from run to run.
 TIMES = ("seconds", "tokens_per_second")
 
 
@@ -43,7 +43,7 @@ def small_examples(recipe: Recipe) -> tuple[list[Example], list[Example]]:
 
 
 def run_in(folder: Path, recipe: Recipe, *, steps: int | None = None, **options: Any) -> TrainingEnd:
-    """Begin a run, or continue it where there is one, for at most so many steps."""
+    """Begin a run, or continue the one in the folder, for at most so many steps."""
     run = RunFolder(folder)
     if not run.begun:
         run.begin(recipe)

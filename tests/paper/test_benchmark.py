@@ -1,4 +1,4 @@
-"""What a benchmark says: tables, Markdown and JSON of the same figures."""
+"""A benchmark's results as tables, Markdown and JSON."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A function in a fresh process, and what becomes of one that lacks memory."""
+"""Calling a function in a fresh process, also one that runs out of memory."""
 
 import resource
 from dataclasses import asdict
@@ -34,7 +34,7 @@ def test_only_lack_of_memory_is_a_result():
         (1, "Traceback:\nValueError: n must be odd\n", BeamtreeError, "failed: ValueError: n must be odd"),
     ],
 )
-def test_a_process_that_ends_badly_says_why(monkeypatch, status, last_words, expected, message):
+def test_a_process_that_fails_says_why(monkeypatch, status, last_words, expected, message):
     ended = SimpleNamespace(returncode=status, stdout="", stderr=last_words)
     monkeypatch.setattr(process.subprocess, "run", lambda *_, **__: ended)
     with pytest.raises(expected, match=message):
@@ -61,7 +61,7 @@ def test_the_fresh_process_works_with_the_same_threads_and_precision(monkeypatch
     assert set_to == {"threads": threads, "precision": precision}
 
 
-def test_memory_is_bounded_by_what_the_machine_has_free_and_what_the_user_may_have(monkeypatch, tmp_path):
+def test_memory_is_bounded_by_free_memory_and_the_users_limit(monkeypatch, tmp_path):
     limits = []
     monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append((kind, pair)))
     monkeypatch.setattr(process, "_MEMORY", tmp_path / "meminfo")

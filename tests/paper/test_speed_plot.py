@@ -1,4 +1,4 @@
-"""Plots of time and memory: every model at every size that varied, the published figures beside ours."""
+"""Plots of time and memory: every model at every size that was varied, and the published figures."""
 
 import importlib.util
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_plot_without_memory_has_times_only_and_published_figures_are_named(tm
     assert "published (RTX A6000)" in path.read_text()
 
 
-def test_what_cannot_be_drawn_is_said_before_the_work(monkeypatch, tmp_path):
+def test_a_plot_that_cannot_be_drawn_is_refused_before_the_work(monkeypatch, tmp_path):
     with pytest.raises(BeamtreeError, match=r"--plot writes .png, .svg, .pdf, got 'a.gif'"):
         check_plot(Path("a.gif"))
     with pytest.raises(BeamtreeError, match="cannot write"):

@@ -1,4 +1,4 @@
-"""The paper's efficiency table on this machine: its expressions, its training step."""
+"""The paper's Table 1 on this machine: expressions and training step."""
 
 from itertools import count
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ def test_expressions_have_the_lengths_of_their_range_and_are_the_same_every_time
         ("1500-2000", "basic_train.tsv"),
     ],
 )
-def test_a_range_is_drawn_as_the_split_is_that_the_paper_took(name, file):
+def test_a_range_is_drawn_like_the_split_that_the_paper_used(name, file):
     draw, wanted = next(draw for draw in DRAWS if file in draw.files), RANGES[name]
     low, high = map(int, name.split("-"))
     assert (wanted.max_depth, wanted.max_args) == (draw.process.max_depth, draw.process.max_args)
@@ -64,7 +64,7 @@ def test_a_row_trains_the_classifier_of_the_paper(model):
     assert any(not torch.equal(a, b) for a, b in zip(before, classifier.parameters(), strict=True))
 
 
-def test_a_slow_row_stops_after_the_expression_that_was_too_much(monkeypatch):
+def test_a_slow_model_stops_after_the_expression_that_exceeded_the_limit(monkeypatch):
     monkeypatch.setattr(paper, "time", SimpleNamespace(perf_counter=count(step=1.0).__next__))
     assert train_on("recurrent-grc", SHORT, 1.5, "cpu")["seconds"] == [1.0, 1.0]
 
@@ -96,7 +96,7 @@ def small_ranges(monkeypatch):
     monkeypatch.setitem(RANGES, "500-600", Range(15, 20))
 
 
-def test_a_cell_on_a_cpu_is_measured_in_a_process_of_its_own(small_ranges):
+def test_on_a_cpu_each_cell_is_measured_in_its_own_process(small_ranges):
     cells: list[RangeResult] = []
     measure_table(["recurrent-grc"], ["200-250"], CPU, samples=2, max_seconds=60, into=cells)
     (cell,) = cells
@@ -108,7 +108,7 @@ def test_a_cell_on_a_cpu_is_measured_in_a_process_of_its_own(small_ranges):
     assert cell.minutes == pytest.approx(100 / 60 * sum(cell.seconds) / 2)
 
 
-def test_a_row_that_runs_out_of_memory_is_marked_and_the_rest_goes_on(small_ranges, monkeypatch):
+def test_a_model_that_runs_out_of_memory_is_marked_and_the_others_are_measured(small_ranges, monkeypatch):
     def train(model, expressions, max_seconds, device):
         if model == "bt-grc":
             raise torch.OutOfMemoryError("CUDA out of memory")

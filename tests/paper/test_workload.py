@@ -1,4 +1,4 @@
-"""What is measured: the original algorithm is the same model, every model takes a step."""
+"""What is measured: the original algorithm computes the same, and every model takes a step."""
 
 from dataclasses import replace
 
@@ -87,7 +87,7 @@ def test_every_model_takes_a_training_step_and_a_forward_pass(name):
 @pytest.mark.parametrize(
     ("name", "kind"), [("nn.LSTM", nn.LSTM), ("nn.TransformerEncoder", nn.TransformerEncoder)]
 )
-def test_what_users_know_is_pytorchs_own_layer_of_the_same_width(name, kind):
+def test_the_plain_layers_are_those_of_pytorch_of_the_same_width(name, kind):
     step = Workload(Case(name, B=3, n=6, d=16, inference=True), CPU)
     assert isinstance(step.encoder, kind)
     sentences = step.encoder(step.x, key_padding_mask=step.is_padding)
@@ -100,7 +100,7 @@ def test_what_users_know_is_pytorchs_own_layer_of_the_same_width(name, kind):
         torch.testing.assert_close(sentences, tokens.mean(1))
 
 
-def test_a_cell_of_ones_own_takes_the_place_of_the_built_in_one():
+def test_a_users_own_cell_replaces_the_built_in_one():
     encoder = Workload(replace(TINY, model="own-cell"), CPU).encoder
     assert not isinstance(encoder.cell, GatedRecursiveCell)
     assert encoder.cell(torch.ones(3, 16), torch.ones(3, 16)).shape == (3, 16)

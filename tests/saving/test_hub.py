@@ -1,4 +1,4 @@
-"""Folders and the hub: what is saved is loaded to the same outputs, with and without huggingface_hub."""
+"""Folders and the hub: what is saved gives the same outputs when loaded, with and without huggingface_hub."""
 
 import inspect
 import json
@@ -87,7 +87,7 @@ def test_loading_a_block_does_not_disturb_the_random_numbers(tmp_path: Path) -> 
     assert torch.equal(torch.rand(3), wanted)
 
 
-def test_a_card_says_what_is_in_the_folder_and_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_card_describes_the_folder_and_is_never_overwritten(tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
     model = small_model(task="logic")
@@ -162,7 +162,7 @@ def test_what_options_cannot_rebuild_is_refused_before_a_file_is_written(
         ({"format": 9}, "has model format 9"),
     ],
 )
-def test_a_block_folder_that_cannot_be_is_refused_by_name(
+def test_an_impossible_block_folder_is_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     BeamTreeEncoder(D).save_pretrained(tmp_path)
@@ -244,7 +244,7 @@ def test_an_ensemble_is_pushed_with_its_members_and_all_of_it_is_fetched(uploads
     assert Ensemble.from_pretrained(pushed).predict(EXPRESSIONS) == model.predict(EXPRESSIONS)
 
 
-def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_becomes_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import HfApi
 
     def create_repo(self: HfApi, repo_id: str, **options: Any) -> None:

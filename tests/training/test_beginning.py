@@ -1,4 +1,4 @@
-"""How a classifier begins and where chance enters its training: no layer has a scheme of its own."""
+"""A classifier's initial weights, and where randomness enters its training."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Checkpoints whose checksum is right and whose content cannot be: refused by name, and left as they are."""
+"""Checkpoints with a valid checksum and impossible content are refused by name and left as they are."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +57,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     ],
 )
-def test_content_that_cannot_be_is_refused_by_name(begun: Path, spoil: Spoil, reason: str) -> None:
+def test_impossible_content_is_refused_by_name(begun: Path, spoil: Spoil, reason: str) -> None:
     path = RunFolder(begun).checkpoint_file
     whole = path.read_bytes()
     tensors, notes = load_tensors(path)
@@ -73,7 +73,7 @@ def test_content_that_cannot_be_is_refused_by_name(begun: Path, spoil: Spoil, re
         path.write_bytes(whole)
 
 
-def test_the_checkpoint_that_was_spoilt_is_good_otherwise(begun: Path) -> None:
+def test_the_same_checkpoint_unspoilt_is_accepted(begun: Path) -> None:
     assert run_in(begun, RECIPE).finished
 
 

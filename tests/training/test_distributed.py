@@ -1,4 +1,4 @@
-"""Several processes: the same losses as one, no matter how the examples fall to them."""
+"""Several processes have the losses of one, however the examples are divided among them."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from beamtree.training.run_folder import RunFolder
 
 QUIET = {"input_dropout": 0.0, "dropout": 0.0, "output_dropout": 0.0}
 
-# The command line, and a look at what still runs when it is over: a thread that gloo has left would abort
-# the process if it let go of a tensor while Python ends.
+# Runs the command line and checks at the end that gloo has left no thread: one would abort the process if it
+# released a tensor while Python is ending.
 COMMAND = """
 import atexit, os
 from pathlib import Path
@@ -34,7 +34,7 @@ main()
 
 
 def train_with_two_processes(folder: Path, recipe: Recipe, *more: str, status: int = 0) -> str:
-    """What both wrote to stderr."""
+    """Return what both wrote to stderr."""
     path = folder.with_suffix(".toml")
     path.write_text(recipe.to_toml(), encoding="utf-8")
     _, said = run_two("-c", COMMAND, "train", path, "--resume", folder, *more, status=status)
@@ -82,7 +82,7 @@ def test_a_process_that_never_has_data_changes_nothing(tmp_path: Path) -> None:
         assert shared[name] == pytest.approx(alone[name], abs=1e-6)
 
 
-def test_two_processes_that_fail_say_so_once_and_leave_no_threads_either(tmp_path: Path) -> None:
+def test_two_processes_that_fail_print_one_message_and_leave_no_threads(tmp_path: Path) -> None:
     folder = tmp_path / "two"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")  # which the first process alone sees
@@ -92,7 +92,7 @@ def test_two_processes_that_fail_say_so_once_and_leave_no_threads_either(tmp_pat
 
 
 @pytest.mark.slow
-def test_what_both_processes_find_wrong_is_said_once(tmp_path: Path) -> None:
+def test_an_error_in_both_processes_is_printed_once(tmp_path: Path) -> None:
     recipe = small_recipe(model=QUIET)
     run_in(tmp_path / "two", recipe, steps=7)
     RunFolder(tmp_path / "two").checkpoint_file.write_bytes(b"damaged")

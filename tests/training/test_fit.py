@@ -285,7 +285,7 @@ def test_the_model_kept_is_the_running_mean_of_the_weights_after_every_step(tmp_
             torch.testing.assert_close(weight, mean[name], rtol=0, atol=1e-6)
 
 
-def test_averaging_does_not_change_what_learns(tmp_path: Path) -> None:
+def test_averaging_does_not_change_the_weights_that_learn(tmp_path: Path) -> None:
     learnt = []
     for averaging in (0.0, DECAY):
         outcome = run_in(tmp_path / str(averaging), averaging_recipe(averaging))
@@ -298,7 +298,7 @@ def test_averaging_does_not_change_what_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 7])
-def test_a_resumed_run_goes_on_with_its_mean(tmp_path: Path, steps: int) -> None:
+def test_a_resumed_run_continues_its_running_mean(tmp_path: Path, steps: int) -> None:
     recipe = averaging_recipe(DECAY)
     run_in(tmp_path / "whole", recipe)
     assert not run_in(tmp_path / "halved", recipe, steps=steps).finished

@@ -1,4 +1,4 @@
-"""Resuming: a run stopped anywhere ends as if it had never stopped, and nothing that stands is lost."""
+"""A run stopped anywhere and resumed ends as if it had never stopped, and nothing saved is lost."""
 
 import errno
 import os
@@ -68,7 +68,7 @@ def test_a_run_stopped_at_any_step_and_resumed_ends_bit_for_bit_as_one_never_sto
     assert_same_ending(tmp_path, uninterrupted)
 
 
-def test_so_does_one_by_adamw(tmp_path: Path) -> None:
+def test_a_run_with_adamw_resumes_bit_for_bit_too(tmp_path: Path) -> None:
     recipe = replace(NOISY, training=replace(NOISY.training, optimizer="adamw"))
     run_in(tmp_path / "whole", recipe)
     for steps in (3, 6, None):
@@ -77,7 +77,7 @@ def test_so_does_one_by_adamw(tmp_path: Path) -> None:
     assert run_in(tmp_path / "whole", recipe).history != run_in(tmp_path / "ranger", NOISY).history
 
 
-def test_a_run_by_adamw_begun_on_a_gpu_goes_on_by_the_plain_step_of_a_cpu(tmp_path: Path) -> None:
+def test_a_run_begun_with_the_fused_adamw_of_a_gpu_continues_on_a_cpu(tmp_path: Path) -> None:
     recipe = replace(NOISY, training=replace(NOISY.training, optimizer="adamw"))
     run_in(tmp_path / "whole", recipe)
     run_in(tmp_path / "begun", recipe, steps=4)
@@ -118,7 +118,7 @@ def test_stopping_again_and_again_changes_nothing(tmp_path: Path, uninterrupted:
     assert_same_ending(tmp_path, uninterrupted)
 
 
-def test_the_rate_did_fall_in_that_run(uninterrupted: Path) -> None:
+def test_the_learning_rate_fell_in_that_run(uninterrupted: Path) -> None:
     rates = {record["learning_rate"] for record in RunFolder(uninterrupted).read_metrics()}
     assert len(rates) > 1
 
@@ -186,7 +186,7 @@ def test_checkpoints_inside_an_epoch_come_by_time(tmp_path: Path, monkeypatch: p
 
 
 class Killed(BaseException):
-    """What a test raises where a SIGKILL would strike: nothing but the files survives."""
+    """Stands for a SIGKILL: nothing but the files survives."""
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace", "replaced"])
@@ -217,7 +217,7 @@ def test_a_run_killed_at_any_write_resumes_and_ends_the_same(
     assert not list(tmp_path.rglob(".*.part"))
 
 
-def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays_good(
+def test_a_full_disk_gives_one_sentence_and_keeps_the_last_checkpoint(
     tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_in(tmp_path, NOISY, steps=7)
@@ -311,8 +311,10 @@ def test_a_process_killed_and_then_terminated_is_resumed_by_the_same_command(tmp
     assert load_model(cut).predict(["[MAX 1 2 ]"])
 
 
-def test_a_run_of_which_records_alone_are_left_is_not_begun_anew(uninterrupted: Path, tmp_path: Path) -> None:
-    """Such are the folders of a report: no checkpoint, and figures that must not be lost."""
+def test_a_folder_with_metrics_but_no_checkpoint_is_not_trained_anew(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    """As in docs/runs: no checkpoint, and figures that must not be lost."""
     kept = tmp_path / "kept"
     shutil.copytree(uninterrupted, kept)
     shutil.rmtree(kept / "checkpoint")

@@ -1,4 +1,4 @@
-"""What steers a run by its dev score; what stops it: a signal after the step at hand, minutes asked for."""
+"""The dev score steers a run; a signal or a limit on time or steps stops it after the current step."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_the_score_is_accuracy_in_percent_or_minus_the_loss() -> None:
     assert schedule(selection="loss")[0].score(0.3, 0.9) == -0.3
 
 
-def test_a_restored_schedule_goes_on_as_the_first_would_have() -> None:
+def test_a_restored_schedule_continues_as_the_first_would_have() -> None:
     scores = [-1.0, -0.9, -0.95, -0.95, -0.95, -0.8, *[-0.9] * 6]  # patience ends with the last but one
     for cut in range(len(scores)):
         whole, _ = schedule()
