@@ -12,7 +12,7 @@ from beamtree.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from beamtree.data.folders import Found
+    from beamtree.data.folders import SplitStatus
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -141,7 +141,7 @@ def check(
         raise BeamtreeError(f"there is no folder {root}: name the one that has a folder for each task")
 
 
-def _survey_table(root: Path, found: "list[Found]") -> "Table":
+def _survey_table(root: Path, found: "list[SplitStatus]") -> "Table":
     from itertools import groupby
 
     table = new_table(str(root))

@@ -1,7 +1,7 @@
-"""Examples as padded batches of like length: shuffled, bucketed, sorted, cut, and shuffled again.
+"""Examples as padded batches of similar length: shuffled, bucketed, sorted, cut, and shuffled again.
 
-The order is a function of (seed, epoch) alone. Every process sees its share of the same global batches, so
-the mean loss of an optimiser step does not depend on how many processes share it.
+The order depends only on (seed, epoch). Every process gets its share of the same global batches, so the mean
+loss of an optimiser step does not depend on the number of processes.
 """
 
 from array import array
@@ -21,41 +21,43 @@ from beamtree.data.vocabulary import PAD, Vocabulary
 from beamtree.errors import BeamtreeError
 
 Integers = NDArray[np.int64]
-_PREPARED_AHEAD = 8
+_PREPARED_AHEAD = 8  # batches
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One forward pass of one process. S sentences an example: rows b, b+B, … belong to example b.
+    """What one process passes through the model at once; rows b, b+B, … are the S sentences of example b.
 
-    An optimiser step is the batches up to the one with `ends_step`; they hold `step_size` examples over all
+    An optimiser step ends with the batch that has `ends_step`; its batches hold `step_size` examples over all
     processes. A process whose share would be empty gets one example with `counted` False, so that every
     process runs the same number of forward passes.
     """
 
     ids: Tensor  # (S·B, n) int64
     key_padding_mask: Tensor  # (S·B, n) bool, True = padding
-    labels: Tensor  # (B,) int64, −1 where unlabelled
+    labels: Tensor  # (B,) int64, −1 if unlabelled
     rows: Tensor  # (B,) int64: which examples these are
     counted: Tensor  # (B,) bool, False for a stand-in
-    gold_merges: Tensor | None = None  # (S·B, n−1) int64, −1 where there is none
+    gold_merges: Tensor | None = None  # (S·B, n−1) int64, −1 after the last merge
     step: int = 0
     step_size: int = 1
     ends_step: bool = True
 
     def part_of_mean(self, losses: Tensor) -> Tensor:
-        """This batch's part of the mean over its optimiser step, from the losses (B,).
+        """Return this batch's part of the mean loss of its optimiser step, from the losses (B,).
 
-        Parts add up over the step's batches and over the processes. DistributedDataParallel averages
+        The parts of a step's batches in all processes add up to the mean. DistributedDataParallel averages
         gradients instead of adding them: multiply by the number of processes before `backward`.
         """
         return torch.where(self.counted, losses, 0).sum() / self.step_size
 
     def to(self, device: torch.device) -> "Batch":
-        # Only copies to a GPU keep an order with what reads them.
+        """Return the batch on another device."""
+        # Only copies to a GPU are ordered with the operations that read them.
         return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
 
     def pin_memory(self) -> "Batch":
+        """Return the batch in pinned memory."""
         return self._with_tensors(Tensor.pin_memory)
 
     def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Batch":
@@ -66,13 +68,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class EncodedExamples:
-    """Examples as a few flat arrays, so that a batch is a slice and a split takes little memory."""
+    """Examples in a few flat arrays, so that a batch is quickly cut out and a split takes little memory."""
 
     tokens: NDArray[np.intc]  # the ids of all sentences, one after another
     starts: Integers  # (N, S): where each sentence begins in `tokens`
     lengths: Integers  # (N, S)
     labels: Integers  # (N,)
-    merges: NDArray[np.intc] | None  # beside `tokens`: n−1 gold merges and a −1 for each sentence
+    merges: NDArray[np.intc] | None  # aligned with `tokens`: n−1 gold merges and a −1 for each sentence
 
     @classmethod
     def encode(
@@ -83,9 +85,9 @@ class EncodedExamples:
         *,
         gold_merges: Callable[[Tokens], list[int]] | None = None,
     ) -> "EncodedExamples":
-        """Read all examples. Without `labels` they are unlabelled; with `gold_merges` trees come along."""
+        """Encode all examples: without `labels` they are unlabelled, with `gold_merges` they have trees."""
         numbers = None if labels is None else {label: number for number, label in enumerate(labels)}
-        # Lists would take twice the room: LRA's training split has a hundred million tokens.
+        # Lists would take twice the memory, and LRA's training split has a hundred million tokens.
         tokens, merges = array("i"), array("i")
         lengths: list[list[int]] = []
         classes: list[int] = []
@@ -105,7 +107,7 @@ class EncodedExamples:
                     merges.extend(gold_merges(sentence))
                     merges.append(-1)
         if not classes:
-            raise BeamtreeError("there are no examples to make batches of")
+            raise BeamtreeError("there are no examples")
         length = np.array(lengths, dtype=np.int64)
         return cls(
             tokens=np.frombuffer(tokens, dtype=np.intc),
@@ -119,7 +121,7 @@ class EncodedExamples:
         return len(self.labels)
 
     def collate(self, rows: Integers) -> Batch:
-        """The examples of those rows, padded on the right to the longest of their sentences."""
+        """Return these rows as a batch, padded on the right to the longest of their sentences."""
         starts, lengths = self.starts[rows].T.reshape(-1, 1), self.lengths[rows].T.reshape(-1, 1)  # (S·B, 1)
         place = np.arange(lengths.max())
         padding = place >= lengths  # (S·B, n)
@@ -139,11 +141,11 @@ class EncodedExamples:
 
 @dataclass(frozen=True)
 class BucketedBatches:
-    """Batches of like length from encoded examples, for one process of `num_processes`.
+    """Batches of similar length from encoded examples, for one process of `num_processes`.
 
-    `batch_size` examples (all processes together) make an optimiser step; `micro_batch_size` of them go
-    through the model at once, fewer where a process would hold more than `max_padded_tokens` token places.
-    `shuffle` is for training; without it the buckets are cut from the examples as they stand.
+    `batch_size` examples (over all processes) make an optimiser step; `micro_batch_size` of them go through
+    the model at once, fewer if a process would get more than `max_padded_tokens` tokens, padding included.
+    `shuffle` is for training; without it, buckets are cut from the examples in their order.
     """
 
     examples: EncodedExamples
@@ -166,11 +168,11 @@ class BucketedBatches:
                 f"micro_batch_size {self.micro_batch_size} is larger than batch_size {self.batch_size}"
             )
         if not 0 <= self.rank < self.num_processes:
-            raise ValueError(f"rank must lie in 0..{self.num_processes - 1}, got {self.rank}")
+            raise ValueError(f"rank must be from 0 to {self.num_processes - 1}, got {self.rank}")
 
     def plan(self, epoch: int) -> list[list[Integers]]:
-        """The rows of an epoch, all processes together: optimiser steps, each a list of micro-batches."""
-        # The legacy generator's stream is frozen by numpy: the same order under every version.
+        """Return the rows of an epoch for all processes: optimiser steps, each a list of micro-batches."""
+        # numpy has frozen the stream of this legacy generator: the same order in every version.
         random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([self.seed, epoch])))
         rows = np.arange(len(self.examples))
         if self.shuffle:
@@ -196,9 +198,9 @@ class BucketedBatches:
     def epoch(
         self, epoch: int, *, first_step: int = 0, device: torch.device | str = "cpu"
     ) -> Iterator[Batch]:
-        """This process's batches on `device`, prepared ahead by a thread.
+        """Yield this process's batches on `device`; a thread prepares them ahead.
 
-        `first_step` skips optimiser steps already taken: (epoch, first_step) is the position to resume at.
+        `first_step` skips the optimiser steps already taken: (epoch, first_step) is where to resume.
         """
         device = torch.device(device)
         on_gpu = device.type == "cuda"
@@ -228,7 +230,7 @@ class BucketedBatches:
     def _prepare(
         self, step: int, micro_batch: Integers, step_size: int, ends_step: bool, *, pin: bool
     ) -> Batch:
-        # Strided, because the rows are sorted by length: every process gets as much work.
+        # With a stride, because the rows are sorted by length: every process gets the same amount of work.
         share = micro_batch[self.rank :: self.num_processes]
         batch = self.examples.collate(share if len(share) else micro_batch[:1])
         batch = replace(batch, step=step, step_size=step_size, ends_step=ends_step)
@@ -237,6 +239,7 @@ class BucketedBatches:
         return batch.pin_memory() if pin else batch
 
     def _fitting(self, micro_batch: Integers) -> list[Integers]:
+        """Split a micro-batch so that no process gets more than `max_padded_tokens` tokens."""
         if self.max_padded_tokens is None:
             return [micro_batch]
         lengths = self.examples.lengths[micro_batch]

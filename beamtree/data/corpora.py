@@ -1,6 +1,6 @@
-"""SST5, IMDB, SNLI, MNLI and QQP, read from the files of their releases by the table in `corpora.toml`.
+"""SST5, IMDB, SNLI, MNLI and QQP, read from the files of their releases as `corpora.toml` describes them.
 
-What is special to a corpus is said by a class of its own.
+A corpus that needs more than the table has a class of its own.
 """
 
 import re
@@ -22,24 +22,24 @@ from beamtree.files.bounded import refuse_unless_file, shown
 from beamtree.files.lines import LONGEST_LINE, MissingFileError, find_file, read_lines, read_rows
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-_SEED = 101  # of the splits that are drawn, as in the paper
+_SEED = 101  # for splits that are drawn, as in the paper
 
 
 @dataclass(frozen=True)
 class SplitFile:
-    """One split: what it is, the names its file may have, the release to get it from, the lengths kept."""
+    """A split: the names its file may have, the release it comes from, and the sentence lengths to keep."""
 
     description: str
     files: list[str]
     release: str
-    published: int | None = None  # examples, in the paper's corpus
+    published: int | None = None  # number of examples in the paper's corpus
     longest: int = MAX_WORDS
     shortest: int = 1
-    also: tuple[list[str], ...] = ()  # files that are read too where they are there
+    also: tuple[list[str], ...] = ()  # the names of further files, read if they exist
 
 
 class Corpus:
-    """A corpus whose splits are files in rows."""
+    """A corpus whose splits are tables or JSON lines."""
 
     def __init__(self, name: str) -> None:
         table = _TABLE[name]
@@ -51,21 +51,24 @@ class Corpus:
         self.splits = {name: SplitFile(**release | split) for name, split in table["splits"].items()}
 
     def read(self, folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-        return self.read_table(folder, self.file_of(split), bad_rows)
+        """Yield the examples of a split."""
+        return self.read_table(folder, self.find_split(split), bad_rows)
 
     def read_file(self, path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-        """A table or JSON lines with the columns of the format."""
+        """Yield the examples of a table or JSON lines with the columns of the format."""
         return self.format.read(path, bad_rows)
 
-    def file_of(self, split: str) -> SplitFile:
+    def find_split(self, split: str) -> SplitFile:
+        """Return the split of that name."""
         return require_split(self.name, split, self.splits)
 
     def read_table(self, folder: Path, file: SplitFile, bad_rows: BadRows) -> Iterator[Example]:
-        """The examples of a split that is one file in rows."""
+        """Yield the examples of a split that is one table or file of JSON lines."""
         path = find_file(folder, file.files)
         return self.format.read(path, bad_rows, shortest=file.shortest, longest=file.longest)
 
     def task(self) -> Task:
+        """Return the corpus as a task."""
         words = _TABLE[self.name]["words"]
         return Task(
             name=self.name,
@@ -86,11 +89,11 @@ class _Treebank(Corpus):
     """A line is one tree, `(3 (2 It) (4 …))`, with a label at every node."""
 
     def read(self, folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-        for phrases in self._read_trees(find_file(folder, self.file_of(split).files), bad_rows):
+        for phrases in self._read_trees(find_file(folder, self.find_split(split).files), bad_rows):
             yield from phrases if split == "train" else phrases[-1:]
 
     def read_file(self, path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-        """The whole sentences of a file of trees."""
+        """Yield the whole sentences of a file of trees."""
         for phrases in self._read_trees(path, bad_rows):
             yield phrases[-1]
 
@@ -99,13 +102,13 @@ class _Treebank(Corpus):
 
 
 _GRADES: dict[str, str] = _TABLE["sst5"]["labels"]
-_MOST_IN_PHRASES = 1_000_000  # words; the longest tree of the corpus has some hundred
+_MOST_IN_PHRASES = 1_000_000  # words; the longest tree of the corpus has some hundreds
 _ESCAPED = {"-lrb-": "(", "-rrb-": ")", "``": '"', "''": '"'}
 _PARTS = re.compile(r"\(\s*([^\s()]*)|([^\s()]+)|(\))")
 
 
 def phrases_of(line: str) -> list[Example]:
-    """The phrases of one tree, the whole sentence last."""
+    """Return the phrases of one tree, the whole sentence last."""
     refuse_strange_characters(line)
     words: list[str] = []
     opened: list[tuple[int, str]] = []  # where each open phrase begins, and its label
@@ -119,7 +122,7 @@ def phrases_of(line: str) -> list[Example]:
                 raise BeamtreeError("a second tree in the line")
             opened.append((len(words), _GRADES[label]))
         elif not opened:
-            raise BeamtreeError(f"unbalanced brackets: {shown(word or close)} stands outside the tree")
+            raise BeamtreeError(f"unbalanced brackets: {shown(word or close)} is outside the tree")
         elif word is not None:
             words.append(_unescape(word))
             if len(words) > MAX_WORDS:
@@ -132,7 +135,7 @@ def phrases_of(line: str) -> list[Example]:
     if opened or not found:
         raise BeamtreeError(f"unbalanced brackets: {len(opened)} never closed" if opened else "no tree")
     if sum(stop - start for start, stop, _ in found) > _MOST_IN_PHRASES:
-        raise BeamtreeError(f"the phrases of the tree have more than {_MOST_IN_PHRASES:,} words together")
+        raise BeamtreeError(f"the phrases of the tree have more than {_MOST_IN_PHRASES:,} words in all")
     return [Example((tuple(words[start:stop]),), label) for start, stop, label in found]
 
 
@@ -142,7 +145,7 @@ def _unescape(word: str) -> str:
 
 
 class _Reviews(Corpus):
-    """Tables, or the folders pos and neg of a release with a file for each review."""
+    """Tables, or the release's folders pos and neg with a file for each review."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -150,7 +153,7 @@ class _Reviews(Corpus):
         self.format = replace(self.format, prepare=partial(line_break.sub, " "))
 
     def read(self, folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-        file = self.file_of(split)
+        file = self.find_split(split)
         part = file.files[0].removesuffix(".tsv")
         for base in (folder / part, folder / "aclImdb" / part):
             if all((base / name).is_dir() for name in ("neg", "pos")):
@@ -181,13 +184,13 @@ _TAUTOLOGY = ("and", "true", "is", "true") * 5
 
 
 class _Genres(Corpus):
-    """A part of the training file is dev.
+    """Part of the training file is held out for dev.
 
-    Stress tests (Naik et al. 2018) that are not there are rebuilt from the dev sets by their published rule.
+    Stress tests (Naik et al. 2018) without a file are rebuilt from the dev sets by their published rule.
     """
 
     def read(self, folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-        file = self.file_of(split)
+        file = self.find_split(split)
         if split in ("train", "dev"):
             examples = list(self.read_table(folder, file, bad_rows))
             order = np.random.RandomState(_SEED).permutation(len(examples))
@@ -210,7 +213,7 @@ class _Genres(Corpus):
 
 
 def _add_before_stop(sentence: Tokens, words: Tokens) -> Tokens:
-    """The words at the end, before the sentence's closing `.`, `!` or `?` where it has one."""
+    """Append words to a sentence, before its closing `.`, `!` or `?` if it has one."""
     end = len(sentence) - (sentence[-1] in (".", "!", "?"))
     return (*sentence[:end], *words, *sentence[end:])
 
@@ -219,11 +222,11 @@ _QUORA_FILE = "quora_duplicate_questions.tsv"
 
 
 class _Questions(Corpus):
-    """Quora's one file has 5,000 duplicates and 5,000 others for dev, as many for test; longer questions than
-    are learnt from are left out before it is split."""
+    """Quora's single file is split: 5,000 duplicates and 5,000 others for dev, as many for test, the rest for
+    training, after questions too long for training are left out."""
 
     def read(self, folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-        file = self.file_of(split)
+        file = self.find_split(split)
         release = None
         if split in ("train", "dev", "test"):
             with suppress(MissingFileError):
@@ -240,7 +243,7 @@ class _Questions(Corpus):
             yield from (examples[i] for i in parts[split])
 
     def read_file(self, path: Path, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
-        """A table with label and two questions, or Quora's own file."""
+        """Yield the examples of a table with a label and two questions, or of Quora's own file."""
         return self.format.read(path, bad_rows, quoted=path.name.startswith(_QUORA_FILE))
 
 

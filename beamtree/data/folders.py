@@ -1,4 +1,4 @@
-"""Where data files are, what a folder of them holds split by split, and where the rest can be had."""
+"""Where data files are, which splits a data folder has, and where to get the others."""
 
 import os
 from collections.abc import Iterator
@@ -12,43 +12,43 @@ from beamtree.files.lines import MissingFileError
 
 
 def data_folder(task: str, given: Path | None = None) -> Path:
-    """The folder with a task's files: the given one or its subfolder of the task's name, else
-    `$BEAMTREE_DATA/TASK` or `./data/TASK`."""
+    """Return the folder with a task's files: the given one or its subfolder of the task's name; if none is
+    given, `$BEAMTREE_DATA/TASK` or `./data/TASK`."""
     root = given or Path(os.environ.get("BEAMTREE_DATA") or "data")
     return root if given is not None and not (root / task).is_dir() else root / task
 
 
 def vectors_folder(given: Path | None = None) -> Path:
-    """Where word vectors are looked for: `vectors` in the folder given or beside it, else as for a task."""
+    """Return where word vectors may be: `vectors` in the given folder or beside it, else as for a task."""
     for folder in () if given is None else (given / "vectors", given.absolute().parent / "vectors"):
         if folder.is_dir():
             return folder
     return data_folder("vectors")
 
 
-VECTORS = "GloVe (Pennington et al. 2014): 840B, 300 wide, in the paper"
+_VECTORS = "GloVe (Pennington et al. 2014): 840B, 300 wide, in the paper"
 
 
 def is_part(examples: int, published: int) -> bool:
-    """Whether a corpus is clearly not all there; length limits take a few rows off, by any tokeniser."""
+    """Return whether examples are clearly missing; length limits alone drop only a few with any tokenizer."""
     return examples < 0.98 * published
 
 
 @dataclass(frozen=True)
-class Found:
-    """One split: how many examples, or why there are none and which corpus has them."""
+class SplitStatus:
+    """One split: its number of examples, or why there are none and which corpus has them."""
 
     task: str
     split: str
     examples: int | None
     corpus: str
-    published: int | None = None  # examples in the paper's corpus
-    problem: str = ""  # of a file that is there
-    bad: int = 0  # rows
+    published: int | None = None  # number of examples in the paper's corpus
+    problem: str = ""  # why an existing file cannot be read
+    bad: int = 0  # number of bad rows
 
     @property
     def state(self) -> str:
-        """In a few words, none if all is well."""
+        """What is wrong, in a few words; empty if nothing is."""
         if self.problem:
             return "cannot be read"
         if self.examples is None:
@@ -61,11 +61,11 @@ class Found:
         return ", ".join(words)
 
 
-def survey(root: Path, bad_rows: BadRows) -> Iterator[Found]:
-    """Every split of every task, read from end to end; the word vectors come last."""
+def survey(root: Path, bad_rows: BadRows) -> Iterator[SplitStatus]:
+    """Read every split of every task to the end and yield what was found; the word vectors come last."""
     for name in TASKS:
         task = find_task(name)
-        if task.own is not None:  # nobody else can say what should be there
+        if task.own is not None:  # a user's own data has no fixed splits
             continue
         for split in task.splits:
             yield _survey_split(root / name, name, split, bad_rows)
@@ -73,20 +73,20 @@ def survey(root: Path, bad_rows: BadRows) -> Iterator[Found]:
         vectors, problem = find_vectors(root / "vectors"), ""
     except BeamtreeError as error:
         vectors, problem = None, str(error)
-    yield Found("vectors", "" if vectors is None else vectors.name, None, VECTORS, problem=problem)
+    yield SplitStatus("vectors", "" if vectors is None else vectors.name, None, _VECTORS, problem=problem)
 
 
-def _survey_split(folder: Path, name: str, split: str, bad_rows: BadRows) -> Found:
+def _survey_split(folder: Path, name: str, split: str, bad_rows: BadRows) -> SplitStatus:
     task = find_task(name)
     corpus = task.corpora.get(split, f"`beamtree data {name}` makes it")
     if not folder.is_dir():
-        return Found(name, split, None, corpus)
+        return SplitStatus(name, split, None, corpus)
     before = bad_rows.count
     try:
         examples = sum(1 for _ in task.read(folder, split, bad_rows))
     except MissingFileError:
-        return Found(name, split, None, corpus)
+        return SplitStatus(name, split, None, corpus)
     except BeamtreeError as error:
-        return Found(name, split, None, corpus, problem=str(error))
+        return SplitStatus(name, split, None, corpus, problem=str(error))
     published = task.published.get(split)
-    return Found(name, split, examples, corpus, published, bad=bad_rows.count - before)
+    return SplitStatus(name, split, examples, corpus, published, bad=bad_rows.count - before)

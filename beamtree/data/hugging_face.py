@@ -1,8 +1,8 @@
 """A Hugging Face encoder that gives tokens their vectors: where it is, its tokenizer, its weights.
 
-Words are read as text with blanks between them, as the encoder's own tokenizer splits it; every word has one
-subword at least. In batches a subword of number s is 2s or, where a word begins, 2s + 1, after the numbers
-that every vocabulary has. No code of a folder is ever run, and weights are read from safetensors alone.
+The encoder's tokenizer splits words as text with blanks between them; every word has at least one subword. In
+batches, subword s has number 2s or, at the start of a word, 2s + 1, counted from FIRST_WORD. Code in a model
+folder is never run, and weights are read only from safetensors.
 """
 
 import os
@@ -27,29 +27,29 @@ _READ = (
 )
 _DOWNLOADED = [*_READ, "*.safetensors.index.json"]
 _MOST_AT_ONCE = 512  # subwords; longer texts are read in parts
-_OWN_POSITIONS = 2  # some encoders (RoBERTa) keep so many of their positions for themselves
+_OWN_POSITIONS = 2  # positions that some encoders (RoBERTa) reserve
 _SAFE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 class HuggingFaceEncoder:
-    """What `find_encoder` finds; its weights are read when they are first asked for."""
+    """An encoder as `find_encoder` returns it; its weights are read on first use."""
 
     def __init__(self, place: str, folder: Path, sha256: str) -> None:
         transformers = _transformers()
         self.place, self.folder, self.sha256 = place, folder, sha256
-        with _reading(transformers, f"{folder} has no encoder that can be read"):
+        with _reading(transformers, f"the encoder in {folder} cannot be read"):
             self._config = transformers.AutoConfig.from_pretrained(folder, **_SAFE)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_SAFE)
             self.width, rows = int(self._config.hidden_size), int(self._config.vocab_size)
         if not tokenizer.is_fast:
             raise BeamtreeError(
-                f"the tokenizer of {folder} is not a fast one, so it cannot tell which subwords belong to "
-                "a word: choose an encoder with a tokenizer.json"
+                f"the tokenizer in {folder} is not a fast one, so it cannot tell which subwords belong to "
+                "which word: choose an encoder with a tokenizer.json"
             )
         self._tokenizer = tokenizer.backend_tokenizer
         if max(self._tokenizer.get_vocab().values(), default=0) >= rows:
             raise BeamtreeError(
-                f"the tokenizer of {folder} has subwords that its encoder of {rows:,} rows has no vector for"
+                f"the tokenizer in {folder} has subwords without a vector: the encoder has {rows:,} vectors"
             )
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -59,13 +59,13 @@ class HuggingFaceEncoder:
         probe = self._tokenizer.encode("a", add_special_tokens=True)
         first = probe.special_tokens_mask.index(0)
         last = len(probe.ids) - probe.special_tokens_mask[::-1].index(0)
-        self.before, self.after = probe.ids[:first], probe.ids[last:]  # a text: [CLS] and [SEP] of BERT
+        self.before, self.after = probe.ids[:first], probe.ids[last:]  # around a text; BERT: [CLS] and [SEP]
         positions = getattr(self._config, "max_position_embeddings", None) or _MOST_AT_ONCE
         most = min(positions - _OWN_POSITIONS, tokenizer.model_max_length, _MOST_AT_ONCE)
         self.room = int(most) - len(self.before) - len(self.after)
         if self.room < 1:
-            raise BeamtreeError(f"the encoder of {folder} reads {most} subwords at once, which is too few")
-        self.remembered: dict[bytes, Tensor] = {}  # vectors of texts that are read again and again
+            raise BeamtreeError(f"the encoder in {folder} reads {most} subwords at once, which is too few")
+        self.remembered: dict[bytes, Tensor] = {}  # vectors of texts that are read repeatedly
         self._lock = Lock()
         self._network: nn.Module | None = None
 
@@ -76,21 +76,23 @@ class HuggingFaceEncoder:
         return find_encoder, (self.place, self.sha256)
 
     def encode(self, words: Sequence[str]) -> list[int]:
-        """The subwords of words as numbers for a batch."""
-        ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]  # a blank is its right word's
+        """Return the numbers of the words' subwords, as in a batch."""
+        # Where each word ends; the blank after it belongs to the next word.
+        ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
         read = self._tokenizer.encode(" ".join(words), add_special_tokens=False)
+        dropped = _number_of(self._unknown, True)  # stands for a word that the tokenizer drops
         numbers: list[int] = []
-        word = -1  # the one that was read last
+        word = -1  # index of the last word with a number
         for subword, (start, end) in zip(read.ids, read.offsets, strict=True):
             at = min(bisect_right(ends, max(end - 1, start)), len(words) - 1)
-            numbers += [_numbered(self._unknown, True)] * (at - word - 1)  # words that its tokenizer drops
-            numbers.append(_numbered(subword, at > word))
+            numbers += [dropped] * (at - word - 1)
+            numbers.append(_number_of(subword, at > word))
             word = max(word, at)
-        return numbers + [_numbered(self._unknown, True)] * (len(words) - 1 - word)
+        return numbers + [dropped] * (len(words) - 1 - word)
 
     @property
     def network(self) -> nn.Module:
-        """Token ids and mask -> `last_hidden_state`; evaluating, without gradients."""
+        """The model, evaluating and without gradients: token ids and mask -> `last_hidden_state`."""
         with self._lock:
             if self._network is None:
                 self._network = self._load()
@@ -102,7 +104,7 @@ class HuggingFaceEncoder:
             model, report = transformers.AutoModel.from_pretrained(
                 self.folder, use_safetensors=True, output_loading_info=True, **_SAFE
             )
-        # What pools a whole text is not asked, and many encoders are saved without it.
+        # The pooler is not used, and many encoders are saved without it.
         missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
         if missing:
             raise BeamtreeError(f"the weights in {self.folder} do not fit its config: they lack {missing[0]}")
@@ -113,7 +115,7 @@ class HuggingFaceEncoder:
 
 
 class SubwordVocabulary(Vocabulary):
-    """The vocabulary of an encoder's tokenizer: no word is unknown to it, and it has no list of them."""
+    """The vocabulary of an encoder's tokenizer, which knows every word and has no list of them."""
 
     def __init__(self, encoder: HuggingFaceEncoder) -> None:
         super().__init__(())
@@ -134,14 +136,14 @@ class SubwordVocabulary(Vocabulary):
         return self.encoder.encode(list(tokens))
 
 
-def _numbered(subword: int, begins_word: bool) -> int:
+def _number_of(subword: int, begins_word: bool) -> int:
     return FIRST_WORD + 2 * subword + begins_word
 
 
 def find_encoder(place: str, sha256: str | None = None, *, download: bool = False) -> HuggingFaceEncoder:
-    """The encoder of a folder, or of a repository of the hub that has been downloaded or may be now.
+    """Return the encoder in a folder or of a hub repository, which may be downloaded now if `download`.
 
-    With `sha256` it must be the one that had this checksum; otherwise nothing of it is read.
+    With `sha256`, its files must have this checksum; otherwise it is an error before anything is loaded.
     """
     folder = Path(os.path.expanduser(place))
     if not is_folder(folder):
@@ -162,18 +164,18 @@ def _checksum(files: tuple[Path, ...], stamps: tuple[tuple[int, int], ...]) -> s
     return hash_files(*files)
 
 
-# One for all models that read it, as long as its files stay as they are.
+# Models share one encoder as long as its files do not change.
 _opened = lru_cache(maxsize=4)(HuggingFaceEncoder)
 
 
 def _files(folder: Path) -> list[Path]:
-    """Those that the encoder is made of."""
+    """Return the files that the encoder consists of."""
     if not is_file(folder / "config.json"):
-        raise BeamtreeError(f"{folder} is no folder of a Hugging Face model: it has no config.json")
+        raise BeamtreeError(f"{folder} is not a Hugging Face model folder: it has no config.json")
     found = sorted(file for pattern in _READ for file in folder.glob(pattern))
     if not any(file.suffix == ".safetensors" for file in found):
         raise BeamtreeError(
-            f"{folder} has no .safetensors file, and pickled weights are not read: save the model once more "
+            f"{folder} has no .safetensors file, and pickled weights are not read: save the model again "
             "with save_pretrained of a recent transformers"
         )
     return found
@@ -187,10 +189,10 @@ def _from_hub(place: str, download: bool) -> Path:
 
     try:
         return Path(snapshot_download(place, allow_patterns=_DOWNLOADED, local_files_only=not download))
-    except Exception as error:  # those of the HTTP library come through as they are
-        told = f": {first_line(error)}" if download else f"; to get it from the hub: hf download {place}"
+    except Exception as error:  # huggingface_hub lets those of its HTTP library through
+        remedy = f": {first_line(error)}" if download else f"; to get it from the hub: hf download {place}"
         raise BeamtreeError(
-            f"there is no folder {shown(place, most=400)}, and no downloaded encoder of this name{told}"
+            f"there is no folder {shown(place, most=400)}, and no downloaded encoder of this name{remedy}"
         ) from error
 
 
@@ -204,7 +206,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _reading(transformers: Any, failure: str) -> Iterator[None]:
-    """Without its bars and its remarks on weights that are not needed; what goes wrong is a BeamtreeError."""
+    """Silence transformers' progress bars and remarks; errors inside the block become a BeamtreeError."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -1,7 +1,7 @@
-"""Data of your own: tables or JSON lines with a label and one text or two; `docs/own.md` tells how to use it.
+"""Data of your own: tables or JSON lines with a label and one or two texts; `docs/own.md` says how to use it.
 
-A folder with a file for each of the splits train, dev and test, or one file of all. Labels are those of the
-training rows; where there is no dev file one training row of every ten is held out.
+The data is a folder with a file for each of the splits train, dev and test, or a single file. Labels are
+those of the training rows; without a dev file, one training row in ten is held out.
 """
 
 import math
@@ -23,9 +23,9 @@ from beamtree.printable import CONTROLS, HALVES
 NAME = "own"
 MOST_LABELS = 1000
 _LONGEST_LABEL = 1000  # characters
-_UNFIT = re.compile(f"[{CONTROLS}{HALVES}]")  # in a label, which stands in lines and columns
+_UNFIT = re.compile(f"[{CONTROLS}{HALVES}]")  # in a label, which is printed in lines and columns
 _DEV_EVERY = 10
-# What columns are called that need not be named, the first that is there.
+# Usual names of columns, which users need not name; the first that is there is taken.
 _LABEL = ("label", "sentiment", "class", "target")
 _TEXT = ("text", "sentence", "review")
 _PAIR = (("text1", "sentence1", "premise", "question1"), ("text2", "sentence2", "hypothesis", "question2"))
@@ -33,20 +33,20 @@ _KINDS = (".tsv", ".csv", ".jsonl")
 _FILES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 SPLITS = {
     "train": "train.tsv, .csv or .jsonl",
-    "dev": "dev.tsv likewise, or one row of ten of train",
-    "test": "test.tsv likewise",
+    "dev": "dev.tsv, .csv or .jsonl, or one in ten training rows",
+    "test": "test.tsv, .csv or .jsonl",
 }
 
 
 @dataclass(frozen=True)
 class OwnFormat:
-    """What a row is: which column is the label, which are texts, what a token is, which labels there are."""
+    """The columns of label and texts, the tokenizer, and the labels."""
 
     label: str = "label"
     texts: tuple[str, ...] = ("text",)
     tokenizer: str = "words"
-    labels: tuple[str, ...] = ()  # none: any label will do
-    longest: int = MAX_WORDS  # tokens; rows of train and dev with more are left out
+    labels: tuple[str, ...] = ()  # empty: any label is allowed
+    longest: int = MAX_WORDS  # tokens; longer rows of train and dev are left out
 
     @property
     def rows(self) -> RowFormat:
@@ -63,7 +63,7 @@ class OwnFormat:
         if split == "test":
             yield from self.read_file(path, bad_rows)
             return
-        shared = _dev_file(folder) is None  # by train and dev
+        shared = _dev_file(folder) is None  # one file for train and dev
         examples = self.rows.read(path, bad_rows, longest=self.longest)
         for number, example in enumerate(examples, start=1):
             if not shared or _is_held_out(number) == (split == "dev"):
@@ -79,28 +79,28 @@ class OwnFormat:
             tokenize=TOKENIZERS[self.tokenizer],
             read=self.read,
             read_file=self.read_file,
-            # A word seen once shares the vector of the unknown word, which so is learnt too.
+            # Words seen once share the vector of the unknown word, so that it is learnt too.
             words=CountRule(2, ("train", "dev", "test")),
             own={"label": self.label, "texts": list(self.texts), "tokenizer": self.tokenizer},
         )
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file's name says that it holds rows, packed or not."""
+    """Return whether the name is that of a table or JSON lines, compressed or not."""
     return any(path.name.endswith(kind + packed) for kind in (*_KINDS, ".json") for packed in COMPRESSIONS)
 
 
 def _is_held_out(number: int) -> bool:
-    """One row of every ten, here the first and there the last: labels may take turns in a table."""
+    """Return whether a row is for dev: one in ten, not always in the same place, as labels may take turns."""
     ten, place = divmod(number - 1, _DEV_EVERY)
     return zlib.crc32(b"%d" % ten) % _DEV_EVERY == place
 
 
 def find_split(folder: Path, split: str) -> Path:
-    """The file of a split; that of dev is the training file where it has none of its own."""
+    """Return the file of a split; without a dev file, dev has the training file."""
     if folder.is_file():
         if split == "test":
-            raise MissingFileError(f"{folder} is one file, which is learnt from: there is no split 'test'")
+            raise MissingFileError(f"{folder} is a single file, used for training: there is no split 'test'")
         return folder
     if split == "dev":
         return _dev_file(folder) or find_split(folder, "train")
@@ -115,13 +115,13 @@ def _dev_file(folder: Path) -> Path | None:
 
 
 def other_names(name: str) -> tuple[str, ...]:
-    """A column's name, then those that a file may have instead: usual names stand for one another."""
+    """Return a column's name, then others that a file may have instead: usual names are interchangeable."""
     same = next((names for names in (_LABEL, _TEXT, *_PAIR) if name.lower() in names), ())
     return tuple(dict.fromkeys((name, name.lower(), *same)))
 
 
 def find_columns(present: Sequence[str], *wanted: Sequence[str]) -> tuple[str, ...]:
-    """Columns, each by the first of its names that a file has, as it spells it; none if one is missing."""
+    """Return each column under the first of its names in a file, as spelt there; () if one is missing."""
     spelt = {name.lower(): name for name in reversed(present)} | {name: name for name in present}
     found = []
     for names in wanted:
@@ -131,9 +131,9 @@ def find_columns(present: Sequence[str], *wanted: Sequence[str]) -> tuple[str, .
 
 
 def find_texts(present: Sequence[str], sentences: int | None = None) -> tuple[str, ...]:
-    """The columns of text among those of a file, by their usual names: two, one, or none where none is.
+    """Return the text columns of a file, by their usual names: two, one, or none.
 
-    A model that reads pairs, or texts alone, wants so many `sentences`.
+    `sentences` is how many a model reads; None allows one or two.
     """
     kinds = [wanted for wanted in (_PAIR, (_TEXT,)) if sentences in (None, len(wanted))]
     return next(filter(None, (find_columns(present, *wanted) for wanted in kinds)), ())
@@ -142,35 +142,35 @@ def find_texts(present: Sequence[str], sentences: int | None = None) -> tuple[st
 def look_at(
     folder: Path, *, label: str = "label", text: str = "", tokenizer: str = "words", longest: int = MAX_WORDS
 ) -> Task:
-    """The task that a folder or a file is: its columns by their names, its labels by the training rows.
+    """Return the task of a user's folder or file, with the labels of its training rows.
 
     `text` names the column of the text, or both columns of a pair with a comma between.
     """
     if not folder.exists():
         raise BeamtreeError(
-            f"there is no file or folder {folder}: name a table of yours, or a folder with train.tsv, with "
-            "--data; its first line is `label⇥text`, or `label⇥text1⇥text2` for pairs"
+            f"there is no file or folder {folder}: --data takes a table, or a folder with train.tsv; its "
+            "first line is `label⇥text`, or `label⇥text1⇥text2` for pairs"
         )
     path = find_split(folder, "train")
     present = column_names(path)
-    if label == _LABEL[0]:  # none was chosen
+    if label == _LABEL[0]:  # the default: the user chose none
         (label,) = find_columns(present, _LABEL) or (label,)
     if label not in present and label.lower() not in present:
-        _refuse_columns(path, f"the label, {label!r}", present, "label")
+        _refuse_columns(path, f"label column {label!r}", present, "label")
     texts = tuple(name.strip() for name in text.split(",")) if text else find_texts(present)
     if not texts:
-        _refuse_columns(path, "text: 'text', or 'text1' and 'text2'", present, "text")
+        _refuse_columns(path, "text column 'text', or 'text1' and 'text2'", present, "text")
     for name in texts:
         if name not in present and name.lower() not in present:
-            _refuse_columns(path, f"text, {name!r}", present, "text")
+            _refuse_columns(path, f"text column {name!r}", present, "text")
     if len(texts) > 2 or len({*texts, label}) != len(texts) + 1:
-        raise BeamtreeError(f"task.own.text names one column or two besides that of the label, got {text!r}")
+        raise BeamtreeError(f"task.own.text must name one or two columns other than the label, got {text!r}")
     form = OwnFormat(label, texts, tokenizer, longest=longest)
     return replace(form, labels=_find_labels(path, form)).task()
 
 
 def restore(labels: list[Any], saved: Any) -> Task:
-    """The task that a model's config tells of."""
+    """Return the task that a model's config describes."""
     match saved:
         case {"label": str(label), "texts": [*texts], "tokenizer": str(tokenizer)} if (
             tokenizer in TOKENIZERS
@@ -181,20 +181,20 @@ def restore(labels: list[Any], saved: Any) -> Task:
         ):
             return OwnFormat(label, tuple(texts), tokenizer, tuple(labels)).task()
     raise BeamtreeError(
-        "own must have label, texts (one or two) and tokenizer, and labels must be different texts in "
-        f"one line, got {shown(saved)}"
+        "own must have label, texts (one or two) and tokenizer, and labels must be distinct texts of one "
+        f"line, got {shown(saved)}"
     )
 
 
-def _refuse_columns(path: Path, wanted: str, present: tuple[str, ...], setting: str) -> NoReturn:
+def _refuse_columns(path: Path, missing: str, present: tuple[str, ...], setting: str) -> NoReturn:
     if any("\x00" in name for name in present):
         remedy = "save it as UTF-8 text"
     elif len(present) == 1:
-        remedy = "columns stand between tabs, in a .csv between commas or semicolons"
+        remedy = "columns are separated by tabs, in a .csv by commas or semicolons"
     else:
         remedy = f"--set task.own.{setting}=NAME chooses another"
     raise BeamtreeError(
-        f"{path}, line 1: no column of {wanted}; the first line must name the columns, and has "
+        f"{path}, line 1: no {missing}; the first line must name the columns, and has "
         f"{shown(list(present))}: {remedy}"
     )
 
@@ -206,12 +206,12 @@ def _find_labels(path: Path, form: OwnFormat) -> tuple[str, ...]:
         if isinstance(row, str):
             bad = bad or f"line {line} cannot be read: {row}"
         label = "" if isinstance(row, str) else (row[0] or "").strip()
-        if label and _is_fit(label):  # the others are bad rows
+        if label and _is_fit(label):  # rows with other labels are bad
             found[label] = None
         if len(found) > MOST_LABELS:
             raise BeamtreeError(
-                f"{path}: the column {form.label!r} has {len(found):,} different values in {rows:,} rows, "
-                f"{MOST_LABELS:,} labels are the most: --set task.own.label=NAME chooses another column"
+                f"{path}: the column {form.label!r} has {len(found):,} different values in {rows:,} rows; "
+                f"at most {MOST_LABELS:,} labels are allowed: --set task.own.label=NAME chooses another"
             )
     if len(found) < 2:
         raise BeamtreeError(
@@ -221,12 +221,12 @@ def _find_labels(path: Path, form: OwnFormat) -> tuple[str, ...]:
 
 
 def _is_fit(label: str) -> bool:
-    """Whether a label can stand in one line, beside others."""
+    """Return whether a label can be printed in a line, next to others."""
     return len(label) <= _LONGEST_LABEL and not _UNFIT.search(label)
 
 
 def _natural(label: str) -> tuple[float, str]:
-    """Numbers first and by their size, then the rest by the alphabet; whatever the order of the rows."""
+    """Return a sort key: numbers first, by size, then the rest alphabetically."""
     try:
         number = float(label)
     except ValueError:

@@ -1,7 +1,10 @@
-"""Rows of labelled text: tables with a header line (tabs, quoted or not; CSV) and JSON lines, one row each.
+"""Rows of labelled text: tables with a header line (tab-separated, quoted or not; CSV) and JSON lines.
 
-Whatever is wrong with a row (a column that is missing, a label outside the set, a byte that is not UTF-8, a
-control character, no words or too many) is told to `BadRows` with its file and line.
+Whatever is wrong with a row (a missing column, an unknown label, a byte that is not UTF-8, a control
+character, no words or too many) goes to `BadRows` with file and line.
+
+The sentences of errors that `texts_in` raises and `read_columns` yields are part of the checksum of a
+`predict` job's input (`TextRow`): if they change, an interrupted job with bad rows no longer resumes.
 """
 
 import csv
@@ -17,25 +20,25 @@ from beamtree.data.tokenizers import MAX_WORDS, words_of
 from beamtree.errors import BeamtreeError
 from beamtree.files.bounded import parse_json, shown
 from beamtree.files.lines import LONGEST_LINE, read_rows
+from beamtree.printable import HALVES
 
 _MOST_COLUMNS = 1_000_000  # a quoted text may hold commas
-# Control characters but white space; halves of a character, as JSON can write them and as a byte that is not
-# UTF-8 is read.
-STRANGE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f"  # all but white space
+STRANGE = re.compile(f"[{_CONTROLS}{HALVES}]")
 
-# Line number and the wanted columns, None where one is missing; or why there are no columns.
+# Line number and the wanted columns, None where one is missing; or what is wrong with the row.
 Row = tuple[int, Sequence[str | None] | str]
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """Where label and sentences stand in a row; each column by the names that releases give it."""
+    """Which columns of a row are the label and the sentences; a column has a name for each release."""
 
     label: tuple[str, ...]
     sentences: tuple[tuple[str, ...], ...]
-    labels: Mapping[str, str] | None  # as written in the files -> the task's; None: any but an empty one
-    undecided: tuple[str, ...] = ()  # rows without a gold label: left out, not bad
-    prepare: Callable[[str], str] = field(default=lambda text: text)  # a text before it is tokenised
+    labels: Mapping[str, str] | None  # label in the file -> the task's label; None: any that is not empty
+    undecided: tuple[str, ...] = ()  # labels of rows without a gold label: left out, not bad
+    prepare: Callable[[str], str] = field(default=lambda text: text)  # called before tokenising
     tokenize: Callable[[str], Tokens] = field(default=words_of)
 
     def read(
@@ -47,14 +50,14 @@ class RowFormat:
         longest: int = MAX_WORDS,
         quoted: bool = False,
     ) -> Iterator[Example]:
-        """The examples of a file whose longest sentence has `shortest` to `longest` words."""
+        """Yield the examples of a file whose longest sentence has `shortest` to `longest` words."""
         columns = read_columns(path, (self.label, *self.sentences), quoted=quoted)
         for example in bad_rows.sort_out(path, columns, lambda row: self.example(row, longest)):
             if example is not None and shortest <= max(map(len, example.sentences)):
                 yield example
 
     def example(self, row: Sequence[str | None] | str, longest: int) -> Example | None:
-        """The example of a row, None if it is to be left out."""
+        """Return the example of a row, or None to leave it out."""
         names = [names[0] for names in (self.label, *self.sentences)]
         label, *texts = map(str.strip, texts_in(row, names))
         if label in self.undecided:
@@ -68,7 +71,7 @@ class RowFormat:
         sentences = []
         for text in texts:
             text = self.prepare(text)
-            # Every word gives a token at least, so most long texts need not be tokenised to be left out.
+            # Every word gives at least one token, so most long texts are left out without tokenising them.
             if longest < text.count(" ") + 1 <= MAX_WORDS and len(text.split()) > longest:
                 return None
             sentence = self.tokenize(text)
@@ -79,7 +82,7 @@ class RowFormat:
 
 
 def texts_in(row: Sequence[str | None] | str, names: Sequence[str]) -> Sequence[str]:
-    """The columns of a row, of which these are the names, if they are all texts."""
+    """Return the columns of a row; one that is not a text is an error, which gives its name from `names`."""
     if isinstance(row, str):
         raise BeamtreeError(row)
     texts = []
@@ -92,31 +95,32 @@ def texts_in(row: Sequence[str | None] | str, names: Sequence[str]) -> Sequence[
 
 
 def refuse_strange_characters(text: str) -> None:
-    """Text from a file may hold no byte that is not UTF-8 and no control character but white space."""
+    """Raise for a byte that is not UTF-8, a control character other than white space, or a lone surrogate."""
     if text.isprintable():
         return
-    strange = [ord(found) for found in STRANGE.findall(text)]
-    for number in strange:  # a file in the wrong encoding is told first: the rest may follow from it
-        if 0xDC80 <= number <= 0xDCFF:
-            raise BeamtreeError(f"the byte 0x{number - 0xDC00:02x} is not UTF-8 text: save the file as UTF-8")
-    for number in sorted(strange, key=lambda number: number >= 0xD800):
-        kind = "a control character" if number < 0xD800 else "half of a character"
-        raise BeamtreeError(f"there is {kind}, U+{number:04X}, in the text")
+    # Bytes that "surrogateescape" let through come first, as the other faults may follow from a wrong
+    # encoding.
+    if byte := re.search("[\udc80-\udcff]", text):
+        number = ord(byte[0]) - 0xDC00
+        raise BeamtreeError(f"the byte 0x{number:02x} is not UTF-8 text: save the file as UTF-8")
+    for kind, strange in ("a control character", _CONTROLS), ("half of a character", HALVES):
+        if found := re.search(f"[{strange}]", text):
+            raise BeamtreeError(f"there is {kind}, U+{ord(found[0]):04X}, in the text")
 
 
 def column_names(path: Path) -> tuple[str, ...]:
-    """The names in a table's first line, in lower case; of JSON lines the keys of the first row."""
+    """Return the names in a table's first line, in lower case, or the keys of the first JSON line."""
     if not _is_json(path):
         return tuple(_names(_open_table(path)[0]))
     _, first = next(read_rows(path, wrong_bytes="surrogateescape"))
     row = parse_json(first, f"{path}, line 1")
     if not isinstance(row, dict):
-        raise BeamtreeError(f"{path}, line 1: a JSON object in every line is wanted, found {shown(first)}")
+        raise BeamtreeError(f"{path}, line 1: every line must be a JSON object, found {shown(first)}")
     return tuple(row)
 
 
 def read_columns(path: Path, columns: Sequence[tuple[str, ...]], *, quoted: bool = False) -> Iterator[Row]:
-    """The wanted columns of every row, each by the first of its names that is there."""
+    """Yield the wanted columns of every row; a column goes by the first of its names that is there."""
     return _json_rows(path, columns) if _is_json(path) else _table_rows(path, columns, quoted)
 
 
@@ -125,21 +129,21 @@ def _is_json(path: Path) -> bool:
 
 
 def _open_table(path: Path, quoted: bool = False) -> tuple[list[str], Iterator[tuple[int, list[str] | str]]]:
-    """The columns of the first line, and the numbered rows after it, whose columns may be `quoted`."""
+    """Return the header and an iterator over the numbered rows, whose columns may be `quoted`."""
     is_csv = ".csv" in path.suffixes
     lines = read_rows(path, wrong_bytes="surrogateescape")
     _, first = next(lines)
     delimiter = "\t"
-    if is_csv:  # with semicolons where a decimal comma is usual
+    if is_csv:  # semicolons where a decimal comma is usual
         delimiter = ";" if ";" in first and "," not in first else ","
     lines = _bounded(path, chain([(1, first)], lines), delimiter)
-    next(lines)  # the names, which are bounded too
+    next(lines)  # the header, checked like the other lines
     if is_csv or quoted:
         try:
             header = next(csv.reader([first], delimiter=delimiter), [])
         except csv.Error as error:
             raise BeamtreeError(
-                f"{path}, line 1: the names of the columns cannot be read ({error}): save it as UTF-8 text "
+                f"{path}, line 1: the column names cannot be read ({error}): save the file as UTF-8 text "
                 "with a line feed at the end of every line"
             ) from None
         return header, _quoted(path, lines, delimiter)
@@ -179,10 +183,10 @@ def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) ->
 def _quoted(
     path: Path, lines: Iterator[tuple[int, str]], delimiter: str
 ) -> Iterator[tuple[int, list[str] | str]]:
-    """Rows in which a quoted text may hold tabs and line ends; the number is that of a row's last line."""
-    characters = 0  # of the row so far: one whose quotes never end would take in the file
+    """Yield rows with the number of their last line; their quoted texts may hold delimiters and line ends."""
+    characters = 0  # of the row so far; a row whose quotes never end would read the whole file
 
-    def of_a_row() -> Iterator[str]:
+    def counted_lines() -> Iterator[str]:
         nonlocal characters
         for number, text in lines:
             characters += len(text)
@@ -192,7 +196,7 @@ def _quoted(
                 )
             yield text + "\n"
 
-    reader = csv.reader(of_a_row(), delimiter=delimiter)
+    reader = csv.reader(counted_lines(), delimiter=delimiter)
     while True:
         characters = 0
         try:
@@ -216,6 +220,6 @@ def _json_rows(path: Path, columns: Sequence[tuple[str, ...]]) -> Iterator[Row]:
             yield line, f"a JSON object is wanted, found {shown(text)}"
             continue
         found = [next((row[name] for name in wanted if name in row), None) for wanted in columns]
-        if isinstance(found[0], int):  # the label may be a number, or true or false
+        if isinstance(found[0], int):  # a label may be a number, or true or false
             found[0] = json.dumps(found[0])
         yield line, [value if isinstance(value, str) else None for value in found]

@@ -1,8 +1,8 @@
-"""Text → tokens: English words, in lower case or not, what stands between blanks, or characters.
+"""Text → tokens: English words, in lower case or not, words between blanks, or characters.
 
-English is split in the Penn treebank's manner, in lower case: punctuation apart, `do n't`, `film 's`. One
-regular expression, no model and no download. Words of tokenised text stay as they are, so corpora that come
-tokenised and corpora that do not can be read alike. `docs/tasks.md` says where it differs from NLTK's.
+English is split like the Penn Treebank: punctuation apart, `do n't`, `film 's`. It takes one regular
+expression, no model and no download. Tokenised text stays as it is, so tokenised corpora and others are read
+alike. `docs/tasks.md` says where this differs from NLTK's tokenizer.
 """
 
 import re
@@ -14,7 +14,7 @@ from sys import intern
 from beamtree.data.task import Tokens
 from beamtree.errors import BeamtreeError
 
-MAX_WORDS = 10_000  # in a sentence; the longest review of IMDB has a quarter of it
+MAX_WORDS = 10_000  # in a sentence; the longest review of IMDB has a quarter of that
 _MOST_CHARACTERS = 100 * MAX_WORDS
 _SAME = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "…": "...", "\xa0": " "})
 _LATIN_CONTROLS = re.compile("[\x80-\x9f]")
@@ -39,7 +39,7 @@ _CASED_NOT = re.compile(_NOT.pattern, re.IGNORECASE)
 
 
 def tokenize(text: str, *, cased: bool = False) -> Tokens:
-    """The words of a text; none if it is blank."""
+    """Return the words of a text; none if it is blank."""
     if not cased:
         text = text.lower()
     if not text.isascii():
@@ -55,9 +55,9 @@ def tokenize(text: str, *, cased: bool = False) -> Tokens:
     return tuple(map(intern, (_CASED_WORD if cased else _WORD).findall(text)))
 
 
-def _some(split: Callable[[str], Tokens], text: str) -> Tokens:
-    """The tokens of a text that a model may be given: one at least, and not too many."""
-    if len(text) > _MOST_CHARACTERS:  # before its words fill the memory
+def _checked(split: Callable[[str], Tokens], text: str) -> Tokens:
+    """Split a text for a model; no tokens, or too many, are an error."""
+    if len(text) > _MOST_CHARACTERS:  # checked first, as its words could fill the memory
         raise BeamtreeError(f"a sentence has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
     words = split(text)
     if not words:
@@ -67,10 +67,10 @@ def _some(split: Callable[[str], Tokens], text: str) -> Tokens:
     return words
 
 
-words_of = partial(_some, tokenize)
+words_of = partial(_checked, tokenize)
 TOKENIZERS: dict[str, Callable[[str], Tokens]] = {
     "words": words_of,
-    "cased": partial(_some, partial(tokenize, cased=True)),  # the same words in the letters of the text
-    "blanks": partial(_some, lambda text: tuple(text.split())),
-    "characters": partial(_some, lambda text: tuple("".join(text.split()))),
+    "cased": partial(_checked, partial(tokenize, cased=True)),
+    "blanks": partial(_checked, lambda text: tuple(text.split())),
+    "characters": partial(_checked, lambda text: tuple("".join(text.split()))),
 }

@@ -1,4 +1,4 @@
-"""Texts to be labelled: the rows of a table by the names of its columns, or plain lines, one at a time."""
+"""Texts to label, one at a time: rows of a table, with columns found by name, or plain lines."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,36 +13,36 @@ from beamtree.files.lines import read_lines
 from beamtree.printable import printable
 
 _IDS = ("id", "idx", "index")
-_ENDS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # of columns and lines
+_ENDS = re.compile(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # ends of columns and lines
 
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """One text or one pair of texts, or why there is none."""
+    """A text or a pair of texts, or what is wrong with it."""
 
-    number: int  # of its line in the file, from 1
+    number: int  # its line in the file, from 1
     line: str  # the sentences of a pair have a tab between
     id: str | None = None
-    wrong: str = ""
+    wrong: str = ""  # the error of a bad row
 
     def __len__(self) -> int:
         return len(self.line) + len(self.id or "")
 
     def __str__(self) -> str:
-        """All that makes it what it is, but its place; of a plain line the line itself."""
+        """Return everything except the number, as one string; a plain line is the line itself."""
         return "\0".join((self.line, *(() if self.id is None else (self.id,)), *filter(None, (self.wrong,))))
 
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """A file of texts: which columns are read where it is a table, none where every line is a text."""
+    """A file of texts, with the columns to read; without columns every line is a text."""
 
     path: Path
     texts: tuple[str, ...] = ()
     id: str | None = None
 
     def read(self) -> Iterator[TextRow]:
-        """The rows, as often as it is called; only one is in memory."""
+        """Yield the rows from the start, with one in memory at a time."""
         if not self.texts:
             yield from (TextRow(number, line) for number, line in read_lines(self.path))
             return
@@ -61,10 +61,11 @@ class Unlabelled:
 def find_rows(
     path: Path, task: Task, *, text: str = "", id: str = "", plain_tables: bool = False
 ) -> Unlabelled:
-    """How a file is read for a model of this task: a table if its name says so, else plain lines.
+    """Return how to read a file for a model of this task: as a table if its name says so, else as plain
+    lines.
 
-    `text` and `id` name columns that the model was not trained on, or that have no usual name. With
-    `plain_tables` a .tsv without such columns is taken for plain lines, where it can be.
+    `text` and `id` name the columns if they differ from those of training and have no usual name. With
+    `plain_tables`, a .tsv without such columns but with the right number of them is read as plain lines.
     """
     chosen = tuple(name.strip() for name in text.split(",")) if text else ()
     if chosen and len(chosen) != task.sentences:
@@ -73,8 +74,8 @@ def find_rows(
     if not is_table(path):
         if text or id:
             raise BeamtreeError(
-                f"--{'text' if text else 'id'} names a column, but {path} is read as plain lines: a table is "
-                "called .tsv, .csv or .jsonl"
+                f"--{'text' if text else 'id'} names a column, but {path} is read as plain lines: the name "
+                "of a table ends in .tsv, .csv or .jsonl"
             )
         return Unlabelled(path)
     present = column_names(path)
@@ -91,16 +92,14 @@ def find_rows(
         remedy = "--text NAME chooses it" if task.sentences == 1 else "--text NAME,NAME chooses both"
         if len(present) == 1:
             remedy = (
-                "columns stand between tabs, in a .csv between commas or semicolons; "
+                "columns are separated by tabs, in a .csv by commas or semicolons; "
                 "plain lines belong in a .txt"
             )
-        raise BeamtreeError(
-            f"{path}, line 1: no column of text, {missing!r}{_like(missing, present)}; {remedy}"
-        )
+        raise BeamtreeError(f"{path}, line 1: no text column {missing!r}{_like(missing, present)}; {remedy}")
     if id and not (found := find_columns(present, (id,))):
         raise BeamtreeError(f"{path}, line 1: no column {id!r} for --id{_like(id, present)}")
-    by_itself = next((name for name in present if name.lower() in _IDS and name not in texts), None)
-    return Unlabelled(path, texts, found[0] if id else by_itself)
+    usual_id = next((name for name in present if name.lower() in _IDS and name not in texts), None)
+    return Unlabelled(path, texts, found[0] if id else usual_id)
 
 
 def _like(name: str, present: Sequence[str]) -> str:
@@ -108,5 +107,5 @@ def _like(name: str, present: Sequence[str]) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Text that can stand in a column; to every tokenizer it is the same."""
+    """Replace what a column cannot hold, in ways that make no difference to any tokenizer."""
     return STRANGE.sub("\ufffd", _ENDS.sub(" ", text)).strip()

@@ -1,4 +1,4 @@
-"""Tokens and their numbers: padding 0, unknown 1, separator 2, then the tokens in the order given."""
+"""Tokens and their numbers: padding 0, unknown 1, separator 2, then the tokens in the given order."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,14 +13,15 @@ from beamtree.printable import write_json
 PAD, UNK, SEP = 0, 1, 2
 _SPECIAL = ("<pad>", "<unk>", "<sep>")
 FIRST_WORD = len(_SPECIAL)
-_LARGEST = 16 << 20  # bytes of a file; that of 400,000 English words has five million
+_LARGEST = 16 << 20  # bytes of a file; 400,000 English words take five million
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """ListOps has 15 tokens, so `len(Vocabulary(tokens)) == 18` rows in its embedding table.
+    """The tokens that have a number. Its length counts the three special numbers too: 18 for ListOps' 15
+    tokens.
 
-    The three special numbers stand for no text: a word spelt `<pad>` is an unknown word like any other.
+    No text has a special number: a word spelt `<pad>` is an unknown word like any other.
     """
 
     tokens: Tokens
@@ -41,10 +42,12 @@ class Vocabulary:
         return token in self._ids
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
+        """Return the number of each token; unknown ones get UNK."""
         number = self._ids.get
         return [number(token, UNK) for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> Tokens:
+        """Return the token of each number."""
         return tuple(self[number] for number in ids)
 
     def __getitem__(self, number: int) -> str:
@@ -53,11 +56,12 @@ class Vocabulary:
         return _SPECIAL[number] if number < len(_SPECIAL) else self.tokens[number - len(_SPECIAL)]
 
     def save(self, path: Path) -> None:
-        """Write a JSON list, one token a line, the first one having number 3."""
+        """Write a JSON list, one token a line; the first has number 3."""
         replace_file(path, write_json(self.tokens, ensure_ascii=False, indent=0) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
+        """Read what `save` wrote."""
         tokens = read_json(path, largest=_LARGEST)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise BeamtreeError(f"the vocabulary {path} must be a JSON list of strings")

@@ -1,11 +1,11 @@
-"""The words that a model knows, in the order of their numbers, and where each has its vector from.
+"""The words that a model knows, in the order of their numbers, and where their vectors come from.
 
-1. Words whose ready-made vectors, from a user's file, stay as they are: rows among the model's weights.
-2. Words that learn: some begin with a ready-made vector (they are tuned), some at random.
+1. Words with fixed vectors from a user's file: rows among the model's weights.
+2. Words whose vectors are learnt: some start from a pretrained vector (they are tuned), some at random.
 3. Words of the vectors that come with the package, seen in training or not: 8 bits a number, read from the
    package and not among the weights, so that a small model stays small.
 
-A word of none of these shares the vector of the unknown word.
+All other words share the vector of the unknown word.
 
 Or a Hugging Face encoder reads all words, and there is no list of them.
 """
@@ -36,21 +36,22 @@ from beamtree.errors import BeamtreeError, MissingExtraError
 from beamtree.files.bounded import shown
 from beamtree.files.lines import MissingFileError
 
-# Of vectors that lack even these, frequent words without a vector get one to learn.
+# If a vector file lacks even these words, words seen this often in training learn a vector.
 _COMMONEST = ("a", "i")
 _FREQUENT = 5
 
 
 @dataclass(frozen=True)
 class ShippedRows:
-    """Vectors of the package's file: `numbers[i] * scales[i]`, of the last words of a vocabulary."""
+    """Vectors of the package's file, `numbers[i] * scales[i]`, for the last words of a vocabulary."""
 
     numbers: Tensor  # (words, width) int8
-    scales: Tensor  # (words,) float32, `factor` included
-    factor: float = 1.0  # by which all vectors of the file are multiplied
+    scales: Tensor  # (words,) float32, already multiplied by `factor`
+    factor: float = 1.0  # multiplies all vectors of the file
 
     @classmethod
     def choose(cls, file: ShippedVectors, rows: Sequence[int], factor: float) -> "ShippedRows":
+        """Select rows of the package's file."""
         return cls(
             torch.from_numpy(file.numbers[list(rows)]),
             torch.from_numpy(file.scales[list(rows)] * np.float32(factor)),
@@ -60,61 +61,61 @@ class ShippedRows:
 
 @dataclass(frozen=True)
 class Words:
-    """A vocabulary and its vectors: `vectors` of its first words, rows to learn, `shipped` of its last."""
+    """A vocabulary: its first words have `vectors`, the next learn theirs, the last ones are `shipped`."""
 
     vocabulary: Vocabulary
-    vectors: Tensor | None = None  # (fixed words, width) float16 or float32; None: all is learnt
+    vectors: Tensor | None = None  # (fixed words, width) float16 or float32; None: all are learnt
     source: str | None = None  # where the vectors are from
     unknown: dict[str, float] = field(default_factory=dict)  # split -> share of running words
-    starts: Tensor | None = None  # (tuned words, width) float32: where the first rows to learn begin
+    starts: Tensor | None = None  # (tuned words, width) float32: initial values of the first learnt rows
     shipped: ShippedRows | None = None
-    rarity: Tensor | None = None  # (own words,) float32: 1 of a word in every training sentence, else more
-    encoder: HuggingFaceEncoder | None = None  # that gives all words their vectors
+    rarity: Tensor | None = None  # (own words,) float32: 1 for a word in every training sentence, else more
+    encoder: HuggingFaceEncoder | None = None  # gives all words their vectors
 
     @classmethod
     def read_by(cls, encoder: HuggingFaceEncoder) -> "Words":
-        """The words that an encoder reads, which are all."""
+        """Return the words of an encoder, which reads them all."""
         return cls(SubwordVocabulary(encoder), source=encoder.place, encoder=encoder)
 
     @property
     def learnt(self) -> int:
-        """How many words have a row to learn."""
+        """The number of words whose vectors are learnt."""
         fixed = 0 if self.vectors is None else len(self.vectors)
         return len(self.vocabulary.tokens) - fixed - self.from_package
 
     @property
     def from_package(self) -> int:
-        """How many words have their vector in the package alone."""
+        """The number of words whose vectors are only in the package."""
         return 0 if self.shipped is None else len(self.shipped.numbers)
 
     @property
     def own(self) -> Vocabulary:
-        """The words that a model folder has to list: all but those of the package."""
+        """The words that a model folder must list: all except those of the package."""
         tokens = self.vocabulary.tokens
         return Vocabulary(tokens[: len(tokens) - self.from_package]) if self.from_package else self.vocabulary
 
     def describe_vectors(self) -> dict[str, Any] | None:
-        """What a model's config says of its ready-made vectors."""
+        """Return the entry `vectors` of a model's config."""
         if self.encoder is not None:
             return {"tokens_from": self.source, "sha256": self.encoder.sha256}
         if self.vectors is None:
             return None
         count, width = self.vectors.shape
         dtype = str(self.vectors.dtype).removeprefix("torch.")
-        told = {"words": count, "width": width, "dtype": dtype, "source": self.source}
+        entry = {"words": count, "width": width, "dtype": dtype, "source": self.source}
         if self.shipped is not None:
-            told["shipped"] = {"name": SHIPPED, "sha256": SHIPPED_SHA256, "factor": self.shipped.factor}
-        return told
+            entry["shipped"] = {"name": SHIPPED, "sha256": SHIPPED_SHA256, "factor": self.shipped.factor}
+        return entry
 
     @property
     def width(self) -> int | None:
-        """Of ready-made vectors."""
+        """The width of pretrained vectors, or None if there are none."""
         if self.encoder is not None:
             return self.encoder.width
         return None if self.vectors is None else self.vectors.shape[1]
 
     def facts(self) -> dict[str, Any]:
-        """What a report should say about them, as JSON."""
+        """Return the facts for a report, as JSON."""
         return {
             "words": len(self.vocabulary.tokens),
             "learnt": self.learnt,
@@ -125,25 +126,25 @@ class Words:
         }
 
     def describe(self) -> str:
-        """One sentence for the user."""
+        """Return a sentence for the user."""
         if self.encoder is not None:
-            return f"token vectors by the encoder in {self.source} ({self.width} wide), which stays as it is"
+            return f"token vectors by the encoder in {self.source} ({self.width} wide), which is not trained"
         shares = ", ".join(f"{share:.1%} of {split}" for split, share in self.unknown.items())
         known = f"{len(self.vocabulary.tokens):,} words"
         if self.vectors is None:
-            return f"{known}, no word vectors: all are learnt; unknown are {shares}"
+            return f"{known}, no word vectors: all are learnt; unknown: {shares}"
         tuned = 0 if self.starts is None else len(self.starts)
         count, missing = len(self.vectors) + self.from_package, self.learnt - tuned
         own = f", {missing:,} frequent words without one learn theirs" if missing else ""
         kept = f"{tuned:,} seen in training are tuned, {count:,} fixed" if tuned else "fixed"
         have = f"{count + tuned:,} with vectors of {self.source} ({self.vectors.shape[1]} wide, {kept})"
-        return f"{known}: {have}{own}; unknown are {shares}"
+        return f"{known}: {have}{own}; unknown: {shares}"
 
 
 def saved_words(vocabulary: Vocabulary, vectors: Any) -> Words:
-    """The words of a model folder; vectors among its weights are zeros of the shape that the config says.
+    """Return the words of a model folder; vectors among its weights are zeros of the right shape so far.
 
-    An encoder that the config names must be where it says, and the same.
+    An encoder that the config names must be there and unchanged.
     """
     match vectors:
         case None:
@@ -168,12 +169,12 @@ def saved_words(vocabulary: Vocabulary, vectors: Any) -> Words:
 
 
 def _with_package(words: Words, shipped: Any) -> Words:
-    """The words of a model folder, and those of the package that it was made with."""
+    """Add the words of the package, which must be in the version that the model was made with."""
     match shipped:
         case {"name": str(name), "sha256": str(checksum), "factor": float(factor)} if 0 < factor < 1e6:
             if (name, checksum) != (SHIPPED, SHIPPED_SHA256):
                 raise BeamtreeError(
-                    f"the model reads the word vectors {shown(name)} ({checksum[:12]}) of another version of "
+                    f"the model needs the word vectors {shown(name)} ({checksum[:12]}) of another version of "
                     f"beamtree; this one has {SHIPPED} ({SHIPPED_SHA256[:12]})"
                 )
             file = read_shipped()
@@ -187,26 +188,27 @@ def _with_package(words: Words, shipped: Any) -> Words:
 
 
 def _add_shipped(words: Words, file: ShippedVectors, factor: float) -> Words:
-    """All words of the package that are not among those already, in the file's order."""
+    """Add the words of the package that are not among `words` yet, in the file's order."""
     rows = [row for row, word in enumerate(file.words) if word not in words.vocabulary]
     tokens = (*words.vocabulary.tokens, *(file.words[row] for row in rows))
     return replace(words, vocabulary=Vocabulary(tokens), shipped=ShippedRows.choose(file, rows, factor))
 
 
 def count_words(examples: Iterable[Example]) -> Counter[str]:
+    """Count the words in all sentences of the examples."""
     return Counter(chain.from_iterable(sentence for example in examples for sentence in example.sentences))
 
 
 @dataclass(frozen=True)
 class VectorUse:
-    """How ready-made vectors are used."""
+    """How pretrained vectors are used."""
 
-    # Words without a vector seen so often in training get a row to learn; 0: none do;
-    # None: 5 for vectors that lack even `a` and `i` and for those of the package, else none.
+    # Words without a vector learn one if they are seen this often in training; 0: none do;
+    # None: 5 for vectors that lack even `a` and `i` and for those of the package, else 0.
     learn_missing: int | None = None
     every: bool = False  # a word of the data keeps its vector however rare it is
-    tuned: bool = False  # those of the words seen in training learn
-    unit: bool = False  # scaled so that their numbers have a standard deviation of one
+    tuned: bool = False  # vectors of words seen in training are tuned
+    unit: bool = False  # scale all vectors so that their numbers have standard deviation 1
 
 
 AS_THEY_ARE = VectorUse()
@@ -219,13 +221,13 @@ def choose_words(
     vectors: Path | None,
     use: VectorUse = AS_THEY_ARE,
 ) -> Words:
-    """The words of a task by its rule: how often they are `seen` in training, and in all `counted` splits.
+    """Choose a task's words by its rule, from their counts in training (`seen`) and in all `counted` splits.
 
-    Without vectors every word of the training split learns that the rule admits. `SHIPPED_FILE` has vectors
-    for all its words, also for those that are in no split.
+    Without vectors, every word of the training split that the rule admits is learnt. With `SHIPPED_FILE`, all
+    its words are known, even those in no split.
     """
     if vectors is None:
-        # What is in no training sentence would keep its first, random vector.
+        # Only training words: the vector of any other would stay random.
         frequent = [word for word, count in seen.most_common(rule.most) if count >= rule.least]
         return Words(Vocabulary(tuple(frequent)))
     if vectors == SHIPPED_FILE:
@@ -285,19 +287,19 @@ def find_words(
     names: tuple[str, str] = ("train", "dev"),
     bad_rows: BadRows = REFUSE,
 ) -> Words:
-    """The words of a task whose training and dev examples have been read; its other splits are read here.
+    """Choose the words of a task whose training and dev examples have been read; other splits are read here.
 
-    `names` are those of the two splits. A counted split that is not there is done without.
+    `names` are the names of these two splits. Counted splits without a file are skipped.
     """
     if task.words is None:
-        raise BeamtreeError(f"the words of task {task.name!r} are given, not counted")
+        raise BeamtreeError(f"the words of task {task.name!r} are fixed, not counted")
     counts = dict(zip(names, map(count_words, (train, dev)), strict=True))
     for split in task.words.counted:
         if split not in counts and vectors not in (None, SHIPPED_FILE):
-            counts[split] = count_words(_if_there(task, folder, split, bad_rows))
+            counts[split] = count_words(_read_if_there(task, folder, split, bad_rows))
     seen = counts[names[0]]
     if task.words.seen_in is not None:
-        seen = count_words(_if_there(task, folder, task.words.seen_in, bad_rows)) or seen
+        seen = count_words(_read_if_there(task, folder, task.words.seen_in, bad_rows)) or seen
     counted = sum((counts[split] for split in counts if split in task.words.counted), Counter[str]())
     words = choose_words(task.words, seen, counted, vectors, use)
     words = replace(words, rarity=_rarity(words.own, train))
@@ -309,14 +311,14 @@ def find_words(
 
 
 def _rarity(words: Vocabulary, train: Sequence[Example]) -> Tensor:
-    """1 + log((1 + sentences) / (1 + sentences with the word))."""
+    """Return 1 + log((1 + sentences) / (1 + sentences with the word)) for each word."""
     sentences = [sentence for example in train for sentence in example.sentences]
     found = Counter(word for sentence in sentences for word in set(sentence))
     counts = torch.tensor([float(found[word]) for word in words.tokens])
     return 1 + ((1 + len(sentences)) / (1 + counts)).log()
 
 
-def _if_there(task: Task, folder: Path, split: str, bad_rows: BadRows) -> Iterator[Example]:
+def _read_if_there(task: Task, folder: Path, split: str, bad_rows: BadRows) -> Iterator[Example]:
     try:
         yield from task.read(folder, split, bad_rows)
     except MissingFileError:

@@ -113,7 +113,7 @@ def test_pairs_have_two_texts_two_trees_and_all_labels(pairs: str, tmp_path: Pat
     assert rows_of_output(call("predict", pairs, plain).stdout)[0]["p_so"] == row["p_so"]
     named = write(tmp_path / "other.csv", "left,right\na man sleeps,it is late\n")
     told = call("predict", pairs, named, rc=2).stderr
-    assert "no column of text, 'premise'; there are left, right; --text NAME,NAME chooses both" in told
+    assert "no text column 'premise'; there are left, right; --text NAME,NAME chooses both" in told
     chosen = rows_of_output(call("predict", pairs, named, "--text=left,right").stdout)
     assert chosen[0]["p_so"] == row["p_so"]
 
@@ -197,8 +197,8 @@ def test_standard_input_and_output_and_names_of_no_table(model: str, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "content", "options", "told"),
     [
-        ("in.tsv", "txet\tn\na\t1\n", (), "no column of text, 'text'; did you mean 'txet'?; --text NAME"),
-        ("in.tsv", "text\tn\na\t1\n", ("--text=txt",), "no column of text, 'txt'; did you mean 'text'?"),
+        ("in.tsv", "txet\tn\na\t1\n", (), "no text column 'text'; did you mean 'txet'?; --text NAME"),
+        ("in.tsv", "text\tn\na\t1\n", ("--text=txt",), "no text column 'txt'; did you mean 'text'?"),
         ("in.tsv", "text\tn\na\t1\n", ("--text=text,n",), "--text must name one column for this model"),
         ("in.tsv", "text\tkey\na\t1\n", ("--id=ky",), "no column 'ky' for --id; did you mean 'key'?"),
         ("in.csv", "a lovely film\n", (), "plain lines belong in a .txt"),

@@ -295,7 +295,7 @@ def test_examples_that_cannot_be_encoded_are_refused_by_number() -> None:
         ({"max_padded_tokens": 0}, "max_padded_tokens must be at least 1, got 0"),
         ({"num_processes": 0}, "num_processes must be at least 1, got 0"),
         ({"micro_batch_size": 9}, "micro_batch_size 9 is larger than batch_size 8"),
-        ({"rank": 2, "num_processes": 2}, r"rank must lie in 0\.\.1, got 2"),
+        ({"rank": 2, "num_processes": 2}, "rank must be from 0 to 1, got 2"),
     ],
 )
 def test_impossible_sizes_are_refused_by_name(options: dict[str, int], message: str) -> None:

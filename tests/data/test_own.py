@@ -221,14 +221,14 @@ def test_longer_rows_are_left_out_of_training_and_not_of_a_test(tmp_path: Path) 
         (
             "pos\ta lovely film",
             {},
-            r"line 1: no column of the label, 'label'; the first line must name the columns",
+            r"line 1: no label column 'label'; the first line must name the columns",
         ),
-        ("label\tremark", {}, "no column of text: 'text', or 'text1' and 'text2'.*--set task.own.text=NAME"),
-        ("label\ttext", {"text": "review"}, "no column of text, 'review'"),
-        ("label\ttext", {"text": "label"}, "one column or two besides that of the label, got 'label'"),
+        ("label\tremark", {}, "no text column 'text', or 'text1' and 'text2'.*--set task.own.text=NAME"),
+        ("label\ttext", {"text": "review"}, "no text column 'review'"),
+        ("label\ttext", {"text": "label"}, "one or two columns other than the label, got 'label'"),
         ("label\ttext", {"label": "text", "text": "label"}, "1,001 different values in 1,001 rows"),
         ("text\tlabel", {}, "1,001 different values"),
-        ("label,text", {}, r"has \['label,text'\]: columns stand between tabs, in a .csv between commas or"),
+        ("label,text", {}, r"has \['label,text'\]: columns are separated by tabs, in a .csv by commas or"),
         ("l\0a\0b\0e\0l\0\t\0", {}, "save it as UTF-8 text"),  # UTF-16, as spreadsheets write it
     ],
 )
@@ -252,7 +252,7 @@ def test_what_is_missing_or_single_is_told(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("b", "y\tz")])
     with pytest.raises(BeamtreeError, match="found a; line 3 cannot be read: there are 3 columns"):
         look_at(path)
-    for line, told in (("[1]", "a JSON object in every line is wanted"), ("{", "is not JSON")):
+    for line, told in (("[1]", "every line must be a JSON object"), ("{", "is not JSON")):
         for name in ("rows.jsonl", "rows.json"):
             (tmp_path / name).write_text(line + "\n")
             with pytest.raises(BeamtreeError, match=f"line 1:? {told}"):
@@ -261,7 +261,9 @@ def test_what_is_missing_or_single_is_told(tmp_path: Path) -> None:
 
 def test_names_of_columns_that_no_csv_has_are_refused_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b"label,text\rpos,a film\rneg,dull\r")
-    with pytest.raises(BeamtreeError, match=r"line 1: the names .* a line feed at the end of every line"):
+    with pytest.raises(
+        BeamtreeError, match=r"line 1: the column names .* a line feed at the end of every line"
+    ):
         look_at(tmp_path / "rows.csv")
 
 

@@ -82,7 +82,7 @@ def test_no_folder_and_no_file_are_no_vectors_and_several_are_too_many(tmp_path:
     assert find_vectors(tmp_path) is None
     for name in ("a.txt", "b.zip"):
         (tmp_path / name).touch()
-    with pytest.raises(BeamtreeError, match=r"several files of vectors, a\.txt, b\.zip: name one as words\."):
+    with pytest.raises(BeamtreeError, match=r"several vector files, a\.txt, b\.zip: name one as words\."):
         find_vectors(tmp_path)
 
 
@@ -98,11 +98,11 @@ def test_unsound_files_say_what_is_wrong(tmp_path: Path) -> None:
         tmp_path / "a.txt", b"the 1 x\n"
     )
     assert "not finite" in problem(tmp_path / "a.txt", b"the 1 nan\n")
-    assert "not a sound .zip" in problem(tmp_path / "a.zip", b"PK")
+    assert "not a valid .zip" in problem(tmp_path / "a.zip", b"PK")
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("a.txt", "the 1 2\n")
         archive.writestr("b.txt", "the 1 2\n")
-    with pytest.raises(BeamtreeError, match=r"must hold one \.txt file of vectors, it holds 2"):
+    with pytest.raises(BeamtreeError, match=r"must have one \.txt file of vectors, found 2"):
         read_vectors(tmp_path / "two.zip", {"the"})
     with zipfile.ZipFile(tmp_path / "wrong.zip", "w") as archive:
         archive.writestr("a.txt", "cat 1 2\nthe 1 x\n")
@@ -112,7 +112,7 @@ def test_unsound_files_say_what_is_wrong(tmp_path: Path) -> None:
         archive.writestr("a.txt", "the 1 2\n" * 1000)
     damaged = bytearray((tmp_path / "one.zip").read_bytes())
     damaged[35:45] = b"\xff" * 10
-    assert "not a sound .zip" in problem(tmp_path / "damaged.zip", bytes(damaged))
+    assert "not a valid .zip" in problem(tmp_path / "damaged.zip", bytes(damaged))
     with pytest.raises(BeamtreeError, match="there is no file"):
         read_vectors(tmp_path / "absent.zip", {"the"})
 
@@ -120,17 +120,19 @@ def test_unsound_files_say_what_is_wrong(tmp_path: Path) -> None:
 def test_an_array_must_fit_its_list_of_words(tmp_path: Path) -> None:
     path = write_array(tmp_path, False, np.float32)
     (tmp_path / "small_words.txt").write_text("the\n")
-    with pytest.raises(BeamtreeError, match=r"for each word of small_words.txt, which has 1 or more, got 3"):
+    with pytest.raises(
+        BeamtreeError, match=r"for each word of small_words.txt: it has 3 rows, the list has 1 words"
+    ):
         read_vectors(path, {"the"})
     path.write_bytes(b"no array")
-    with pytest.raises(BeamtreeError, match="is not a sound array"):
+    with pytest.raises(BeamtreeError, match="is not a valid array"):
         read_vectors(path, {"the"})
     with path.open("wb") as file:
         np.savez(file, table=np.ones((1, 3)))
-    with pytest.raises(BeamtreeError, match="is not a sound array"):
+    with pytest.raises(BeamtreeError, match="is not a valid array"):
         read_vectors(path, {"the"})
     (tmp_path / "small_words.txt").unlink()
-    with pytest.raises(BeamtreeError, match="needs one list of its words beside it"):
+    with pytest.raises(BeamtreeError, match="needs one list of its words next to it"):
         read_vectors(path, {"the"})
     np.save(path, np.array(["the"], dtype=object), allow_pickle=True)
     (tmp_path / "small_words.txt").write_text("the\n")
@@ -163,7 +165,7 @@ def test_a_zip_with_a_long_list_of_contents_is_refused(
             archive.writestr(f"{i}.md", "")
     assert read_vectors(tmp_path / "many.zip", {"the"}).words == ("the",)
     monkeypatch.setattr(vectors_module, "_LARGEST_CONTENTS", 90_000)
-    with pytest.raises(BeamtreeError, match=r"many\.zip is not a sound .*: the list of its contents has"):
+    with pytest.raises(BeamtreeError, match=r"many\.zip is not a valid .*: the list of its contents has"):
         read_vectors(tmp_path / "many.zip", {"the"})
 
 

@@ -94,7 +94,7 @@ def test_a_share_of_unknown_words_is_that_of_running_words(tmp_path: Path) -> No
     words = find_words(snli, tmp_path, train, train[:1], None)
     assert words.vocabulary.tokens == ("film",)
     assert words.unknown == {"train": pytest.approx(2 / 5), "dev": pytest.approx(1 / 3)}
-    with pytest.raises(BeamtreeError, match="words of task 'listops' are given, not counted"):
+    with pytest.raises(BeamtreeError, match="words of task 'listops' are fixed, not counted"):
         find_words(find_task("listops"), tmp_path, [], [], None)
 
 

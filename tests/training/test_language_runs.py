@@ -65,7 +65,7 @@ def test_a_model_is_trained_evaluated_on_every_split_and_reported(
     output = train(recipe, corpora)
     kept = "6 seen in training are tuned, 0 fixed" if recipe == "sst5" else "fixed"
     assert f"with vectors of small ({WIDTH} wide, {kept})" in output
-    assert "learn theirs; unknown are" in output
+    assert "learn theirs; unknown:" in output
     said("eval", "run", "--data", corpora, "--save")
     measured = json.loads(Path("run/eval.json").read_text())
     assert {entry["split"] for entry in measured["splits"]} == splits
@@ -250,7 +250,7 @@ def test_check_says_what_is_there_what_is_missing_and_where_to_get_it(tmp_path: 
     assert "there is no folder" in absent.stderr
     assert "Stanford Sentiment Treebank" in " ".join(absent.stdout.split())  # where to get it
     (data / "vectors" / "more.txt").write_text("the 1 2\n")
-    assert "holds several files" in " ".join(said("data", "check", data).split())
+    assert "has several vector files" in " ".join(said("data", "check", data).split())
     monkeypatch.setenv("BEAMTREE_DATA", str(data))
     assert "refuse" not in said("data", "check", "--bad-rows", "skip")
 

@@ -110,7 +110,7 @@ class Law:
         return rows
 
     def _join(self, tree: Sequence[int], row: Sequence[int]) -> list[int]:
-        """Return the law of a tree and then a row, Σ_l tree(l) · row(L − l), by one product of long integers."""
+        """Return the law of a tree and then a row, Σ_l tree(l) · row(L − l), as one product of integers."""
         slot = 2 * self.precision // 8 + 1  # bytes: the sum of products of probabilities is at most 1
         product = _pack(tree, slot) * _pack(row, slot)
         packed = product.to_bytes(slot * (len(tree) + len(row)), "little")
