@@ -254,10 +254,15 @@ def search(
 def _refuse_if_stuck(leads: list[Tensor], order: Tensor) -> None:
     """Raise if at some step all beams of a sequence were left without a permitted merge."""
     if leads and (torch.cat(leads) == -torch.inf).any():
-        stuck = [int(order[row]) for lead in leads for row in (lead == -torch.inf).nonzero()[:, 0]]
+        refuse_stuck(torch.cat([order[: len(lead)][lead[:, 0] == -torch.inf] for lead in leads]))
+
+
+def refuse_stuck(sequences: Tensor) -> None:
+    """Raise if there are any: their beams were left without a permitted merge."""
+    if sequences.numel():
         raise ValueError(
-            f"the scorer forbids, by −inf, every merge that the beams of sequence {min(stuck)} have left: it "
-            "must permit some tree; a low finite score in place of −inf always does"
+            f"the scorer forbids, by −inf, every merge that the beams of sequence {int(sequences.min())} "
+            "have left: it must permit some tree; a low finite score in place of −inf always does"
         )
 
 

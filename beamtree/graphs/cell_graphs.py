@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from beamtree.engine.autograd_parts import AutogradCell, AutogradScore
@@ -51,6 +52,8 @@ def find_graphs(
     if not (
         leaves.shape[1] > 1 and leaves.shape[0] and type(leaves) is Tensor and capturing.may_replay(leaves)
     ):
+        return None
+    if parametrize._cache_enabled:  # a graph would read this block's cached weights for ever
         return None
     if getattr(cell, "_is_replica", False):  # DataParallel makes new replicas for every call
         return None
@@ -173,6 +176,7 @@ class SearchGraph:
                 for draw in self._draw if self._draw and t % self.buffers.steps_drawn == 0 else ():
                     draw()
                 self._step()
+            self.buffers.refuse_if_stuck()
             return self.buffers.tape(steps)
 
 

@@ -80,7 +80,7 @@ def own_cell_recursion(
             AutogradScore(called_scorer, [standing_scorer.get(p, p) for p in scorer_parameters]),
         )
 
-    now = AutogradCell(cell, cell_parameters), AutogradScore(scorer, scorer_parameters)
+    now = AutogradCell(cell, ()), AutogradScore(scorer, ())  # these compute no gradients
     graph = None if graphs is None else graphs.search
     plan = _Plan(options, randomness, equal_trees, graph, steps, now, recall)
     vectors, relative, inner, offset, lineages, links = _OwnRecursion.apply(

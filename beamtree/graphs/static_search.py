@@ -19,7 +19,7 @@ from beamtree.engine.record import (
     Score,
     Tape,
 )
-from beamtree.engine.search import Lists, Places, rank_beams, start, step
+from beamtree.engine.search import Lists, Places, rank_beams, refuse_stuck, start, step
 
 DRAWS_AT_ONCE = 1 << 22
 
@@ -55,6 +55,7 @@ class StaticSearch:
         self.t = integers(1)
         self.seed = integers(())
         self.order, self.lengths = integers(B), integers(B)  # longest first
+        self.stuck = torch.zeros(B, dtype=torch.bool, device=device)  # no merge was permitted
         self.nodes = torch.zeros(self.first + capacity, d, dtype=leaves.dtype, device=device)
         self.heights = integers(self.first + capacity)
         self.links, self.ended = integers(capacity, 6), numbers(capacity, 4)
@@ -113,6 +114,7 @@ class StaticSearch:
         for buffer, fresh in zip(self.lists, start(ids, self._score_leaves(ids, score), K), strict=True):
             buffer.copy_(fresh)
         self.offset.zero_()
+        self.stuck.zero_()
 
     def _score_leaves(self, ids: Tensor, score: Score) -> Tensor:
         """Scores of all pairs of neighbouring leaves, (B, n+2), −inf where there is no pair."""
@@ -169,9 +171,13 @@ class StaticSearch:
         ids.copy_(after.ids)
         pair_scores.copy_(after.pair_scores)
         merging = (self.lengths - 1 > self.t).unsqueeze(1)
+        self.stuck |= (merging & (made.lead == -torch.inf)).squeeze(1)
         torch.where(merging, after.scores, scores, out=scores)
         torch.where(merging, self.offset + made.lead, self.offset, out=self.offset)
         self.t += 1
+
+    def refuse_if_stuck(self) -> None:
+        refuse_stuck(self.order[self.stuck])
 
     def tape(self, steps: int) -> tuple[Tape, Tensor]:
         """The record of the search after this many steps, and the heights of the nodes, as copies."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from beamtree.graphs.cache_key import has_hooks
 from beamtree.pytorch import capturing
@@ -53,6 +54,7 @@ class WholeGraphs(GraphCache["_Captured"]):
             and torch.is_grad_enabled()
             and not torch.is_autocast_enabled(tokens.device.type)
             and not _saves_elsewhere()
+            and not parametrize._cache_enabled  # a graph would read this block's cached weights for ever
         )
 
     def padding(self, tokens: Tensor) -> int:

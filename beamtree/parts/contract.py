@@ -142,6 +142,10 @@ def refuse_changing_results(part: nn.Module, role: str, *rows: Tensor) -> None:
 def _find_change(part: nn.Module, rows: Sequence[Tensor]) -> str | None:
     """What a module does that it must not do, in words."""
     found = part(*(row.clone() for row in rows))
+    if isinstance(
+        found, Tensor
+    ):  # a part compiled with CUDA graphs may write its next result in the same place
+        found = found.detach().clone()
     # Only now, as the first call may have made what is kept from then on.
     buffers = {name: (buffer, version_of(buffer)) for name, buffer in part.named_buffers()}
     with torch.no_grad():

@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from own_cells import DotScorer, GatedSum, InPlace, MeanCell, gradients, make_encoder, make_input
+from own_cells import D, DotScorer, GatedSum, InPlace, MeanCell, gradients, make_encoder, make_input
 from played_graphs import Recording
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
 from beamtree import cuda_graphs
 from beamtree.graphs import cell_graphs
+from beamtree.recursion import beam_tree_recursion
 
 
 def launched(encoder: nn.Module, *given: Tensor, **options: object) -> list[Tensor]:
@@ -173,3 +175,37 @@ def test_a_step_of_the_search_and_a_level_of_the_gradient_are_a_launch_each(
     assert len(replays) == 1 + 14  # all numbers drawn at once, then a step each
     root.sum().backward()
     assert len(replays) - 15 == trees.heights.amax()
+
+
+def test_weights_cached_by_a_parametrization_are_not_captured(captures: list[Recording]) -> None:
+    # They are freed at the end of the block, so a graph would read freed memory.
+    encoder, given = make_encoder(), make_input([6, 3])
+    parametrizations.weight_norm(encoder.cell.hidden)
+    for _ in range(2):
+        with parametrize.cached():
+            found = gradients(encoder, *given)
+        agree(found, launched(encoder, *given))
+        with torch.no_grad():
+            for weight in encoder.parameters():
+                weight += 0.1
+    assert not captures
+
+
+def test_a_scorer_that_forbids_every_merge_is_refused_by_graphs_too(captures: list[Recording]) -> None:
+    class Forbidding(DotScorer):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return torch.where(left[:, 0] > 100, -torch.inf, super().forward(left, right))
+
+    encoder, lengths = make_encoder(MeanCell, Forbidding), torch.tensor([6, 3, 4])
+    leaves = torch.randn(3, 6, D, dtype=torch.float64)
+    stuck = leaves.clone()
+    stuck[1, :, 0] = 1000.0
+
+    def search(leaves: Tensor) -> Tensor:
+        return beam_tree_recursion(leaves, lengths, encoder.cell, encoder.scorer, beam_size=3).root()
+
+    expected = search(leaves)
+    assert captures
+    with pytest.raises(ValueError, match="every merge that the beams of sequence 1 have left"):
+        search(stuck)
+    assert torch.equal(search(leaves), expected)

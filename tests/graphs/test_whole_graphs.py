@@ -9,6 +9,7 @@ from on_gpu import needs_gpu
 from own_cells import D, make_input
 from played_graphs import Recording
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 
 from beamtree import create_encoder, cuda_graphs
 from beamtree.graphs import whole_graphs
@@ -215,3 +216,15 @@ def test_on_a_gpu_replays_agree_with_the_recursion() -> None:
         plain = torch.autograd.grad(root.square().sum(), [x, *encoder.parameters()])
         torch.testing.assert_close(replayed, plain, rtol=1e-3, atol=1e-4)
     assert len(encoder.graphs) == 2
+
+
+def test_weights_cached_by_a_parametrization_are_not_captured(captures: list[Recording]) -> None:
+    # They are freed at the end of the block, so a graph would read freed memory.
+    encoder, given = make("transformer", layers=2), make_input([6, 3])
+    parametrizations.weight_norm(encoder.layers[0].linear1)
+    for _ in range(2):
+        with parametrize.cached():
+            found = gradients(encoder, *given)
+        with cuda_graphs(False):
+            torch.testing.assert_close(found, gradients(encoder, *given), rtol=0, atol=1e-10)
+    assert not captures
