@@ -31,8 +31,8 @@ _MOST_TOKENS = 1 << 25  # counted, to bound memory; of a larger split, only ever
 class TokenPooling(nn.Module):
     """Token vectors (B, n, e) -> (B, 2e): their weighted mean and their maximum, each normalised.
 
-    A learnt query gives the weights, which begin equal: the plain means of long texts hardly differ.
-    Normalised, the mean is as large as the maximum.
+    The weights begin equal and are learnt, because the plain means of long texts hardly differ. Normalised,
+    the mean is as large as the maximum.
     """
 
     def __init__(self, width: int) -> None:
@@ -52,7 +52,7 @@ class WordScores(nn.Module):
     """Ids (B, n) -> (B, logits): a sum of scores, which every word of the training split has for every label.
 
     Rare words count more (`Words.rarity`); the length of a text does not matter. Words that training did not
-    see, which have only a vector of the package, have no score. Scores begin at zero.
+    see, which have only a vector shipped with beamtree, have no score. Scores begin at zero.
 
     With `pairs`, up to this many pairs of neighbouring words have scores too, and each score is multiplied by
     how strongly its word or pair leans to the label, as counted in the training split (`count`). As in naive

@@ -213,7 +213,7 @@ def test_running_out_of_memory_names_the_option_that_helps(expressions: list[Exa
 
     model.forward = burst  # type: ignore[method-assign]
     with pytest.raises(
-        BeamtreeError, match=r"ran out of memory with batches of 500 tokens .* lower --batch-tokens"
+        BeamtreeError, match=r"ran out of memory with batches of 500 tokens: lower --batch-tokens"
     ):
         evaluate(model, "test", expressions, batch_tokens=500)
 
