@@ -65,7 +65,7 @@ class Classifier(HubMixin, nn.Module):
     ) -> Any:
         """Return the logits; with `need_trees`, a pair of logits and the encoder's trees.
 
-        `gold_merges` are for encoders that are given their trees (`needs_merges`); others search for them.
+        `gold_merges` are for models that are given their trees (`needs_merges`); others search for them.
         """
         logits, trees = self._run(ids, key_padding_mask, gold_merges, need_trees)
         return (logits, trees) if need_trees else logits
@@ -77,8 +77,9 @@ class Classifier(HubMixin, nn.Module):
 
     @property
     def needs_merges(self) -> bool:
-        """Whether the encoder must be given its trees, because it does not search for any."""
-        return getattr(self.members[0].encoder, "needs_merges", False)
+        """Whether the model must be given gold trees, because nothing in it finds any."""
+        first = self.members[0]
+        return first.follows_trees and first.parser is None
 
     @property
     def builds_trees(self) -> bool:

@@ -44,6 +44,8 @@ def export_program(model: Classifier) -> ExportedProgram:
     name, reason = model.settings.encoder, None
     if model.needs_merges:
         reason = f"the encoder {name!r} follows given trees"
+    elif model.members[0].parser is not None:
+        reason = "another model finds its trees"
     elif model.members[0].reads_pairs:
         reason = f"the encoder {name!r} reads two sentences together"
     elif model.words.encoder is not None:

@@ -51,6 +51,11 @@ class ModelSettings:
         least=0,
         most=1 << 22,
     )
+    trees_from: str = setting(
+        "",
+        "for an encoder that follows given trees (gold-grc): a trained model, folder or shipped name, that "
+        "finds them; it becomes a part of the new model and is trained no further",
+    )
     tree_tokens: int = setting(
         0, "trees of longer texts cover only this many tokens, half at each end; 0: all", least=0
     )
@@ -65,7 +70,9 @@ class ModelSettings:
     @property
     def title(self) -> str:
         """The name of the model in tables and messages."""
-        return "tokens, no tree" if self.readout == "tokens" else self.encoder
+        if self.readout == "tokens":
+            return "tokens, no tree"
+        return f"{self.encoder} on found trees" if self.trees_from else self.encoder
 
     @property
     def tree_tokens_in_front(self) -> int:
@@ -80,9 +87,14 @@ class _NoEncoder(nn.Module):
 
 
 class TreeClassifier(Classifier):
-    """Token ids (S·B, n) -> logits (B, classes), or (B, 1) for two classes; S sentences per example."""
+    """Token ids (S·B, n) -> logits (B, classes), or (B, 1) for two classes; S sentences per example.
 
-    def __init__(self, settings: ModelSettings, task: Task, words: Words) -> None:
+    `parser` are the settings of the model that finds the trees if `settings.trees_from` names one.
+    """
+
+    def __init__(
+        self, settings: ModelSettings, task: Task, words: Words, parser: ModelSettings | None = None
+    ) -> None:
         super().__init__()
         self.settings, self.task, self.words = settings, task, words
         self.notes = {}
@@ -101,12 +113,15 @@ class TreeClassifier(Classifier):
             )
         encodes = settings.readout != "tokens"
         self.encoder = _create_encoder(settings, embedding.output_size) if encodes else _NoEncoder()
+        self.parser: TreeClassifier | None = None
+        if settings.trees_from or parser is not None:
+            self.parser = self._make_parser(parser)
         if self.needs_merges and task.gold_merges is None:
             raise BeamtreeError(
                 f"the encoder {settings.encoder!r} follows gold trees, but the task {task.name!r} has none"
             )
-        if (self.reads_pairs or self.needs_merges) and (settings.readout != "root" or settings.tree_tokens):
-            reason = "reads pairs" if self.reads_pairs else "follows gold trees"
+        if (self.reads_pairs or self.follows_trees) and (settings.readout != "root" or settings.tree_tokens):
+            reason = "reads pairs" if self.reads_pairs else "follows given trees"
             raise BeamtreeError(
                 f"the encoder {settings.encoder!r} {reason}: model.readout must be root and "
                 "model.tree_tokens must be 0"
@@ -124,9 +139,37 @@ class TreeClassifier(Classifier):
             pairs = settings.word_pairs if words.own.tokens else 0
             self.word_scores = WordScores(words, self.head.out.out_features, pairs)
 
+    def _make_parser(self, settings: ModelSettings | None) -> "TreeClassifier":
+        name = self.settings.encoder
+        if not self.follows_trees:
+            raise BeamtreeError(
+                "model.trees_from is for an encoder that follows given trees, such as gold-grc; "
+                f"{name!r} finds its own: leave it out"
+            )
+        if settings is None:
+            raise BeamtreeError("model.trees_from names a model, but its settings are missing: `parser`")
+        parser = TreeClassifier(settings, self.task, self.words)
+        if parser.needs_merges or parser.reads_pairs or not parser.builds_trees or settings.tree_tokens:
+            raise BeamtreeError(
+                f"model.trees_from needs a model that finds a tree over all tokens of each sentence, not one "
+                f"with the encoder {settings.title!r}"
+            )
+        return parser.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> "TreeClassifier":
+        super().train(mode)
+        if self.parser is not None:
+            self.parser.eval()
+        return self
+
     @property
     def members(self) -> "tuple[TreeClassifier, ...]":
         return (self,)
+
+    @property
+    def follows_trees(self) -> bool:
+        """Whether the encoder must be given its trees, gold ones or those that `parser` finds."""
+        return getattr(self.encoder, "needs_merges", False)
 
     @property
     def reads_pairs(self) -> bool:
@@ -148,11 +191,23 @@ class TreeClassifier(Classifier):
         if self.reads_pairs:
             found = self.encoder(*x.chunk(2), *key_padding_mask.chunk(2), **trees_too)
         else:
-            merges = {"merges": gold_merges} if self.needs_merges else {}
+            merges = self.trees_to_follow(ids, key_padding_mask, gold_merges)
             seen, seen_padding = self.part_for_trees(x, key_padding_mask)
             found = self.encoder(seen, key_padding_mask=seen_padding, **trees_too, **merges)
         root, trees = found if need_trees else (found, None)
         return self.classify(root, ids, vectors, key_padding_mask), trees
+
+    def trees_to_follow(
+        self, ids: Tensor, key_padding_mask: Tensor, gold_merges: Tensor | None
+    ) -> dict[str, Any]:
+        """Return the argument `merges` of an encoder that follows trees: the parser's best or the gold ones."""
+        if not self.follows_trees:
+            return {}
+        if self.parser is None:
+            return {"merges": gold_merges}
+        with torch.no_grad():
+            _, trees = self.parser(ids, key_padding_mask, need_trees=True)
+        return {"merges": trees.merges[:, 0]}
 
     def token_padding(self, ids: Tensor, key_padding_mask: Tensor) -> Tensor:
         """Return the padding mask of the tokens, which is not that of the ids if a token has several ids."""
@@ -246,7 +301,18 @@ def create_model(settings: ModelSettings, task: Task, words: Words | None = None
     `words` are the words counted in the training texts; tasks with a fixed vocabulary need none.
     """
     check_model(settings, task, words)
-    return _make(settings, task, words)
+    model = _make(settings, task, words)
+    if model.parser is not None:
+        from beamtree.classifier.model_folder import load_model
+
+        trained = load_model(settings.trees_from).members[0]
+        if (trained.task.name, trained.vocabulary) != (task.name, model.vocabulary):
+            raise BeamtreeError(
+                f"model.trees_from: {settings.trees_from} was trained on another task or with another "
+                "vocabulary, so it cannot read the same tokens"
+            )
+        model.parser.load_state_dict(trained.state_dict())
+    return model
 
 
 def builds_trees(settings: ModelSettings, task: Task, words: Words | None = None) -> bool:
@@ -260,7 +326,12 @@ def parameters_of(settings: ModelSettings, task: Task, words: Words | None = Non
 
 
 def _make(settings: ModelSettings, task: Task, words: Words | None) -> TreeClassifier:
-    return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
+    parser = None
+    if settings.trees_from:
+        from beamtree.classifier.model_folder import read_settings
+
+        parser = read_settings(settings.trees_from)
+    return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)), parser)
 
 
 def _without_memory(settings: ModelSettings, task: Task, words: Words | None) -> TreeClassifier:

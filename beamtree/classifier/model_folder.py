@@ -67,6 +67,8 @@ def save_model(model: TreeClassifier, folder: Path, notes: dict[str, Any] | None
         "labels": list(model.task.labels),
         "model": asdict(model.settings),
     }
+    if model.parser is not None:
+        content["parser"] = asdict(model.parser.settings)
     if model.task.own is not None:
         content["own"] = dict(model.task.own)
     if (vectors := model.words.describe_vectors()) is not None:
@@ -128,14 +130,15 @@ def _load_one(folder: Path, device: torch.device | str, like: TreeClassifier | N
     """Load a single model; it shares the words of `like` if they are the same."""
     config = read_config(folder, _KINDS)
     source = str(folder / CONFIG)
-    settings = from_table(ModelSettings, config["model"], source=source, prefix="model.")
+    settings = _settings(config["model"], source)
+    parser = _settings(config["parser"], source, "parser.") if "parser" in config else None
     vocabulary, vectors = Vocabulary.load(folder / VOCABULARY), config.get("vectors")
     shared: Words | None = None
     if like is not None and (like.words.own, like.words.describe_vectors()) == (vocabulary, vectors):
         shared = like.words
 
     def make() -> TreeClassifier:  # with its words, because their vectors' size comes from the config too
-        return TreeClassifier(settings, task, shared or saved_words(vocabulary, vectors))
+        return TreeClassifier(settings, task, shared or saved_words(vocabulary, vectors), parser)
 
     try:
         task = find_task(config["task"])
@@ -151,6 +154,18 @@ def _load_one(folder: Path, device: torch.device | str, like: TreeClassifier | N
     model = make_with_weights(make, tensors, device)
     model.notes = notes
     return model
+
+
+def read_settings(path_or_name: str | Path) -> ModelSettings:
+    """Read the settings of a model without its weights; those of the first member of an ensemble."""
+    folder = next(iter(member_folders(find_model(path_or_name)).values()))
+    return _settings(read_config(folder, _KINDS)["model"], str(folder / CONFIG))
+
+
+def _settings(table: Any, source: str, prefix: str = "model.") -> ModelSettings:
+    if not isinstance(table, dict):
+        raise BeamtreeError(f"{source}: {prefix.rstrip('.')} must be a table, got {shown(table)}")
+    return from_table(ModelSettings, table, source=source, prefix=prefix)
 
 
 def shipped_models() -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class NodeReader:
         # With a Hugging Face encoder the ids are subwords, so there are no word scores.
         subwords = model.words.encoder is not None
         self.ids = batch.ids.new_full(self.x.shape[:2], PAD) if subwords else batch.ids  # (S, n) of words
-        self._gold_merges = batch.gold_merges  # (S, n−1), if the encoder needs them
+        self._merges = model.trees_to_follow(batch.ids, self.key_padding_mask, batch.gold_merges)
         self.parts: list[Tensor] = []  # per sentence (1, m, e): the tokens that its trees cover, unpadded
         for s, padding in enumerate(self.key_padding_mask):
             alone = self.x[s : s + 1, ~padding]
@@ -61,8 +61,7 @@ class NodeReader:
         encoder: Any = self.model.encoder
         forests = []
         for s, part in enumerate(self.parts):
-            gold = self._gold_merges
-            merges = {} if gold is None else {"merges": gold[s : s + 1, : part.shape[1] - 1]}
+            merges = {name: given[s : s + 1, : part.shape[1] - 1] for name, given in self._merges.items()}
             forests.append(encoder.forest(part, **merges))
         return forests, torch.cat([forest.average(forest.roots) for forest in forests])
 

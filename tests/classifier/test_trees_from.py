@@ -1,0 +1,141 @@
+"""A model whose trees another, trained model finds: a second cell reads along them."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_models import small_model
+from small_runs import run_in, small_recipe, without_times
+from torch import Tensor
+
+from beamtree.classifier.exports import export_program
+from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
+from beamtree.classifier.model_folder import load_model, save_model
+from beamtree.data.task import Example, find_task
+from beamtree.errors import BeamtreeError
+from beamtree.training.evaluate import evaluate
+
+EXPRESSIONS = ["[MAX 2 9 [MIN 4 7 ] 0 ]", "7", "[SM 1 2 ]", "[MED 1 2 3 4 5 ]"]
+
+
+@pytest.fixture
+def parser(tmp_path: Path) -> Path:
+    save_model(small_model("ebt-grc", seed=3), tmp_path / "parser")
+    return tmp_path / "parser"
+
+
+def settings(parser: Path, encoder: str = "gold-grc", d_model: int = 12, **others: object) -> ModelSettings:
+    small = {"embedding_size": 6, "classifier_hidden": 8, "dropout": 0.2}
+    return ModelSettings(encoder, d_model=d_model, trees_from=str(parser), **small, **others)
+
+
+def second(parser: Path) -> TreeClassifier:
+    torch.manual_seed(0)
+    return create_model(settings(parser), find_task("listops"))
+
+
+def test_it_reads_along_the_best_trees_of_the_trained_model(parser: Path) -> None:
+    model, first = second(parser).eval(), load_model(parser)
+    for found, trees in zip(
+        model.predict(EXPRESSIONS, need_trees=True), first.predict(EXPRESSIONS, need_trees=True), strict=True
+    ):
+        assert torch.equal(found.trees[0].merges[:, 0], trees.trees[0].merges[:, 0])
+    batch = model.encode([Example((tuple(EXPRESSIONS[0].split()),), "0")]).collate(torch.arange(1).numpy())
+    (trees,) = first.predict(EXPRESSIONS[:1], need_trees=True)[0].trees
+    root = model.encoder(model.embedding(batch.ids), batch.key_padding_mask, merges=trees.merges[:, 0])
+    torch.testing.assert_close(model(batch.ids, batch.key_padding_mask), model.head(root))
+
+
+def test_training_changes_neither_the_weights_nor_the_trees_of_the_trained_model(parser: Path) -> None:
+    model = second(parser).train()
+    assert not model.parser.training
+    assert not model.parser.encoder.training
+    before = {name: weight.clone() for name, weight in model.parser.state_dict().items()}
+    batch = model.encode([Example((tuple(text.split()),), "3") for text in EXPRESSIONS]).collate(
+        torch.arange(4).numpy()
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    seen: list[Tensor] = []
+    model.encoder.register_forward_pre_hook(
+        lambda _, args, options: seen.append(options["merges"]), with_kwargs=True
+    )
+    for _ in range(3):
+        model(batch.ids, batch.key_padding_mask).square().sum().backward()
+        optimizer.step()
+    assert all(torch.equal(merges, seen[0]) for merges in seen)
+    after = model.parser.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+    assert all(
+        weight.grad is not None for name, weight in model.named_parameters() if not name.startswith("parser.")
+    )
+
+
+def test_its_folder_needs_the_trained_models_no_more(parser: Path, tmp_path: Path) -> None:
+    model = second(parser).eval()
+    save_model(model, tmp_path / "saved")
+    shutil.rmtree(parser)
+    loaded = load_model(tmp_path / "saved")
+    assert loaded.title == "gold-grc on found trees"
+    assert not loaded.needs_merges
+    assert loaded.predict(EXPRESSIONS) == model.predict(EXPRESSIONS)
+    assert not any(weight.requires_grad for weight in loaded.parser.parameters())
+
+
+def test_nodes_are_read_and_trees_compared_with_gold_ones(parser: Path) -> None:
+    model = second(parser).eval()
+    (nodes,) = model.read_nodes(EXPRESSIONS[0])
+    (tree,) = model.predict(EXPRESSIONS[:1], need_trees=True)[0].trees
+    assert [(node.start, node.end) for node in nodes] == [tuple(span) for span in tree.spans[0, 0].tolist()]
+    examples = [Example((tuple(text.split()),), "3") for text in EXPRESSIONS]
+    of_parser = evaluate(load_model(parser), "some", examples).total.trees
+    assert evaluate(model, "some", examples).total.trees.f1 == of_parser.f1
+
+
+def test_trees_from_a_model_that_cannot_find_them_are_refused(parser: Path, tmp_path: Path) -> None:
+    listops = find_task("listops")
+    with pytest.raises(BeamtreeError, match=r"'ebt-grc' finds its own: leave it out"):
+        create_model(settings(parser, "ebt-grc"), listops)
+    save_model(small_model("ebt-grc", task="logic"), tmp_path / "logic")
+    with pytest.raises(BeamtreeError, match="another task"):
+        create_model(settings(tmp_path / "logic"), listops)
+    save_model(small_model("gold-grc"), tmp_path / "gold")
+    with pytest.raises(BeamtreeError, match=r"finds a tree over all tokens .* 'gold-grc'"):
+        create_model(settings(tmp_path / "gold"), listops)
+    with pytest.raises(BeamtreeError, match="there is no model"):
+        create_model(settings(tmp_path / "nowhere"), listops)
+    with pytest.raises(BeamtreeError, match=r"model\.readout must be root"):
+        create_model(replace(settings(parser), readout="pooled"), listops)
+    with pytest.raises(BeamtreeError, match="another model finds its trees"):
+        export_program(second(parser))
+
+
+@pytest.mark.parametrize("wrong", [None, "text", {"d_model": 0}, {"encoder": "gold-grc"}])
+def test_a_config_with_another_parser_is_refused(parser: Path, tmp_path: Path, wrong: object) -> None:
+    save_model(second(parser), tmp_path / "saved")
+    path = tmp_path / "saved" / "config.json"
+    config = json.loads(path.read_text())
+    if wrong is None:
+        del config["parser"]
+    elif isinstance(wrong, dict):
+        config["parser"].update(wrong)
+    else:
+        config["parser"] = wrong
+    path.write_text(json.dumps(config))
+    with pytest.raises(BeamtreeError, match=r"parser|finds a tree"):
+        load_model(tmp_path / "saved")
+
+
+def test_a_run_along_found_trees_resumes_as_if_it_had_never_stopped(parser: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(model={"encoder": "gold-grc", "trees_from": str(parser), "dropout": 0.2})
+    whole = run_in(tmp_path / "whole", recipe)
+    run_in(tmp_path / "parts", recipe, steps=7)
+    parts = run_in(tmp_path / "parts", recipe)
+    assert without_times(parts.history) == without_times(whole.history)
+    trained, other = (load_model(tmp_path / name).state_dict() for name in ("parts", "whole"))
+    assert trained.keys() == other.keys()
+    assert all(torch.equal(weight, other[name]) for name, weight in trained.items())
+    for name, weight in load_model(parser).state_dict().items():
+        assert torch.equal(trained[f"parser.{name}"], weight)
