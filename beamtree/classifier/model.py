@@ -172,10 +172,7 @@ class TreeClassifier(Classifier):
         return part.masked_fill(padding.unsqueeze(-1), 0.0), padding
 
     def classify(self, root: Tensor | None, ids: Tensor, x: Tensor, key_padding_mask: Tensor) -> Tensor:
-        """Return logits from roots (S·B, d), token ids (S·B, n) and token vectors (S·B, n, e).
-
-        If the encoder reads pairs, there is one root per pair: (B, d).
-        """
+        """Return logits from roots (S·B, d), or (B, d) of pairs read together, ids and token vectors x."""
         read = self.read_out(root, x, key_padding_mask)
         apart = self.task.sentences == 2 and not self.reads_pairs
         logits: Tensor = self.head(pair_features(*read.unflatten(0, (2, -1))) if apart else read)
@@ -191,15 +188,9 @@ class TreeClassifier(Classifier):
     def read_nodes(self, text: str | tuple[str, str], beam: int = 0) -> tuple[list[NodeReading], ...]:
         """Predict a label for every part of a text that is a node in the tree of one beam.
 
-        For a pair, a part of one sentence is classified together with the whole other sentence.
-
-        Returns:
-            One list per sentence, in the order of the merges, so the root comes last. It is empty for a
-            sentence of one token.
-
-        Raises:
-            BeamtreeError: if the encoder gives no access to its node vectors, or reads both sentences of a
-                pair together.
+        Returns one list per sentence, in the order of the merges, so the root comes last; it is empty for a
+        sentence of one token. A part of one sentence of a pair is classified together with the whole other
+        one. Raises BeamtreeError if the encoder gives no access to its node vectors or reads pairs together.
         """
         return read_nodes(evaluating(self), self._sentences(text, 0), beam)
 
@@ -241,12 +232,9 @@ def _create_encoder(settings: ModelSettings, token_size: int) -> nn.Module:
 
 
 def create_model(settings: ModelSettings, task: Task, words: Words | None = None) -> TreeClassifier:
-    """Make an untrained model for a task.
-
-    `words` are the words counted in the training texts; tasks with a fixed vocabulary need none.
-    """
+    """Make an untrained model. `words` are counted in training texts; a fixed vocabulary needs none."""
     check_model(settings, task, words)
-    return _make(settings, task, words)
+    return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
 
 
 def builds_trees(settings: ModelSettings, task: Task, words: Words | None = None) -> bool:
@@ -259,13 +247,9 @@ def parameters_of(settings: ModelSettings, task: Task, words: Words | None = Non
     return sum(weight.numel() for weight in _without_memory(settings, task, words).parameters())
 
 
-def _make(settings: ModelSettings, task: Task, words: Words | None) -> TreeClassifier:
-    return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
-
-
 def _without_memory(settings: ModelSettings, task: Task, words: Words | None) -> TreeClassifier:
     with torch.device("meta"):
-        return _make(settings, task, words)
+        return TreeClassifier(settings, task, words or Words(Vocabulary(task.tokens)))
 
 
 def check_model(settings: ModelSettings, task: Task, words: Words | None = None) -> None:
