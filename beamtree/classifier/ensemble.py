@@ -16,11 +16,7 @@ from beamtree.trees.beam_trees import BeamTrees
 
 
 class Ensemble(Classifier):
-    """A classifier that averages the probabilities of its members and returns the trees of the first.
-
-    Args:
-        members: models of the same task and vocabulary, by name.
-    """
+    """Averages the probabilities of named models of one task and vocabulary; trees are those of the first."""
 
     def __init__(self, members: dict[str, TreeClassifier]) -> None:
         super().__init__()

@@ -200,7 +200,7 @@ class TreeClassifier(Classifier):
     def trees_to_follow(
         self, ids: Tensor, key_padding_mask: Tensor, gold_merges: Tensor | None
     ) -> dict[str, Any]:
-        """Return the argument `merges` of an encoder that follows trees: the parser's best or the gold ones."""
+        """Return `merges` for an encoder that follows trees: the parser's best trees or the gold ones."""
         if not self.follows_trees:
             return {}
         if self.parser is None:
@@ -227,10 +227,7 @@ class TreeClassifier(Classifier):
         return part.masked_fill(padding.unsqueeze(-1), 0.0), padding
 
     def classify(self, root: Tensor | None, ids: Tensor, x: Tensor, key_padding_mask: Tensor) -> Tensor:
-        """Return logits from roots (S·B, d), token ids (S·B, n) and token vectors (S·B, n, e).
-
-        If the encoder reads pairs, there is one root per pair: (B, d).
-        """
+        """Return logits from roots (S·B, d), or (B, d) of pairs read together, ids and token vectors x."""
         read = self.read_out(root, x, key_padding_mask)
         apart = self.task.sentences == 2 and not self.reads_pairs
         logits: Tensor = self.head(pair_features(*read.unflatten(0, (2, -1))) if apart else read)
@@ -246,15 +243,9 @@ class TreeClassifier(Classifier):
     def read_nodes(self, text: str | tuple[str, str], beam: int = 0) -> tuple[list[NodeReading], ...]:
         """Predict a label for every part of a text that is a node in the tree of one beam.
 
-        For a pair, a part of one sentence is classified together with the whole other sentence.
-
-        Returns:
-            One list per sentence, in the order of the merges, so the root comes last. It is empty for a
-            sentence of one token.
-
-        Raises:
-            BeamtreeError: if the encoder gives no access to its node vectors, or reads both sentences of a
-                pair together.
+        Returns one list per sentence, in the order of the merges, so the root comes last; it is empty for a
+        sentence of one token. A part of one sentence of a pair is classified together with the whole other
+        one. Raises BeamtreeError if the encoder gives no access to its node vectors or reads pairs together.
         """
         return read_nodes(evaluating(self), self._sentences(text, 0), beam)
 
@@ -296,10 +287,7 @@ def _create_encoder(settings: ModelSettings, token_size: int) -> nn.Module:
 
 
 def create_model(settings: ModelSettings, task: Task, words: Words | None = None) -> TreeClassifier:
-    """Make an untrained model for a task.
-
-    `words` are the words counted in the training texts; tasks with a fixed vocabulary need none.
-    """
+    """Make an untrained model. `words` are counted in training texts; a fixed vocabulary needs none."""
     check_model(settings, task, words)
     model = _make(settings, task, words)
     if model.parser is not None:

@@ -84,10 +84,7 @@ def save_ensemble(folder: Path, names: Sequence[str]) -> None:
 
 
 def load_model(path_or_name: str | Path, *, device: torch.device | str = "cpu") -> TreeClassifier | Ensemble:
-    """Load a model folder, the best model of a run folder or a model that comes with beamtree.
-
-    The model is in evaluation mode.
-    """
+    """Load a model folder, a run folder's best model or a shipped model by name, in evaluation mode."""
     folder = find_model(path_or_name)
     folders = member_folders(folder)
     if "" in folders:

@@ -91,7 +91,7 @@ def compare(
     from beamtree.compare.page import gather, of_other_size, star_note, write_page
     from beamtree.data.folders import data_folder
     from beamtree.data.own import NAME as OWN
-    from beamtree.data.own import look_at
+    from beamtree.data.own import own_task
     from beamtree.data.task import find_task
     from beamtree.training.plots import require_matplotlib
     from beamtree.training.recipe import load_recipe
@@ -102,7 +102,7 @@ def compare(
     contest = find_contest(found, tests, quick=quick, changes=changes or ())
     if task == OWN and not draw:
         settings = load_recipe(task, contest.changes).task
-        found = look_at(data_folder(task, data), **asdict(settings.own))
+        found = own_task(data_folder(task, data), **asdict(settings.own))
     names = [word.strip() for word in models.split(",") if word.strip()]
     chosen = choose_models(found, names, quick=quick)
     count = seeds or (1 if quick else 3)

@@ -213,10 +213,10 @@ def _draw(model: "Classifier", results: "Sequence[SplitResult]", folder: Path) -
 
 def _learnt_from(run: "RunFolder", paths: Sequence[Path]) -> list[Path]:
     """Those of these files on which the run was trained, if it was trained on the user's own data."""
-    from beamtree.data.own import find_split
+    from beamtree.data.own import split_file
 
     learnt = set()
     with suppress(BeamtreeError):  # the training files are gone, so none of these is one
         if own := (run.read_data_facts() or {}).get("path"):
-            learnt = {find_split(Path(own), split).resolve() for split in ("train", "dev")}
+            learnt = {split_file(Path(own), split).resolve() for split in ("train", "dev")}
     return [path for path in paths if path.is_file() and path.resolve() in learnt]

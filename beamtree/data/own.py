@@ -59,7 +59,7 @@ class OwnFormat:
 
     def read(self, folder: Path, split: str, bad_rows: BadRows = REFUSE) -> Iterator[Example]:
         require_split("your own data", split, SPLITS)
-        path = find_split(folder, split)
+        path = split_file(folder, split)
         if split == "test":
             yield from self.read_file(path, bad_rows)
             return
@@ -96,14 +96,14 @@ def _is_held_out(number: int) -> bool:
     return zlib.crc32(b"%d" % ten) % _DEV_EVERY == place
 
 
-def find_split(folder: Path, split: str) -> Path:
+def split_file(folder: Path, split: str) -> Path:
     """Return the file of a split; without a dev file, dev has the training file."""
     if folder.is_file():
         if split == "test":
             raise MissingFileError(f"{folder} is a single file, used for training: there is no split 'test'")
         return folder
     if split == "dev":
-        return _dev_file(folder) or find_split(folder, "train")
+        return _dev_file(folder) or split_file(folder, "train")
     return find_file(folder, [name + kind for name in _FILES[split] for kind in _KINDS])
 
 
@@ -139,7 +139,7 @@ def find_texts(present: Sequence[str], sentences: int | None = None) -> tuple[st
     return next(filter(None, (find_columns(present, *wanted) for wanted in kinds)), ())
 
 
-def look_at(
+def own_task(
     folder: Path, *, label: str = "label", text: str = "", tokenizer: str = "words", longest: int = MAX_WORDS
 ) -> Task:
     """Return the task of a user's folder or file, with the labels of its training rows.
@@ -151,7 +151,7 @@ def look_at(
             f"there is no file or folder {folder}: --data takes a table, or a folder with train.tsv; its "
             "first line is `label⇥text`, or `label⇥text1⇥text2` for pairs"
         )
-    path = find_split(folder, "train")
+    path = split_file(folder, "train")
     present = column_names(path)
     if label == _LABEL[0]:  # the default: the user chose none
         (label,) = find_columns(present, _LABEL) or (label,)

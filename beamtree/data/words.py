@@ -211,7 +211,7 @@ class VectorUse:
     unit: bool = False  # scale all vectors so that their numbers have standard deviation 1
 
 
-AS_THEY_ARE = VectorUse()
+_DEFAULT_USE = VectorUse()
 
 
 def choose_words(
@@ -219,7 +219,7 @@ def choose_words(
     seen: Counter[str],
     counted: Counter[str],
     vectors: Path | None,
-    use: VectorUse = AS_THEY_ARE,
+    use: VectorUse = _DEFAULT_USE,
 ) -> Words:
     """Choose a task's words by its rule, from their counts in training (`seen`) and in all `counted` splits.
 
@@ -282,7 +282,7 @@ def find_words(
     train: Sequence[Example],
     dev: Sequence[Example],
     vectors: Path | None,
-    use: VectorUse = AS_THEY_ARE,
+    use: VectorUse = _DEFAULT_USE,
     *,
     names: tuple[str, str] = ("train", "dev"),
     bad_rows: BadRows = REFUSE,

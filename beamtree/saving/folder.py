@@ -87,10 +87,7 @@ def bytes_of(tensors: Mapping[str, Tensor]) -> int:
 
 
 def check_fit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], path: Path, config: str) -> None:
-    """Raise unless the tensors of `path` have the expected names, shapes and dtypes.
-
-    `config` names the files that these come from.
-    """
+    """Raise unless tensors have the names, shapes and dtypes that the files called `config` determine."""
     for name in sorted(expected.keys() ^ found.keys()):  # sorted: all processes name the same tensor
         problem = "lacks" if name in expected else "has an unknown tensor"
         raise BeamtreeError(f"{path} does not fit {config}: it {problem} {shown(name)}")

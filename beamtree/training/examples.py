@@ -12,7 +12,7 @@ from typing import Any
 from beamtree.data.folders import data_folder, vectors_folder
 from beamtree.data.hugging_face import find_encoder
 from beamtree.data.own import NAME as OWN
-from beamtree.data.own import find_split, look_at
+from beamtree.data.own import own_task, split_file
 from beamtree.data.task import REFUSE, BadRows, Example, Task, find_task
 from beamtree.data.vectors import SHIPPED_FILE, find_vectors
 from beamtree.data.words import VectorUse, Words, find_words
@@ -123,7 +123,7 @@ def load_examples(
 ) -> tuple[Task, list[Example], list[Example]]:
     """The task, its training and its dev examples."""
     folder = data_folder(settings.name, given)
-    task = look_at(folder, **asdict(settings.own)) if settings.name == OWN else find_task(settings.name)
+    task = own_task(folder, **asdict(settings.own)) if settings.name == OWN else find_task(settings.name)
     if settings.sampled.train:
         if task.name != "listops":
             raise BeamtreeError(
@@ -145,7 +145,7 @@ def load_examples(
         raise BeamtreeError(f"{error}; {remedy}") from error
     for split, examples in ((settings.train, train), (settings.dev, dev)):
         if not examples:
-            shared = task.own is not None and find_split(folder, "dev") == find_split(folder, "train")
+            shared = task.own is not None and split_file(folder, "dev") == split_file(folder, "train")
             needed = f"at least ten rows of at most {settings.own.longest:,} tokens are needed"
             why = f": one row in ten is held out for dev, so {needed}" if shared else ""
             raise BeamtreeError(f"the split {split!r} of {task.name} in {folder} has no examples{why}")

@@ -200,7 +200,7 @@ def test_batches_are_cut_from_sorted_buckets() -> None:
     assert np.mean(spread) < 0.5 * np.mean(unsorted)
 
 
-def test_without_shuffling_buckets_are_cut_from_the_examples_as_they_stand() -> None:
+def test_without_shuffling_buckets_are_cut_from_the_examples_in_their_order() -> None:
     batches = make_batches(50, 8, bucket=2)
     micro_batches = [rows.tolist() for step in batches.plan(0) for rows in step]
     for rows in micro_batches:

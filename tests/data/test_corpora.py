@@ -47,7 +47,7 @@ def test_every_phrase_of_a_tree_is_an_example_and_the_sentence_is_the_last() -> 
         ("(2 " + "a " * 10_001 + ")", "a sentence has more than 10,000 words"),
     ],
 )
-def test_a_line_that_is_no_tree_is_told_or_skipped(line: str, reason: str, tmp_path: Path) -> None:
+def test_a_line_that_is_no_tree_is_an_error_or_skipped(line: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "test.txt"
     path.write_text(f"(2 (2 a) (3 b))\n{line}\n(1 (2 a) (3 b))\n")
     with pytest.raises(BeamtreeError) as caught:
@@ -96,7 +96,7 @@ def test_reviews_go_to_splits_by_their_length(reviews: Path) -> None:
         list(IMDB.read_file(reviews / "test.tsv"))
 
 
-def test_dev_has_the_contrast_pairs_where_they_are_there(reviews: Path) -> None:
+def test_dev_has_the_contrast_pairs_if_they_exist(reviews: Path) -> None:
     before = len(list(IMDB.read(reviews, "dev")))
     for kind in ("original", "contrast"):
         (reviews / f"dev_{kind}.tsv").write_text("Sentiment\tText\nPositive\tGood.\nNegative\tBad.\n")
@@ -160,7 +160,7 @@ def test_snli_is_read_from_its_release(folder: str, tmp_path: Path) -> None:
     assert edited.sentences == (("a", "man", "."), ("a", "dog", "."))
 
 
-def test_long_sentences_are_tested_and_not_learnt_from(tmp_path: Path) -> None:
+def test_long_sentences_are_for_testing_only(tmp_path: Path) -> None:
     rows = [f"neutral\tdog\t{'dog ' * length}" for length in (149, 150)]
     for part in ("train", "test"):
         (tmp_path / f"{part}.tsv").write_text("\n".join(["label\tpremise\thypothesis", *rows]) + "\n")
@@ -188,7 +188,7 @@ def test_mnli_holds_out_a_tenth_of_a_small_file_and_loses_nothing(tmp_path: Path
     assert dev == ["37", "14", "21", "32", "22"]
 
 
-def test_stress_tests_are_rebuilt_by_the_published_rule_unless_they_are_there(tmp_path: Path) -> None:
+def test_missing_stress_tests_are_rebuilt_by_the_published_rule(tmp_path: Path) -> None:
     rows = ["label\tpremise\thypothesis", "neutral\tA man sleeps.\tHe dreams", "neutral\tA man\tHe dreams?"]
     for name in ("dev_matched", "dev_mismatched"):
         (tmp_path / f"{name}.tsv").write_text("\n".join(rows) + "\n")

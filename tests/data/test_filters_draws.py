@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from beamtree.data.filters import COLOURS, SPLITS, TESTED, TOKENS, TRAINED, evaluate
+from beamtree.data.filters import SPLITS, TESTED, TOKENS, TRAINED, evaluate
 from beamtree.data.filters_draws import draw_lines, generate_filters
 from beamtree.data.formal import nesting
 from beamtree.errors import BeamtreeError
@@ -34,13 +34,8 @@ DIGESTS = {
 }
 
 
-def by_python(tokens: list[str]) -> bool:
-    words = {"=": "==", **{colour: repr(colour) for colour in COLOURS}}
-    return bool(eval(" ".join(words.get(token, token) for token in tokens)))
-
-
 def depths(tokens: list[str]) -> list[int]:
-    """How many brackets are open at each token."""
+    """Return how many brackets are open at each token."""
     found, depth = [], 0
     for token in tokens:
         depth += token == "("
@@ -58,16 +53,16 @@ def drawn(request: pytest.FixtureRequest) -> tuple[int, list[bool], list[list[st
 Drawn = tuple[int, list[bool], list[list[str]]]
 
 
-def test_labels_are_what_python_says_and_half_are_true(drawn: Drawn) -> None:
+def test_labels_are_right_and_half_are_true(drawn: Drawn) -> None:
     depth, labels, conditions = drawn
-    assert labels == [by_python(tokens) for tokens in conditions]
+    assert labels == [evaluate(tokens) for tokens in conditions]
     assert sum(labels) == DRAWN // 2
     assert {nesting(tokens) for tokens in conditions} == {depth}
     assert len(set(map(" ".join, conditions))) == DRAWN
 
 
 def logistic_accuracy(features: torch.Tensor, labels: torch.Tensor) -> float:
-    """Of a logistic regression fitted to one half, on the other half."""
+    """Return the accuracy of a logistic regression on one half after fitting it to the other."""
     features = (features - features.mean(0)) / features.std(0).clamp(min=1e-6)
     features = torch.cat((features, torch.ones(len(features), 1)), 1).double()
     half = len(features) // 2
@@ -129,7 +124,7 @@ def test_half_of_the_conditions_or_more_but_not_all_turn_on_a_comparison_at_the_
 
 
 def without_depth(tokens: list[str], most: int) -> list[list[str]]:
-    """The condition with each group that lies deeper than `most` brackets replaced by true or by false."""
+    """Return versions of the condition in which each group deeper than `most` brackets is true or false."""
     kept: list[str | None] = []
     depth = 0
     for token in tokens:
@@ -151,7 +146,7 @@ def without_depth(tokens: list[str], most: int) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("depth", [depth for depth in TESTED if depth not in TRAINED])
-def test_who_reads_as_deep_as_training_goes_cannot_answer_most_deeper_conditions(depth: int) -> None:
+def test_reading_only_to_the_depth_of_training_leaves_most_deeper_conditions_open(depth: int) -> None:
     conditions = [line.split("\t")[1].split() for line in islice(draw_lines(depth, 5), 400)]
     unanswered = sum(
         len({evaluate(tokens) for tokens in without_depth(condition, TRAINED[-1])}) == 2
@@ -172,7 +167,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_splits_of_seed_0_are_those_that_models_are_compared_by(generated: Path) -> None:
+def test_the_splits_of_seed_0_which_models_are_compared_on_never_change(generated: Path) -> None:
     found = {path.stem: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in generated.iterdir()}
     assert found == DIGESTS
 

@@ -26,7 +26,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 
 def pieces(folder: Path, words: list[str]) -> list[list[str]]:
-    """The subwords of each word, by their names in the tokenizer's file."""
+    """Return the subwords of each word, by their names in the tokenizer's file."""
     model = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     names = {number: piece for piece, number in model.items()}
     found: list[list[str]] = []
@@ -46,7 +46,7 @@ def pieces(folder: Path, words: list[str]) -> list[list[str]]:
         (["\u200b", "bad"], [["[UNK]"], ["bad"]]),  # and drops this
         (["bad", "\u200b"], [["bad"], ["[UNK]"]]),
         (["\u200b", "\u200b"], [["[UNK]"], ["[UNK]"]]),
-        (["good"] * 40, [["good"]] * 40),  # whatever length its file would cut texts to
+        (["good"] * 40, [["good"]] * 40),  # the truncation in its file is ignored
     ],
 )
 def test_every_word_has_its_subwords(saved: Path, words: list[str], wanted: list[list[str]]) -> None:
@@ -58,7 +58,7 @@ def test_byte_level_subwords_carry_the_blank_before_their_word(tmp_path: Path) -
     assert ["".join(subwords) for subwords in found] == ["good", "Ġfilm", "ĠÃ©"]
 
 
-def test_no_word_is_unknown_to_it(saved: Path) -> None:
+def test_no_word_is_unknown(saved: Path) -> None:
     vocabulary = SubwordVocabulary(find_encoder(str(saved)))
     assert "brontosaurus" in vocabulary
     assert vocabulary.tokens == ()
@@ -106,7 +106,7 @@ def test_pickled_weights_are_not_read(folder: Path) -> None:
     assert "no .safetensors file, and pickled weights are not read" in refusal(folder)
 
 
-def test_weights_that_are_not_all_there_are_refused_but_for_the_pooler(folder: Path) -> None:
+def test_missing_weights_are_refused_except_those_of_the_pooler(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     without = {name: tensor for name, tensor in weights.items() if "pooler" not in name}
     save_file(without, folder / "model.safetensors", {"format": "pt"})
@@ -116,7 +116,7 @@ def test_weights_that_are_not_all_there_are_refused_but_for_the_pooler(folder: P
     assert "they lack encoder.layer.1" in refusal(folder)
 
 
-def test_a_folder_that_holds_no_encoder_is_told_so(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_an_encoder_is_refused(folder: Path, tmp_path: Path) -> None:
     assert "has no config.json" in refusal(tmp_path)
     assert "there is no folder" in refusal(tmp_path / "nowhere")
     (folder / "config.json").write_text("{")
@@ -129,11 +129,11 @@ def test_a_tokenizer_of_another_encoder_is_refused(folder: Path) -> None:
     assert "has subwords without a vector: the encoder has 40 vectors" in refusal(folder)
 
 
-def test_an_encoder_that_reads_next_to_nothing_is_refused(tmp_path: Path) -> None:
+def test_an_encoder_for_very_short_texts_is_refused(tmp_path: Path) -> None:
     assert "reads 2 subwords at once, which is too few" in refusal(save_bert(tmp_path, positions=4))
 
 
-def test_the_hub_is_asked_only_by_those_who_may(monkeypatch: pytest.MonkeyPatch, saved: Path) -> None:
+def test_the_hub_is_asked_only_if_allowed(monkeypatch: pytest.MonkeyPatch, saved: Path) -> None:
     asked: list[bool] = []
 
     def snapshot(name: str, *, allow_patterns: list[str], local_files_only: bool) -> str:

@@ -238,7 +238,7 @@ def test_files_that_exist_are_kept_unless_overwriting_is_asked_for(tmp_path: Pat
     assert len((tmp_path / "dev_d7s.tsv").read_text().splitlines()) == 30
 
 
-def test_a_split_that_cannot_be_drawn_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_split_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(BeamtreeError, match=r"ListOps has no split 'near-idd'; did you mean 'near-iid'\?"):
         generate_listops(tmp_path, seed=1, splits=["near-idd"])
 

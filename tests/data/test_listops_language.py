@@ -142,7 +142,7 @@ def test_the_places_of_words_are_those_of_the_tokens_in_either_writing(expressio
 @pytest.mark.parametrize(
     "text", ["MAX(2, 9, MIN(4,7))", "[max 2 9 [ min 4 7]]", "[MAX 2 9 [MIN 4 7]]", "(max 2 9 (min 4 7))"]
 )
-def test_one_expression_in_many_hands(text: str) -> None:
+def test_one_expression_in_many_spellings(text: str) -> None:
     assert " ".join(tokenize(text)) == "[MAX 2 9 [MIN 4 7 ] ]"
 
 

@@ -1,4 +1,4 @@
-"""Data of a user's own: any table of labels and texts trains, is evaluated, parsed and loaded again."""
+"""A user's own data: with any table of labels and texts a model trains, is evaluated, parses and loads."""
 
 import csv
 import json
@@ -9,7 +9,7 @@ import pytest
 from command_line import attempt, call
 
 from beamtree.classifier.model_folder import load_model
-from beamtree.data.own import MOST_LABELS, look_at, restore
+from beamtree.data.own import MOST_LABELS, own_task, restore
 from beamtree.data.task import BadRows, Example, find_task
 from beamtree.errors import BeamtreeError
 from beamtree.training.examples import load_learning_data
@@ -77,7 +77,7 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     assert (again.task.labels, again.task.sentences) == (model.task.labels, model.task.sentences)
 
 
-def test_figures_of_several_files_are_kept_side_by_side_and_told_from_those_learnt_from(
+def test_results_of_several_files_are_kept_and_training_files_are_pointed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -121,7 +121,7 @@ def test_csv_json_lines_and_tables_give_the_same_examples(table: Path, tmp_path:
     (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
     found = []
     for path in (table, *(tmp_path / name for name in ("rows.csv", "semicolons.csv", "rows.jsonl"))):
-        task = look_at(path)
+        task = own_task(path)
         found.append([*task.read_file(path)])
         assert task.labels == ("neg", "pos")
     assert all(examples == found[0] for examples in found)
@@ -132,7 +132,7 @@ def test_a_file_without_dev_rows_holds_out_one_of_ten_and_dev_files_hold_out_non
     rows = [(str(i % 3), f"w{i}") for i in range(25)]
     path = write_table(tmp_path / "data" / "train.tsv", "label\ttext", rows)
     for place in (path, path.parent):
-        task = look_at(place)
+        task = own_task(place)
         train, dev = (list(task.read(place, split)) for split in ("train", "dev"))
         assert [int(example.sentences[0][0][1:]) // 10 for example in dev][:2] == [0, 1]
         assert len(train) + len(dev) == 25
@@ -149,7 +149,7 @@ def test_a_file_without_dev_rows_holds_out_one_of_ten_and_dev_files_hold_out_non
 @pytest.mark.parametrize("turns", [2, 5, 10])
 def test_held_out_rows_have_all_labels_where_labels_take_turns(turns: int, tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.tsv", "label\ttext", [(str(i % turns), f"w{i}") for i in range(1000)])
-    dev = [example.label for example in look_at(path).read(path, "dev")]
+    dev = [example.label for example in own_task(path).read(path, "dev")]
     assert len(dev) == 100
     assert min(map(dev.count, map(str, range(turns)))) >= 100 // turns // 2
 
@@ -157,29 +157,29 @@ def test_held_out_rows_have_all_labels_where_labels_take_turns(turns: int, tmp_p
 def test_labels_are_sorted_numbers_by_their_size(tmp_path: Path) -> None:
     lines = [json.dumps({"label": label, "text": "a"}) for label in (10, 9, 1, 9, 10, 1)]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
-    assert look_at(tmp_path / "rows.jsonl").labels == ("1", "9", "10")
+    assert own_task(tmp_path / "rows.jsonl").labels == ("1", "9", "10")
     (tmp_path / "rows.jsonl").write_text(
         "\n".join([*lines, "no JSON", json.dumps({"label": " 9 ", "text": "a"})])
     )
-    assert look_at(tmp_path / "rows.jsonl").labels == ("1", "9", "10")
+    assert own_task(tmp_path / "rows.jsonl").labels == ("1", "9", "10")
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("b", "x"), ("2", "x"), ("a", "x"), ("b", "x")])
-    assert look_at(path).labels == ("2", "a", "b")
+    assert own_task(path).labels == ("2", "a", "b")
 
 
 @pytest.mark.parametrize("rows", ["b nan a 1.0 inf 1", "1 nan 1.0 b inf a", "a b inf nan 1 1.0"])
 def test_labels_are_sorted_whatever_the_order_of_the_rows(tmp_path: Path, rows: str) -> None:
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [(label, "x") for label in rows.split() * 2])
-    assert look_at(path).labels == ("1", "1.0", "a", "b", "inf", "nan")
+    assert own_task(path).labels == ("1", "1.0", "a", "b", "inf", "nan")
 
 
 def test_columns_and_tokens_may_be_named(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.tsv", "Stars\tleft\tright", [("1", "A.b C", "D"), ("2", "E", "F")])
-    task = look_at(path, label="Stars", text="left, right", tokenizer="blanks")
+    task = own_task(path, label="Stars", text="left, right", tokenizer="blanks")
     assert next(task.read_file(path)) == Example((("A.b", "C"), ("D",)), "1")
     assert restore(list(task.labels), task.own).tokenize("A.b C") == ("A.b", "C")
-    task = look_at(path, label="stars", text="left", tokenizer="characters")
+    task = own_task(path, label="stars", text="left", tokenizer="characters")
     assert next(task.read_file(path)) == Example((("A", ".", "b", "C"),), "1")
-    assert next(look_at(path, label="STARS", text="LEFT").read_file(path)).sentences == (("a.b", "c"),)
+    assert next(own_task(path, label="STARS", text="LEFT").read_file(path)).sentences == (("a.b", "c"),)
 
 
 @pytest.mark.parametrize("label", ["label", "Sentiment", "class", "TARGET"])
@@ -194,7 +194,7 @@ def test_columns_of_usual_names_are_found_and_stand_for_one_another(
         path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     else:
         write_table(path, "\t".join(rows[0]), [tuple(row.values()) for row in rows])
-    task = look_at(path)
+    task = own_task(path)
     assert list(task.read_file(path)) == [Example((("a", "film"),), name) for name in ("pos", "neg")]
     other = write_table(tmp_path / "other.tsv", "sentence\tlabel", [("a film", "neg")])
     assert next(task.read_file(other)).label == "neg"
@@ -202,7 +202,7 @@ def test_columns_of_usual_names_are_found_and_stand_for_one_another(
 
 def test_a_label_with_control_characters_is_a_bad_row_and_never_shown(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("\x9b31mb", "x"), ("c", "x")])
-    task = look_at(path)
+    task = own_task(path)
     assert task.labels == ("a", "c")
     with pytest.raises(BeamtreeError, match=r"line 3: the label is '\\x9b31mb', not one of a, c"):
         list(task.read_file(path))
@@ -210,7 +210,7 @@ def test_a_label_with_control_characters_is_a_bad_row_and_never_shown(tmp_path: 
 
 def test_longer_rows_are_left_out_of_training_and_not_of_a_test(tmp_path: Path) -> None:
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x y z"), ("b", "x"), ("a", "x y")])
-    task = look_at(path, longest=2)
+    task = own_task(path, longest=2)
     assert len(list(task.read(path, "train"))) == 2
     assert len(list(task.read_file(path))) == 3
 
@@ -238,25 +238,25 @@ def test_a_table_that_is_not_understood_is_refused_with_what_to_do(
     rows = [("pos", f"text{i}") for i in range(MOST_LABELS + 1)]
     path = write_table(tmp_path / "rows.tsv", header, rows)
     with pytest.raises(BeamtreeError, match=told):
-        look_at(path, **options)
+        own_task(path, **options)
 
 
-def test_what_is_missing_or_single_is_told(tmp_path: Path) -> None:
+def test_missing_files_and_too_few_labels_are_errors(tmp_path: Path) -> None:
     with pytest.raises(BeamtreeError, match=r"there is no file or folder .*its first line is `label⇥text`"):
-        look_at(tmp_path / "nothing")
+        own_task(tmp_path / "nothing")
     with pytest.raises(BeamtreeError, match=r"has no train.tsv or train.csv or train.jsonl"):
-        look_at(tmp_path)
+        own_task(tmp_path)
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("a", "y")])
     with pytest.raises(BeamtreeError, match="at least two labels are needed, found a"):
-        look_at(path)
+        own_task(path)
     path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", "x"), ("b", "y\tz")])
     with pytest.raises(BeamtreeError, match="found a; line 3 cannot be read: there are 3 columns"):
-        look_at(path)
+        own_task(path)
     for line, told in (("[1]", "every line must be a JSON object"), ("{", "is not JSON")):
         for name in ("rows.jsonl", "rows.json"):
             (tmp_path / name).write_text(line + "\n")
             with pytest.raises(BeamtreeError, match=f"line 1:? {told}"):
-                look_at(tmp_path / name)
+                own_task(tmp_path / name)
 
 
 def test_names_of_columns_that_no_csv_has_are_refused_without_a_traceback(tmp_path: Path) -> None:
@@ -264,10 +264,10 @@ def test_names_of_columns_that_no_csv_has_are_refused_without_a_traceback(tmp_pa
     with pytest.raises(
         BeamtreeError, match=r"line 1: the column names .* a line feed at the end of every line"
     ):
-        look_at(tmp_path / "rows.csv")
+        own_task(tmp_path / "rows.csv")
 
 
-def test_too_few_rows_to_hold_any_out_are_told_as_that(tmp_path: Path) -> None:
+def test_too_few_rows_to_hold_any_out_are_an_error_that_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "rows"
     folder.mkdir()
     path = write_table(folder / "train.tsv", "label\ttext", [("a", "x"), ("b", "y")])
@@ -282,7 +282,7 @@ def test_too_few_rows_to_hold_any_out_are_told_as_that(tmp_path: Path) -> None:
 
 
 def test_a_label_that_training_does_not_have_and_an_empty_one_are_bad_rows(table: Path) -> None:
-    task = look_at(table)
+    task = own_task(table)
     write_table(table.parent / "test.tsv", "label\ttext", [("pos", "x"), ("maybe", "x"), ("", "x")])
     skipped = BadRows(skip=True)
     assert len(list(task.read_file(table.parent / "test.tsv", skipped))) == 1
@@ -292,7 +292,9 @@ def test_a_label_that_training_does_not_have_and_an_empty_one_are_bad_rows(table
 
 
 @pytest.mark.parametrize(("tokenizer", "told"), [("words", True), ("characters", False)])
-def test_a_language_without_blanks_is_led_to_characters(tokenizer: str, told: bool, tmp_path: Path) -> None:
+def test_characters_are_suggested_for_texts_without_blanks(
+    tokenizer: str, told: bool, tmp_path: Path
+) -> None:
     texts = {"pos": "这部电影真好看", "neg": "剧情太无聊了"}
     rows = [(label, f"{text}{i}") for i in range(20) for label, text in texts.items()]
     sentences: list[str] = []
@@ -304,7 +306,7 @@ def test_a_language_without_blanks_is_led_to_characters(tokenizer: str, told: bo
 @pytest.mark.parametrize(("count", "end"), [(2, "10, 11"), (20, "28, 29"), (21, "28, 29, …")])
 def test_of_many_labels_the_first_twenty_are_named(count: int, end: str, tmp_path: Path) -> None:
     rows = [(str(10 + i), "x") for i in range(count)]
-    task = look_at(write_table(tmp_path / "train.tsv", "label\ttext", rows))
+    task = own_task(write_table(tmp_path / "train.tsv", "label\ttext", rows))
     path = write_table(tmp_path / "test.tsv", "label\ttext", [("9", "x")])
     skipped = BadRows(skip=True)
     assert not list(task.read_file(path, skipped))
@@ -323,7 +325,7 @@ def test_of_many_labels_the_first_twenty_are_named(count: int, end: str, tmp_pat
         (["a", "b"], {"label": "label", "texts": [], "tokenizer": "words"}),
     ],
 )
-def test_a_config_that_tells_no_format_is_refused(labels: list, saved: object) -> None:
+def test_a_config_without_a_valid_format_is_refused(labels: list, saved: object) -> None:
     with pytest.raises(BeamtreeError, match="own must have label, texts"):
         restore(labels, saved)
 
@@ -331,7 +333,7 @@ def test_a_config_that_tells_no_format_is_refused(labels: list, saved: object) -
 def test_a_label_too_long_to_show_is_a_bad_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text(f"label\ttext\na\tx\nb\tx\n{'c' * 1001}\tx\n{'d' * 1000}\tx\n")
-    task = look_at(path)
+    task = own_task(path)
     assert task.labels == ("a", "b", "d" * 1000)
     with pytest.raises(BeamtreeError, match="line 4: the label is 'ccc"):
         list(task.read_file(path))

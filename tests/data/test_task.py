@@ -1,5 +1,5 @@
-"""Tasks: they and models with them go from one process to another; a bad row of each kind is told with file
-and line, counted, and refused or skipped; never a trace."""
+"""Tasks, and models with them, can be pickled; a bad row of any kind is an error with file and line, or is
+skipped and counted, but never a traceback."""
 
 import copy
 import gzip
@@ -35,7 +35,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_that_arrives_is_the_one_that_was_sent(name: str) -> None:
+def test_an_unpickled_or_copied_task_is_the_same_object(name: str) -> None:
     task = find_task(name)
     assert pickle.loads(pickle.dumps(task)) is task
     assert copy.deepcopy(task) is task
@@ -48,19 +48,19 @@ def test_a_task_on_own_data_keeps_its_labels_and_columns() -> None:
     assert arrived.tokenize("Not bad.") == task.tokenize("Not bad.")
 
 
-def test_a_changed_task_is_not_taken_for_the_known_one() -> None:
+def test_a_changed_task_keeps_its_changes_when_copied() -> None:
     changed = replace(find_task("sst5"), labels=("low", "high"))
     assert copy.copy(changed).labels == ("low", "high")
 
 
-def test_a_model_that_arrives_answers_as_before() -> None:
+def test_an_unpickled_model_predicts_the_same() -> None:
     model, texts = load_model(SHIPPED), ["[MAX 2 9 [MIN 4 7 ] 0 ]", "[SM 4 5 ]"]
     arrived = pickle.loads(pickle.dumps(model))
     assert [one.label for one in arrived.predict(texts)] == [one.label for one in model.predict(texts)]
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_split_that_a_task_has_not_is_refused_with_the_nearest(name: str, tmp_path: Path) -> None:
+def test_an_unknown_split_is_refused_with_the_nearest_name(name: str, tmp_path: Path) -> None:
     task = find_task(name)
     split = list(task.splits)[1]
     with pytest.raises(BeamtreeError, match=f"has no split '{split}x'; did you mean '{split[:3]}"):
@@ -82,7 +82,7 @@ def test_a_bad_row_is_refused_with_its_file_and_line(kind: str, tmp_path: Path) 
     assert reason in str(caught.value)
 
 
-def test_bad_rows_are_skipped_counted_and_told_if_the_user_chose_so(tmp_path: Path) -> None:
+def test_bad_rows_are_skipped_counted_and_reported_if_the_user_chose_so(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv.gz"
     path.write_bytes(gzip.compress(HEADER + GOOD + b"".join(row + GOOD for row, _ in BAD.values())))
     with pytest.raises(BeamtreeError, match=r"train --set task.bad_rows=skip, eval --bad-rows skip"):
@@ -169,7 +169,7 @@ def test_quoted_rows_may_hold_tabs_and_line_ends(tmp_path: Path) -> None:
     assert skipped.found[path] == {4: "a sentence has no words"}
 
 
-def test_a_quote_that_never_ends_is_told_and_no_trace(tmp_path: Path) -> None:
+def test_a_quote_that_never_ends_is_an_error_of_its_row(tmp_path: Path) -> None:
     path = tmp_path / "quora_duplicate_questions.tsv"
     path.write_text("question1\tquestion2\tis_duplicate\n" + '"' + "word " * 50_000 + "\n")
     with pytest.raises(BeamtreeError, match="line 2: field larger than field limit"):
@@ -210,7 +210,7 @@ def test_formal_languages_skip_bad_rows_too(task: str, good: str, bad: str, tmp_
     assert list(skipped.found[path]) == [2]
 
 
-def test_too_many_bad_rows_end_the_reading_and_the_first_are_told(
+def test_too_many_bad_rows_end_the_reading_and_the_first_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_module, "_MOST", 7)

@@ -86,7 +86,7 @@ def test_no_folder_and_no_file_are_no_vectors_and_several_are_too_many(tmp_path:
         find_vectors(tmp_path)
 
 
-def test_unsound_files_say_what_is_wrong(tmp_path: Path) -> None:
+def test_errors_of_invalid_files_say_what_is_wrong(tmp_path: Path) -> None:
     def problem(path: Path, content: bytes) -> str:
         path.write_bytes(content)
         with pytest.raises(BeamtreeError) as caught:

@@ -16,7 +16,7 @@ LISTOPS = ("[MIN", "[MAX", "[MED", "[SM", "]", *"0123456789")
 def test_listops_has_18_numbers_of_which_the_first_three_are_special() -> None:
     vocabulary = Vocabulary(LISTOPS)
     assert len(vocabulary) == 18
-    assert len(vocabulary) * 128 == 2304
+
     assert (PAD, UNK, SEP) == (0, 1, 2)
     assert vocabulary.encode(LISTOPS) == list(range(3, 18))
     assert vocabulary.decode([0, 1, 2, 3, 17]) == ("<pad>", "<unk>", "<sep>", "[MIN", "9")
@@ -63,7 +63,7 @@ def test_a_number_outside_the_vocabulary_is_refused(number: int) -> None:
         ('["a", "a"]', "lists 'a' twice"),
     ],
 )
-def test_an_unsound_file_is_refused_with_its_name(tmp_path: Path, content: str, message: str) -> None:
+def test_an_invalid_file_is_refused_with_its_name(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "vocabulary.json").write_text(content)
     with pytest.raises(BeamtreeError, match=message):
         Vocabulary.load(tmp_path / "vocabulary.json")

@@ -1,4 +1,4 @@
-"""Which words a model knows, which have ready-made vectors, and how those reach the encoder."""
+"""Which words a model knows, which have pretrained vectors, and how these reach the encoder."""
 
 import math
 from collections import Counter
@@ -25,7 +25,7 @@ def vectors(tmp_path: Path) -> Path:
     return write_vectors(tmp_path / "vectors")
 
 
-def test_words_with_a_vector_come_first_by_count_then_frequent_ones_without(vectors: Path) -> None:
+def test_words_with_a_vector_come_first_by_count_then_frequent_words_without_one(vectors: Path) -> None:
     words = choose_words(RULE, SEEN, COUNTED, vectors)
     assert words.vocabulary.tokens == ("film", "lovely", "dull", "a", "i")
     assert words.vectors is not None
@@ -74,7 +74,7 @@ def test_without_vectors_the_training_words_learn_theirs(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("task", ["sst5", "imdb", "snli", "mnli", "qqp"])
-def test_unknown_words_are_told_for_every_split_that_was_counted(task: str, tmp_path: Path) -> None:
+def test_unknown_words_are_reported_for_every_split_that_was_counted(task: str, tmp_path: Path) -> None:
     write_corpora(tmp_path)
     train, dev, words = examples_of(task, tmp_path)
     assert train
@@ -136,7 +136,7 @@ def small_words(learnt: int = 2) -> Words:
     return Words(Vocabulary(tokens), torch.arange(12.0).reshape(3, 4).half() + 1, "small")
 
 
-def test_ready_made_vectors_stay_unknown_and_frequent_words_learn() -> None:
+def test_pretrained_vectors_stay_and_unknown_and_frequent_words_learn() -> None:
     embedding = WordEmbedding(small_words().vectors, 2)
     ids = torch.tensor([[3, 5, UNK, 6, 7, SEP, PAD]])
     x = embedding(ids)

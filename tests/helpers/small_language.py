@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from beamtree.data.own import look_at
+from beamtree.data.own import own_task
 from beamtree.data.task import Example, Task, find_task
 from beamtree.data.words import Words, find_words
 
@@ -68,7 +68,7 @@ def write_vectors(folder: Path) -> Path:
 
 def find_small(task: str, root: Path) -> Task:
     """The task of that name; data of one's own have the labels that are found in them."""
-    return look_at(root / task) if task == "own" else find_task(task)
+    return own_task(root / task) if task == "own" else find_task(task)
 
 
 def examples_of(task: str, root: Path) -> tuple[list[Example], list[Example], Words]:
