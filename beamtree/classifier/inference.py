@@ -141,7 +141,7 @@ def set_beam_size(model: "Classifier", beam_size: int | None) -> None:
     if beam_size < 1:
         raise BeamtreeError(f"--beam must be at least 1, got {beam_size}")
     for member in model.members:
-        found = next((part for part in member.encoder.modules() if hasattr(part, "beam_size")), None)
+        found = next((part for part in member.tree_finder.modules() if hasattr(part, "beam_size")), None)
         if found is None:
             encoder = model.settings.title
             raise BeamtreeError(f"--beam does not apply: the encoder {encoder!r} has no beams; leave it out")
@@ -151,9 +151,9 @@ def set_beam_size(model: "Classifier", beam_size: int | None) -> None:
 def merge_equal_trees(model: "Classifier") -> None:
     """Make the search return distinct trees, however the model was trained."""
     for member in model.members:
-        if not hasattr(member.encoder, "merge_equal_trees"):
+        if not hasattr(member.tree_finder, "merge_equal_trees"):
             encoder = model.settings.title
             raise BeamtreeError(
                 f"--merge-equal-trees does not apply: the encoder {encoder!r} cannot merge them; leave it out"
             )
-        member.encoder.merge_equal_trees = True  # type: ignore[assignment]
+        member.tree_finder.merge_equal_trees = True  # type: ignore[assignment]

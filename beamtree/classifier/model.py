@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from beamtree.classifier.classifier import Classifier
+from beamtree.classifier.found_trees import encode_along, find_trees
 from beamtree.classifier.inference import evaluating
 from beamtree.classifier.node_readings import NodeReading, read_nodes
 from beamtree.classifier.readout import TokenPooling, WordScores
@@ -172,6 +173,11 @@ class TreeClassifier(Classifier):
         return getattr(self.encoder, "needs_merges", False)
 
     @property
+    def tree_finder(self) -> nn.Module:
+        """The encoder that finds the trees: the model's own or that of its parser."""
+        return self.encoder if self.parser is None else self.parser.encoder
+
+    @property
     def reads_pairs(self) -> bool:
         """Whether the encoder reads both sentences of a pair together and returns one vector for them."""
         return self.settings.readout != "tokens" and self.settings.encoder in pair_encoder_names()
@@ -187,27 +193,19 @@ class TreeClassifier(Classifier):
             x = self.embedding.dropout(vectors)
         if self.settings.readout == "tokens":
             return self.classify(None, ids, vectors, key_padding_mask), None
+        if self.parser is not None:
+            found_trees = find_trees(self.parser, ids, key_padding_mask)
+            root = encode_along(self.encoder, x, key_padding_mask, found_trees)
+            return self.classify(root, ids, vectors, key_padding_mask), found_trees
         trees_too = {"need_trees": True} if need_trees else {}
         if self.reads_pairs:
             found = self.encoder(*x.chunk(2), *key_padding_mask.chunk(2), **trees_too)
         else:
-            merges = self.trees_to_follow(ids, key_padding_mask, gold_merges)
+            merges = {"merges": gold_merges} if self.needs_merges else {}
             seen, seen_padding = self.part_for_trees(x, key_padding_mask)
             found = self.encoder(seen, key_padding_mask=seen_padding, **trees_too, **merges)
         root, trees = found if need_trees else (found, None)
         return self.classify(root, ids, vectors, key_padding_mask), trees
-
-    def trees_to_follow(
-        self, ids: Tensor, key_padding_mask: Tensor, gold_merges: Tensor | None
-    ) -> dict[str, Any]:
-        """Return `merges` for an encoder that follows trees: the parser's best trees or the gold ones."""
-        if not self.follows_trees:
-            return {}
-        if self.parser is None:
-            return {"merges": gold_merges}
-        with torch.no_grad():
-            _, trees = self.parser(ids, key_padding_mask, need_trees=True)
-        return {"merges": trees.merges[:, 0]}
 
     def token_padding(self, ids: Tensor, key_padding_mask: Tensor) -> Tensor:
         """Return the padding mask of the tokens, which is not that of the ids if a token has several ids."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beamtree.classifier.found_trees import find_trees, grow_forest
 from beamtree.classifier.inference import refuse_unless_finite
 from beamtree.data.task import Example, Range, Task, Tokens
 from beamtree.data.vocabulary import PAD
@@ -50,7 +51,7 @@ class NodeReader:
         # With a Hugging Face encoder the ids are subwords, so there are no word scores.
         subwords = model.words.encoder is not None
         self.ids = batch.ids.new_full(self.x.shape[:2], PAD) if subwords else batch.ids  # (S, n) of words
-        self._merges = model.trees_to_follow(batch.ids, self.key_padding_mask, batch.gold_merges)
+        self._batch = batch
         self.parts: list[Tensor] = []  # per sentence (1, m, e): the tokens that its trees cover, unpadded
         for s, padding in enumerate(self.key_padding_mask):
             alone = self.x[s : s + 1, ~padding]
@@ -61,7 +62,13 @@ class NodeReader:
         encoder: Any = self.model.encoder
         forests = []
         for s, part in enumerate(self.parts):
-            merges = {name: given[s : s + 1, : part.shape[1] - 1] for name, given in self._merges.items()}
+            if self.model.parser is not None:
+                ids = self._batch.ids[s : s + 1, : part.shape[1]]
+                trees = find_trees(self.model.parser, ids, ids.new_zeros(ids.shape, dtype=torch.bool))
+                forests.append(grow_forest(encoder, part, trees))
+                continue
+            gold = self._batch.gold_merges  # (S, n−1), if the model needs them
+            merges = {} if gold is None else {"merges": gold[s : s + 1, : part.shape[1] - 1]}
             forests.append(encoder.forest(part, **merges))
         return forests, torch.cat([forest.average(forest.roots) for forest in forests])
 

@@ -159,6 +159,10 @@ def row_of(run: TrainedRun) -> RowKey:
     if run.end == EARLY and run.epochs <= load_recipe(name).training.max_epochs:
         dropped.add("training.max_epochs")  # it stopped early within either limit
     kept = tuple(change for change in changes if change[0] not in dropped and change != TF32)
+    if run.recipe.model.trees_from and _shipped(name)["model.trees_from"]:
+        kept = tuple(
+            change for change in kept if change[0] != "model.trees_from"
+        )  # each seed follows its own
     if run.own_data is not None:
         kept = (("data", run.own_data), *kept)  # a user's own files are not part of a recipe
     return RowKey(task, row, kept)

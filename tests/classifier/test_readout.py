@@ -250,7 +250,7 @@ def test_encoders_that_read_pairs_or_follow_trees_take_neither_pooling_nor_tree_
         with pytest.raises(BeamtreeError, match=r"'ebt-gau' reads pairs: model\.readout must be root"):
             small("snli", encoder="ebt-gau", **change)
         settings = ModelSettings(encoder="gold-grc", d_model=8, embedding_size=8, **change)
-        with pytest.raises(BeamtreeError, match=r"'gold-grc' follows gold trees: model\.readout must"):
+        with pytest.raises(BeamtreeError, match=r"'gold-grc' follows given trees: model\.readout must"):
             create_model(settings, find_task("listops"))
 
 

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from small_models import small_model
@@ -12,8 +13,10 @@ from small_runs import run_in, small_recipe, without_times
 from torch import Tensor
 
 from beamtree.classifier.exports import export_program
+from beamtree.classifier.inference import merge_equal_trees, set_beam_size
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.classifier.model_folder import load_model, save_model
+from beamtree.data.batching import Batch
 from beamtree.data.task import Example, find_task
 from beamtree.errors import BeamtreeError
 from beamtree.training.evaluate import evaluate
@@ -37,16 +40,37 @@ def second(parser: Path) -> TreeClassifier:
     return create_model(settings(parser), find_task("listops"))
 
 
-def test_it_reads_along_the_best_trees_of_the_trained_model(parser: Path) -> None:
+def batch_of(model: TreeClassifier, texts: list[str]) -> Batch:
+    examples = [Example((tuple(text.split()),), "3") for text in texts]
+    return model.encode(examples).collate(np.arange(len(texts)))
+
+
+def test_it_reads_along_all_trees_of_the_trained_model_weighted_as_there(parser: Path) -> None:
     model, first = second(parser).eval(), load_model(parser)
-    for found, trees in zip(
-        model.predict(EXPRESSIONS, need_trees=True), first.predict(EXPRESSIONS, need_trees=True), strict=True
+    batch = batch_of(model, EXPRESSIONS)
+    logits, found = model(batch.ids, batch.key_padding_mask, need_trees=True)
+    for b, (text, prediction) in enumerate(
+        zip(EXPRESSIONS, first.predict(EXPRESSIONS, need_trees=True), strict=True)
     ):
-        assert torch.equal(found.trees[0].merges[:, 0], trees.trees[0].merges[:, 0])
-    batch = model.encode([Example((tuple(EXPRESSIONS[0].split()),), "0")]).collate(torch.arange(1).numpy())
-    (trees,) = first.predict(EXPRESSIONS[:1], need_trees=True)[0].trees
-    root = model.encoder(model.embedding(batch.ids), batch.key_padding_mask, merges=trees.merges[:, 0])
-    torch.testing.assert_close(model(batch.ids, batch.key_padding_mask), model.head(root))
+        (trees,) = prediction.trees
+        assert torch.equal(found.merges[b, :, : len(text.split()) - 1], trees.merges[0])
+        x, expected = model.embedding(batch_of(model, [text]).ids), 0
+        for merges, weight in zip(trees.merges[0], trees.weights[0], strict=True):
+            if weight > 0:
+                expected = expected + weight * model.encoder(x, merges=merges.unsqueeze(0))
+        torch.testing.assert_close(logits[b : b + 1], model.head(expected))
+    assert int((~found.alive).sum()) > 0  # short expressions have fewer trees than beams
+
+
+def test_more_beams_are_more_trees(parser: Path) -> None:
+    model = second(parser).eval()
+    set_beam_size(model, 1)
+    assert model.predict(EXPRESSIONS, need_trees=True)[0].trees[0].merges.shape[1] == 1
+    merge_equal_trees(model)
+    set_beam_size(model, 20)
+    (trees,) = model.predict(["[MAX 2 9 4 ]"], need_trees=True)[0].trees
+    shapes = [frozenset(map(tuple, spans)) for spans in trees.spans[0][trees.alive[0]].tolist()]
+    assert len(set(shapes)) == len(shapes)
 
 
 def test_training_changes_neither_the_weights_nor_the_trees_of_the_trained_model(parser: Path) -> None:
@@ -54,9 +78,7 @@ def test_training_changes_neither_the_weights_nor_the_trees_of_the_trained_model
     assert not model.parser.training
     assert not model.parser.encoder.training
     before = {name: weight.clone() for name, weight in model.parser.state_dict().items()}
-    batch = model.encode([Example((tuple(text.split()),), "3") for text in EXPRESSIONS]).collate(
-        torch.arange(4).numpy()
-    )
+    batch = batch_of(model, EXPRESSIONS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     seen: list[Tensor] = []
     model.encoder.register_forward_pre_hook(
@@ -65,7 +87,8 @@ def test_training_changes_neither_the_weights_nor_the_trees_of_the_trained_model
     for _ in range(3):
         model(batch.ids, batch.key_padding_mask).square().sum().backward()
         optimizer.step()
-    assert all(torch.equal(merges, seen[0]) for merges in seen)
+    trees = load_model(parser)(batch.ids, batch.key_padding_mask, need_trees=True)[1]
+    assert all(torch.equal(merges, trees.merges[:, 0]) for merges in seen)  # the best tree alone
     after = model.parser.state_dict()
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
     assert all(
@@ -86,9 +109,15 @@ def test_its_folder_needs_the_trained_models_no_more(parser: Path, tmp_path: Pat
 
 def test_nodes_are_read_and_trees_compared_with_gold_ones(parser: Path) -> None:
     model = second(parser).eval()
-    (nodes,) = model.read_nodes(EXPRESSIONS[0])
-    (tree,) = model.predict(EXPRESSIONS[:1], need_trees=True)[0].trees
-    assert [(node.start, node.end) for node in nodes] == [tuple(span) for span in tree.spans[0, 0].tolist()]
+    (prediction,) = model.predict(EXPRESSIONS[:1], need_trees=True)
+    for beam in (0, 1):
+        (nodes,) = model.read_nodes(EXPRESSIONS[0], beam)
+        spans = prediction.trees[0].spans[0, beam].tolist()
+        assert [(node.start, node.end) for node in nodes] == [tuple(span) for span in spans]
+    set_beam_size(model, 1)  # its root then is the sentence vector
+    (nodes,), (prediction,) = model.read_nodes(EXPRESSIONS[0]), model.predict(EXPRESSIONS[:1])
+    assert nodes[-1].label == prediction.label
+    assert nodes[-1].probability == pytest.approx(prediction.probability, abs=1e-6)
     examples = [Example((tuple(text.split()),), "3") for text in EXPRESSIONS]
     of_parser = evaluate(load_model(parser), "some", examples).total.trees
     assert evaluate(model, "some", examples).total.trees.f1 == of_parser.f1

@@ -80,6 +80,15 @@ def test_the_recipe_beyond_the_paper_is_an_option_and_no_base_of_others(tmp_path
     assert not cell_of(table, "EBT-GRC, beyond the paper", "near-IID").best
 
 
+def test_second_cells_are_one_row_whatever_trees_each_seed_follows(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        changes = [f"training.seed={seed}", f"model.trees_from=runs/listops-seed{seed}"]
+        make_run(tmp_path / str(seed), "listops-second-cell", changes, accuracy={"near-iid": 0.8 + seed / 10})
+        assert training_command(load_recipe("listops-second-cell", changes)) is not None
+    table = table_of([tmp_path], "listops")
+    assert cell_of(table, "EBT-GRC, a second cell along its trees", "near-IID").text == "85.00 ±5.00"
+
+
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_shipped_recipe_is_a_row_of_its_own_and_its_command_repeats_it(
     name: str, tmp_path: Path
