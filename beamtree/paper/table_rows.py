@@ -152,17 +152,13 @@ def row_of(run: TrainedRun) -> RowKey:
     name, changes = _nearest(run.recipe)
     task, encoder = run.recipe.task.name, run.recipe.model.encoder
     row = _row_name(name, task)
-    dropped = {*_WITHOUT_EFFECT}
+    dropped: set[str] = set()
     if _shipped(name)["model.encoder"] != encoder:  # no recipe of the task has this model
         row = encoder
         dropped |= {"model.encoder", *(key for key, value in changes if value is None)}
     if run.end == EARLY and run.epochs <= load_recipe(name).training.max_epochs:
         dropped.add("training.max_epochs")  # it stopped early within either limit
-    kept = tuple(change for change in changes if change[0] not in dropped and change != TF32)
-    if run.recipe.model.trees_from and _shipped(name)["model.trees_from"]:
-        kept = tuple(
-            change for change in kept if change[0] != "model.trees_from"
-        )  # each seed follows its own
+    kept = tuple(change for change in changes if change[0] not in dropped and _has_effect(name, *change))
     if run.own_data is not None:
         kept = (("data", run.own_data), *kept)  # a user's own files are not part of a recipe
     return RowKey(task, row, kept)
@@ -231,7 +227,7 @@ def _nearest(recipe: Recipe) -> tuple[str, Changes]:
 
     def distance(name: str) -> Any:
         theirs, changes = _shipped(name), differences(name)
-        alike = all(change[0] in _WITHOUT_EFFECT or change == TF32 for change in changes)
+        alike = not any(_has_effect(name, *change) for change in changes)
         return (
             theirs["task.name"] != mine["task.name"],
             theirs["model.encoder"] != mine["model.encoder"],
@@ -242,6 +238,13 @@ def _nearest(recipe: Recipe) -> tuple[str, Changes]:
 
     best = min(shipped_recipes(), key=distance)
     return best, differences(best)
+
+
+def _has_effect(recipe: str, key: str, value: Any) -> bool:
+    """Whether a run that differs from a shipped recipe in this setting is of another row."""
+    if key == "model.trees_from":  # each seed may follow the trees of its own model
+        return not (value and _shipped(recipe)[key])
+    return key not in _WITHOUT_EFFECT and (key, value) != TF32
 
 
 def _row_name(recipe: str, task: str) -> str:
