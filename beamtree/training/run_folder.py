@@ -16,10 +16,11 @@ from typing import Any
 
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file
-from beamtree.files.bounded import parse_json, read_json, read_text, shown
+from beamtree.files.bounded import machine_memory, opened, parse_json, read_json, read_text, shown
 from beamtree.printable import write_json
 from beamtree.saving.folder import CONFIG
 from beamtree.training.recipe import RESUMABLE, Recipe, by_seed, load_recipe, same_but_for_stopping
+from beamtree.training.seen_rows import SeenRows
 
 
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -38,6 +39,7 @@ class RunFolder:
         self.path = path
         self.recipe_file = path / "recipe.toml"
         self.data_file = path / "data.json"  # how many examples, and how many words had which vectors
+        self.rows_file = path / "learnt-rows.bin"  # of a user's own data: hashes of train and dev rows
         self.metrics_file = path / "metrics.jsonl"
         self.failure_file = path / "failure.json"  # the batch whose loss was not finite, if there was one
         self.tensorboard = path / "tensorboard"
@@ -134,7 +136,8 @@ class RunFolder:
             for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard, *inner):
                 if folder.exists():
                     shutil.rmtree(folder)
-            for file in (self.metrics_file, self.data_file, self.failure_file, *self.pictures):
+            files = (self.metrics_file, self.data_file, self.rows_file, self.failure_file)
+            for file in (*files, *self.pictures):
                 file.unlink(missing_ok=True)
         except OSError as error:
             raise BeamtreeError(f"cannot empty {self.path}: {error.strerror or error}") from error
@@ -146,10 +149,22 @@ class RunFolder:
     def read_recipe(self) -> Recipe:
         return load_recipe(self.recipe_file.absolute())
 
-    def write_data_facts(self, facts: Mapping[str, Any]) -> None:
-        """Write data.json, unless the run is resumed: its data must not change, so the old facts hold."""
+    def write_data_facts(self, facts: Mapping[str, Any], rows: bytes = b"") -> None:
+        """Write data.json and the hashes of rows, if there are any, unless the run is resumed: its data must
+        not change, so the old facts hold."""
         if not (self.has_checkpoint and self.data_file.is_file()):
+            if rows:
+                replace_file(self.rows_file, rows)
             replace_file(self.data_file, write_json(facts, indent=2) + "\n")
+
+    def seen_rows(self) -> SeenRows | None:
+        """Which rows the run has learnt from, if that is recorded."""
+        with suppress(BeamtreeError):
+            facts = self.read_data_facts()
+            if facts is not None and self.rows_file.is_file():
+                with opened(self.rows_file, machine_memory()) as file:
+                    return SeenRows.of(file.read(), facts["train"]["examples"])
+        return None
 
     def read_data_facts(self) -> dict[str, Any] | None:
         """The content of `data.json`, if it exists."""

@@ -63,7 +63,7 @@ def begin_within(place: RunFolder, recipe: Recipe, data: LearningData) -> None:
         place.refuse_other_settings(recipe)
     else:
         place.begin(recipe)
-    place.write_data_facts(data.facts(recipe.task))
+    place.write_data_facts(data.facts(recipe.task), data.hashes())
 
 
 def _ending(outcome: TrainingEnd, folder: RunFolder) -> str:
