@@ -77,7 +77,7 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
     if x.device != weight.device:
         raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")
     if key_padding_mask is not None:
-        _check_mask(key_padding_mask, x)
+        check_mask(key_padding_mask, x)
 
 
 def at_least_one(**sizes: int) -> None:
@@ -114,17 +114,24 @@ def _layout(x: Tensor) -> str:
     return "a nested tensor" if x.is_nested else f"layout {x.layout}"
 
 
-def _check_mask(mask: Tensor, x: Tensor) -> None:
-    B, n = x.shape[0], x.shape[1]
+def check_mask(
+    mask: Tensor, x: Tensor, name: str = "key_padding_mask", marks: str = "padding", what: str = "x"
+) -> None:
+    """Check that a mask is bool, (B, n) and on the device of x (B, n, d); `marks` is where it is True."""
+    shape = x.shape[:-1]
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        hint = "; for an attention_mask with 1 at tokens, pass attention_mask == 0"
-        wanted = "key_padding_mask must be a bool tensor, True at padding"
+        hint = f"; for a mask with 1 at {marks}, pass mask == 1"
+        if marks == "padding":
+            hint = "; for an attention_mask with 1 at tokens, pass attention_mask == 0"
+        wanted = f"{name} must be a bool tensor, True at {marks}"
         raise ValueError(f"{wanted}, got {kind}{hint if isinstance(mask, Tensor) else ''}")
-    if mask.dim() != 2 or mask.shape[0] != B or mask.shape[1] != n:
-        raise ValueError(f"key_padding_mask must have shape (B, n) = {(B, n)}, got {tuple(mask.shape)}")
+    if mask.dim() != len(shape) or any(
+        size != wanted for size, wanted in zip(mask.shape, shape, strict=True)
+    ):
+        raise ValueError(f"{name} must have shape (B, n) = {tuple(shape)}, got {tuple(mask.shape)}")
     if mask.device != x.device:
-        raise ValueError(f"key_padding_mask is on {mask.device}, x is on {x.device}: move one of them")
+        raise ValueError(f"{name} is on {mask.device}, {what} is on {x.device}: move one of them")
 
 
 def _check_values(x: Tensor, mask: Tensor | None, lengths: Tensor) -> None:
