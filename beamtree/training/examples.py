@@ -60,6 +60,8 @@ def load_learning_data(
         kind = "pairs of texts" if task.sentences == 2 else "texts"
         more = f" and {len(task.labels) - 20} more" if len(task.labels) > 20 else ""
         say(f"{kind} with {len(task.labels)} labels: {', '.join(task.labels[:20])}{more}")
+        for sentence in _missing_labels(task, train, dev):
+            say(sentence)
         if repeated := count_repeated(dev, train):
             say(
                 f"{repeated:,} of {len(dev):,} dev rows have the text of a training row: results on dev will "
@@ -101,6 +103,15 @@ def load_learning_data(
         path=None if task.own is None else folder,
         place=None if settings.sampled.train else given or folder,
     )
+
+
+def _missing_labels(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Iterator[str]:
+    rows = (("training", train, "the model cannot learn them"), ("dev", dev, "results on dev ignore them"))
+    for name, examples, result in rows:
+        present = {example.label for example in examples}
+        if missing := [label for label in task.labels if label not in present]:
+            more = f" and {len(missing) - 20} more" if len(missing) > 20 else ""
+            yield f"no {name} row is labelled {', '.join(missing[:20])}{more}: {result}"
 
 
 def vector_use(settings: WordSettings) -> VectorUse:
