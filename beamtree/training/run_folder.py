@@ -19,8 +19,10 @@ from beamtree.files.atomic import make_folder, replace_file
 from beamtree.files.bounded import machine_memory, opened, parse_json, read_json, read_text, shown
 from beamtree.printable import write_json
 from beamtree.saving.folder import CONFIG
-from beamtree.training.recipe import RESUMABLE, Recipe, by_seed, load_recipe, same_but_for_stopping
+from beamtree.training.recipe import RESUMABLE, Recipe, by_seed, changed_settings, load_recipe
 from beamtree.training.seen_rows import SeenRows
+
+_SETTINGS_SHOWN = 5  # of those that an error names
 
 
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -47,6 +49,7 @@ class RunFolder:
         self.last = path / "last"
         self.checkpoint_file = path / "checkpoint" / "state.safetensors"
         self.data_place_file = path / "checkpoint" / "data_place.json"  # on this machine; used to resume
+        self.begun_file = path / "checkpoint" / "recipe.toml"  # to notice if the other one is edited
         self.ensemble_file = path / CONFIG  # of several seeds, once all are trained
         # For a user's own data: how the model learnt, and which label is taken for which.
         self.pictures = path / "learning-curve.png", path / "confusion.png"
@@ -146,6 +149,12 @@ class RunFolder:
     def write_recipe(self, recipe: Recipe) -> None:
         replace_file(self.recipe_file, recipe.to_toml())
 
+    def keep_recipe(self, recipe: Recipe) -> None:
+        """Write the recipe with which the run trains from now on."""
+        make_folder(self.begun_file.parent)
+        replace_file(self.begun_file, recipe.to_toml())
+        self.write_recipe(recipe)
+
     def read_recipe(self) -> Recipe:
         return load_recipe(self.recipe_file.absolute())
 
@@ -193,22 +202,34 @@ class RunFolder:
         """The recipe of this run with changes; those that would invalidate what was learnt are refused."""
         if not self.begun:
             raise BeamtreeError(f"there is no run to resume in {self.path}: it has no recipe.toml")
+        if recipe is None and (changed := self._changed(self.read_recipe())):
+            before, after = _listed(changed)
+            it = "it" if len(changed) == 1 else "them"
+            raise BeamtreeError(
+                f"{self.path} was begun with {before}, {self.recipe_file.name} now says {after}: put {it} "
+                "back, or start a new run"
+            )
         wanted = self._as_begun(load_recipe(recipe or self.recipe_file, changes))
         self.refuse_other_settings(wanted)
         return wanted
 
     def began_with(self, recipe: Recipe) -> bool:
         """Whether the folder holds a run that may continue with this recipe."""
-        return self.begun and same_but_for_stopping(
-            self._as_begun(self.read_recipe()), self._as_begun(recipe)
-        )
+        return self.begun and not self._changed(recipe)
 
     def refuse_other_settings(self, recipe: Recipe) -> None:
-        if not self.began_with(recipe):
+        if changed := self._changed(recipe):
+            before, after = _listed(changed)
             raise BeamtreeError(
-                f"{self.path} was begun with other settings; a resumed run may only change "
+                f"{self.path} was begun with {before}, not {after}; a resumed run may only change "
                 f"{', '.join('training.' + name for name in RESUMABLE)}"
             )
+
+    def _changed(self, recipe: Recipe) -> dict[str, tuple[object, object]]:
+        """The settings of a recipe with which this run cannot continue, with those that it began with."""
+        there = self.begun_file.is_file()  # older versions did not write it
+        begun = load_recipe(self.begun_file.absolute()) if there else self.read_recipe()
+        return changed_settings(self._as_begun(begun), self._as_begun(recipe))
 
     def write_metrics(self, history: Sequence[Mapping[str, Any]]) -> None:
         replace_file(self.metrics_file, "".join(write_json(record) + "\n" for record in history))
@@ -227,6 +248,19 @@ class RunFolder:
         if words is None or words["vectors"] is not None or recipe.words.vectors != "auto":
             return recipe
         return replace(recipe, words=replace(recipe.words, vectors="none"))
+
+
+def _listed(changed: Mapping[str, tuple[object, object]]) -> tuple[str, str]:
+    """The first changed settings as they were, with their names, and as they are."""
+    first = list(changed.items())[:_SETTINGS_SHOWN]
+    more = [f"{len(changed) - len(first)} more"] if len(changed) > len(first) else []
+    before = [f"{name} = {_spelt(was)}" for name, (was, _) in first]
+    return " and ".join(before + more), " and ".join([*(_spelt(now) for _, (_, now) in first), *more])
+
+
+def _spelt(value: object) -> str:
+    """A setting as recipe.toml has it."""
+    return "nothing" if value is None else write_json(value, ensure_ascii=False)
 
 
 def _check_record(file: Path, number: int, record: Any) -> None:

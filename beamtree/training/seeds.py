@@ -45,7 +45,7 @@ def fit_seeds(
         )
         with failing_together():
             if main and name:  # only now, so that a run that cannot continue as asked stays unchanged
-                folder.write_recipe(recipe)
+                folder.keep_recipe(recipe)
                 folder.write_data_place(data.place)
         if not outcome.finished:
             return outcomes
