@@ -21,6 +21,7 @@ from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.contract import dropout_rate
 from beamtree.parts.scorer import EntangledScorer, SlicedScorer
 from beamtree.pytorch import capturing
+from beamtree.pytorch.checks import whole_number
 from beamtree.pytorch.tracing import is_compiling
 
 
@@ -57,6 +58,7 @@ def beam_tree_recursion(
     Returns:
         The surviving beams; `.root()` is their average, `.trees()` their trees.
     """
+    whole_number("beam_size", beam_size)
     dropout = dropout_rate(cell)
     seed = draw_seed(leaves.device) if noisy or dropout > 0.0 else None
     options = Options(beam_size, seed, noisy, dropout, merges, pins, need_nodes)

@@ -130,8 +130,11 @@ def evaluate(
     train = training_rows(run) if baselines and task.own is not None else []
     company = Company.of(run, classifier, train) if train else None
     comparisons: dict[str, Comparison] = {}
+    warnings: list[str] = []
     for source in find_sources(task, paths, split or (), rows):
         examples: Iterable[Example] = source.read()
+        if (seen := run.seen_rows()) is not None:
+            examples = seen.watch(examples)
         if company is not None:
             examples = list(examples)
         with counting(source.name, "examples") as show:
@@ -142,8 +145,15 @@ def evaluate(
         if company is not None and result.confusion is not None:
             this = Competitor(classifier.title, result.confusion, run.seconds)
             comparisons[source.name] = company.beside(this, list(examples))
-    for path in _learnt_from(run, paths):
-        say(f"beamtree: the model was trained on {path}, so these results do not test it")
+        if seen is not None:
+            warnings += filter(None, [seen.warning(source.name, is_dev=source.name == "dev")])
+    if not run.rows_file.is_file():  # begun by an older version
+        warnings += [
+            f"the model was trained on {path}, so these results do not test it"
+            for path in _learnt_from(run, paths)
+        ]
+    for sentence in warnings:
+        say(f"beamtree: {sentence}")
     for sentence in rows.report():
         say(f"beamtree: {sentence}")
 

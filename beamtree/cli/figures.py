@@ -129,8 +129,13 @@ def _scores(confusion: Confusion) -> Table:
     table = new_table(title, *heads, styles={"F1 %": "bold green"})
     for score in confusion.scores:
         if score in shown:
-            shares = map(_percent, (score.precision, score.recall, score.f1))
-            table.add_row(name(score.label), f"{score.examples:,}", *shares)
+            met = score.examples or score.predicted  # a label that is neither counts nowhere
+            shares = (
+                score.precision if met else None,
+                score.recall if score.examples else None,
+                score.f1 if met else None,
+            )
+            table.add_row(name(score.label), f"{score.examples:,}", *map(_percent, shares))
     table.add_section()
     counted = [score for score in confusion.scores if score.examples or score.predicted]
     columns = zip(*((score.precision, score.recall, score.f1) for score in counted), strict=True)

@@ -150,7 +150,7 @@ def train(
                 held.enter_context(folder.held())
                 if not continued:
                     folder.begin(settings)
-                folder.write_data_facts(found.facts(settings.task))
+                folder.write_data_facts(found.facts(settings.task), found.hashes())
                 if twin is not None:
                     begin_within(folder.without_tree, twin, found)
         display.say(

@@ -63,10 +63,14 @@ class OwnFormat:
         if split == "test":
             yield from self.read_file(path, bad_rows)
             return
-        shared = _dev_file(folder) is None  # one file for train and dev
         examples = self.rows.read(path, bad_rows, longest=self.longest)
-        for number, example in enumerate(examples, start=1):
-            if not shared or _is_held_out(number) == (split == "dev"):
+        if _dev_file(folder) is not None:
+            yield from examples
+            return
+        rows = list(examples)  # one file for train and dev
+        held_out = _held_out([example.label for example in rows])
+        for number, example in enumerate(rows, start=1):
+            if (number in held_out) == (split == "dev"):
                 yield example
 
     def task(self) -> Task:
@@ -94,6 +98,21 @@ def _is_held_out(number: int) -> bool:
     """Return whether a row is for dev: one in ten, not always in the same place, as labels may take turns."""
     ten, place = divmod(number - 1, _DEV_EVERY)
     return zlib.crc32(b"%d" % ten) % _DEV_EVERY == place
+
+
+def _held_out(labels: Sequence[str]) -> set[int]:
+    """Return the numbers of the rows that are for dev, from 1: one in ten.
+
+    A label of two or more rows that are all on one side gives its first row to the other.
+    """
+    numbers: dict[str, list[int]] = {}
+    for number, label in enumerate(labels, start=1):
+        numbers.setdefault(label, []).append(number)
+    held_out = set(filter(_is_held_out, range(1, len(labels) + 1)))
+    for rows in numbers.values() if held_out else ():
+        if len(rows) > 1 and len({number in held_out for number in rows}) == 1:
+            held_out ^= {rows[0]}
+    return held_out
 
 
 def split_file(folder: Path, split: str) -> Path:

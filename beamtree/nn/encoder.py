@@ -11,7 +11,7 @@ from beamtree.errors import BeamtreeError
 from beamtree.nn.leaf import LeafTransform
 from beamtree.parts.cell import GatedRecursiveCell
 from beamtree.parts.scorer import SlicedScorer
-from beamtree.pytorch.checks import warn_if_greedy
+from beamtree.pytorch.checks import ChecksSearch, warn_if_greedy, whole_number
 from beamtree.pytorch.tracing import is_exporting
 from beamtree.recursion import beam_tree_recursion
 from beamtree.saving.pretrained import SavedBlock
@@ -20,7 +20,7 @@ from beamtree.trees.constraints import check_merges, check_pins
 from beamtree.trees.forest import Forest
 
 
-class BeamTreeEncoder(SavedBlock):
+class BeamTreeEncoder(ChecksSearch, SavedBlock):
     """Finds the K best trees over a sequence and averages their roots, (B, n, input_size) -> (B, d_model).
 
     ```python
@@ -64,9 +64,8 @@ class BeamTreeEncoder(SavedBlock):
     ) -> None:
         super().__init__()
         input_size = d_model if input_size is None else input_size
-        for name, size in {"d_model": d_model, "input_size": input_size, "beam_size": beam_size}.items():
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        whole_number("d_model", d_model)
+        whole_number("input_size", input_size)
         for name, part in {"cell": cell, "scorer": scorer}.items():
             if part is not None and not isinstance(part, nn.Module):
                 raise ValueError(f"{name} must be a module of your own or None, got {part!r}")

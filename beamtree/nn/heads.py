@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from beamtree.pytorch.checks import check_mask
+
 
 class Perceptron(nn.Module):
     """A perceptron with one hidden layer, (…, input_size) -> (…, output_size).
@@ -116,12 +118,17 @@ def class_probabilities(logits: Tensor) -> Tensor:
 
 
 def tag_loss(logits: Tensor, tags: Tensor, is_counted: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the counted tokens, at least in float32; tags, is_counted: (B, n)."""
+    """Return the mean cross-entropy of the counted tokens, at least in float32.
+
+    `tags` and `is_counted` are (B, n), and `is_counted` is a bool mask, True at the tokens that count.
+    """
+    check_mask(is_counted, logits, "is_counted", "tokens that count", "logits")
     logits = logits[is_counted].to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, tags[is_counted], reduction="sum") / max(1, len(logits))
 
 
 def tag_accuracy(logits: Tensor, tags: Tensor, is_counted: Tensor) -> float:
     """Return the share of the counted tokens whose most probable class is their tag."""
+    check_mask(is_counted, logits, "is_counted", "tokens that count", "logits")
     right = (logits.argmax(-1) == tags) & is_counted
     return float(right.sum()) / max(1, int(is_counted.sum()))

@@ -14,7 +14,13 @@ from torch import Tensor, nn
 from beamtree.errors import BeamtreeError
 from beamtree.nn.contextualizer import BeamTreeContextualizer
 from beamtree.nn.state_space import StateSpaceLayer
-from beamtree.pytorch.checks import lengths_from, looks_at_values, require_tokens, zero_at_padding
+from beamtree.pytorch.checks import (
+    check_mask,
+    lengths_from,
+    looks_at_values,
+    require_tokens,
+    zero_at_padding,
+)
 from beamtree.pytorch.precision import layer_norm_wide
 
 OUTSIDE = -1  # the word id of special tokens and of padding
@@ -158,6 +164,8 @@ class TreeTransformerLayer(nn.Module):
                     "cannot weight its tokens"
                 )
             mask = is_padding
+        if mask is not None:
+            check_mask(mask, x, "src_key_padding_mask")
         y = require_tokens(self.block(x, mask), x, self.block)
         if src.dim() == 2:
             return y.squeeze(0)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from beamtree.pytorch.precision import product_dtype
+
 _CHANGING = (  # layers and hooks whose result changes from call to call
     nn.modules.dropout._DropoutNd,
     nn.modules.batchnorm._BatchNorm,
@@ -108,9 +110,10 @@ _compared: weakref.WeakKeyDictionary[nn.Module, tuple[bool | float, ...]] = weak
 def refuse_changing_results(part: nn.Module, role: str, *rows: Tensor) -> None:
     """Refuse a module that gives other results for the same rows, without a layer that says so.
 
-    For example, `F.dropout` draws random numbers. The module is called on the given rows again and again, and
-    the results are compared: at first, and when its mode or a number among its attributes has changed, as a
-    rate may have been zero before. Not every time, because the host waits for a GPU.
+    For example, `F.dropout` draws random numbers, and `h - h.mean(0)` mixes rows. The module is called on the
+    given pair, one row of each, again and again and together with another one, and the results are compared:
+    at first, and when its mode or a number among its attributes has changed, as a rate may have been zero
+    before. Not every time, because the host waits for a GPU.
 
     Where a graph is recorded it is called each time, before the search calls it without a graph: it may keep
     weights that it derives from its parameters.
@@ -133,14 +136,11 @@ def refuse_changing_results(part: nn.Module, role: str, *rows: Tensor) -> None:
         if not fault:
             _compared[part] = settings
             return
-    raise ValueError(
-        f"{role} {fault} in {'training' if part.training else 'evaluation'}, but must be a function of its "
-        "arguments and parameters: apply dropout with its `keep` mask, and keep nothing from call to call"
-    )
+    raise ValueError(f"{role} {fault}")
 
 
 def _find_change(part: nn.Module, rows: Sequence[Tensor]) -> str | None:
-    """What a module does that it must not do, in words."""
+    """What a module does that it must not do, in words, and what to do about it."""
     found = part(*(row.clone() for row in rows))
     if isinstance(
         found, Tensor
@@ -150,20 +150,69 @@ def _find_change(part: nn.Module, rows: Sequence[Tensor]) -> str | None:
     buffers = {name: (buffer, version_of(buffer)) for name, buffer in part.named_buffers()}
     with torch.no_grad():
         alike = all(_alike(found, part(*(row.clone() for row in rows))) for _ in range(3))
+        mixes = alike and _mixes_rows(part, found, rows)
+    mode = "training" if part.training else "evaluation"
+    advice = (
+        f"in {mode}, but must be a function of its arguments and parameters: apply dropout with its `keep` "
+        "mask, and keep nothing from call to call"
+    )
     now = dict(part.named_buffers())
     for name, (buffer, version) in buffers.items():
         if now.get(name) is not buffer or version_of(buffer) != version:
-            return f"changes its buffer {name} when it is called"
-    return None if alike else "gives other results for the same rows"
+            return f"changes its buffer {name} when it is called {advice}"
+    if not alike:
+        return f"gives other results for the same rows {advice}"
+    if mixes:
+        return (
+            f"mixes rows in {mode}: what it returns for a pair changes with the other pairs in the same "
+            "call, but each row of the result may depend only on the same row of the arguments: compute "
+            "over the last dimension (-1), never over the first (0)"
+        )
+    return None
 
 
-def _alike(found: object, again: object) -> bool:
+def _mixes_rows(part: nn.Module, alone: object, rows: Sequence[Tensor]) -> bool:
+    """Whether a row of the result depends on the other rows, on its place or on how many there are."""
+    width = rows[0].shape[-1]
+    ramp = torch.linspace(-1, 1, width, dtype=rows[0].dtype, device=rows[0].device)
+    # Made from the first pair, as a batch may have no other; its sums, differences and products are others.
+    shifts = (ramp, ramp / -2, None)  # of left, right and the mask
+
+    def call(*shifted: int) -> Tensor | None:
+        two = [row.repeat(2, 1) for row in rows]  # the same pair twice
+        for some, shift in zip(two, shifts, strict=False):
+            if shift is not None and shifted:
+                some[list(shifted)] += shift
+        found = part(*two)
+        fits = isinstance(found, Tensor) and found.shape[:1] == (2,) and found.is_floating_point()
+        return found.clone() if fits else None
+
+    twice, both, other_twice = call(), call(1), call(0, 1)
+    if both is None or twice is None or other_twice is None or not isinstance(alone, Tensor):
+        return False  # another check says what is wrong
+    # In the same place, among as many rows, a result is also rounded in the same way.
+    if not _alike(both[0], twice[0]) or not _alike(both[1], other_twice[1]):
+        return True
+    return not _alike(twice, alone.expand_as(twice), _coarsest(rows[0]))
+
+
+def _coarsest(rows: Tensor) -> float:
+    """A bound of the precision in which rows are multiplied, where this may depend on how many there are."""
+    if rows.dtype == torch.float64:
+        return 1e-8
+    dtype = product_dtype(rows)
+    if dtype == torch.float32 and (rows.is_cuda or torch.get_float32_matmul_precision() != "highest"):
+        dtype = torch.bfloat16  # TF32, or what the CPU has in its place
+    return max(torch.finfo(dtype).eps, 1e-4)  # a part may round to half precision inside
+
+
+def _alike(found: object, again: object, precision: float = 0.0) -> bool:
     """Whether two results are equal up to rounding, which may differ on a GPU."""
     if not isinstance(found, Tensor) or not isinstance(again, Tensor) or not found.is_floating_point():
         return True  # another check says what is wrong
     if torch.equal(found, again):
         return True
-    near = torch.finfo(found.dtype).eps ** 0.5
+    near = max(torch.finfo(found.dtype).eps, precision) ** 0.5
     return torch.allclose(found.detach(), again, near, near, equal_nan=True)
 
 

@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from beamtree.pytorch.precision import autocasts
 from beamtree.pytorch.tracing import is_compiling
@@ -26,7 +26,7 @@ def validate(enabled: bool = True) -> None:
 
 def looks_at_values(x: Tensor) -> bool:
     """Return True if values may be read now: in eager mode on the CPU, or on a GPU if the user asked."""
-    if is_compiling() or x.is_meta or type(x) not in (Tensor, torch.nn.Parameter):
+    if is_compiling() or x.is_meta or type(x) not in (Tensor, nn.Parameter):
         return False
     if x.is_cuda:
         return _validate_on_gpu and not torch.cuda.is_current_stream_capturing()
@@ -77,7 +77,7 @@ def check_form(x: Tensor, key_padding_mask: Tensor | None, *, input_size: int, w
     if x.device != weight.device:
         raise ValueError(f"x is on {x.device}, the parameters are on {weight.device}: move one of them")
     if key_padding_mask is not None:
-        _check_mask(key_padding_mask, x)
+        check_mask(key_padding_mask, x)
 
 
 def at_least_one(**sizes: int) -> None:
@@ -90,6 +90,23 @@ def at_least_one(**sizes: int) -> None:
 def at_least_one_if_given(**sizes: int | None) -> None:
     """The same for sizes that may be None."""
     at_least_one(**{name: size for name, size in sizes.items() if size is not None})
+
+
+def whole_number(name: str, size: object) -> None:
+    """Refuse what is not an int of at least one; the error names it."""
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+
+
+class ChecksSearch(nn.Module):
+    """Checks the options of the search whenever they are set, so also after the constructor."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "beam_size":
+            whole_number(name, value)
+        if name in ("merge_equal_trees", "stochastic") and not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, got {value!r}")
+        super().__setattr__(name, value)
 
 
 def check_rates(**rates: float) -> None:
@@ -114,17 +131,24 @@ def _layout(x: Tensor) -> str:
     return "a nested tensor" if x.is_nested else f"layout {x.layout}"
 
 
-def _check_mask(mask: Tensor, x: Tensor) -> None:
-    B, n = x.shape[0], x.shape[1]
+def check_mask(
+    mask: Tensor, x: Tensor, name: str = "key_padding_mask", marks: str = "padding", what: str = "x"
+) -> None:
+    """Check that a mask is bool, (B, n) and on the device of x (B, n, d); `marks` is where it is True."""
+    shape = x.shape[:-1]
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        hint = "; for an attention_mask with 1 at tokens, pass attention_mask == 0"
-        wanted = "key_padding_mask must be a bool tensor, True at padding"
+        hint = f"; for a mask with 1 at {marks}, pass mask == 1"
+        if marks == "padding":
+            hint = "; for an attention_mask with 1 at tokens, pass attention_mask == 0"
+        wanted = f"{name} must be a bool tensor, True at {marks}"
         raise ValueError(f"{wanted}, got {kind}{hint if isinstance(mask, Tensor) else ''}")
-    if mask.dim() != 2 or mask.shape[0] != B or mask.shape[1] != n:
-        raise ValueError(f"key_padding_mask must have shape (B, n) = {(B, n)}, got {tuple(mask.shape)}")
+    if mask.dim() != len(shape) or any(
+        size != wanted for size, wanted in zip(mask.shape, shape, strict=True)
+    ):
+        raise ValueError(f"{name} must have shape (B, n) = {tuple(shape)}, got {tuple(mask.shape)}")
     if mask.device != x.device:
-        raise ValueError(f"key_padding_mask is on {mask.device}, x is on {x.device}: move one of them")
+        raise ValueError(f"{name} is on {mask.device}, {what} is on {x.device}: move one of them")
 
 
 def _check_values(x: Tensor, mask: Tensor | None, lengths: Tensor) -> None:
@@ -149,7 +173,7 @@ def _check_values(x: Tensor, mask: Tensor | None, lengths: Tensor) -> None:
         raise ValueError(f"x is not finite at sequence {b}, token {i}")
 
 
-def require_tokens(y: object, x: Tensor, layer: torch.nn.Module) -> Tensor:
+def require_tokens(y: object, x: Tensor, layer: nn.Module) -> Tensor:
     """Check that a layer has mapped tokens x to tokens y, (B, n, d) -> (B, n, d); return y."""
     if not isinstance(y, Tensor) or y.shape != x.shape:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__

@@ -88,8 +88,9 @@ def load_checkpoint(
     match notes:  # checked first: with other words the weights do not fit either, but that is only a symptom
         case {"position": {"data": str(begun_with)}} if data not in (None, begun_with):
             raise BeamtreeError(
-                f"cannot resume {path.parent.parent}: its data have changed since it began; put the old "
-                "files back, or start a new run with --out"
+                f"cannot resume {path.parent.parent}: its data have changed since it began, or an older "
+                "version of beamtree held out other rows for dev; put the old files back, or start a new run "
+                "with --out"
             )
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "averaged": {}, "optimizer": {}, "process": {}}
     try:

@@ -19,6 +19,7 @@ from beamtree.data.words import VectorUse, Words, find_words
 from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.lines import MissingFileError
 from beamtree.training.recipe import Recipe, SampledSettings, TaskSettings, WordSettings
+from beamtree.training.seen_rows import count_repeated, hash_rows
 
 _MANY_UNKNOWN = 0.3  # of the words of a split
 
@@ -43,6 +44,10 @@ class LearningData:
             **({} if self.path is None else {"path": str(self.path)}),
         }
 
+    def hashes(self) -> bytes:
+        """Of a user's own data, the hashes of training and dev rows, by which `eval` recognises them."""
+        return b"" if self.task.own is None else hash_rows(self.train) + hash_rows(self.dev)
+
 
 def load_learning_data(
     recipe: Recipe, given: Path | None = None, say: Callable[[str], None] = lambda sentence: None
@@ -55,6 +60,13 @@ def load_learning_data(
         kind = "pairs of texts" if task.sentences == 2 else "texts"
         more = f" and {len(task.labels) - 20} more" if len(task.labels) > 20 else ""
         say(f"{kind} with {len(task.labels)} labels: {', '.join(task.labels[:20])}{more}")
+        for sentence in _missing_labels(task, train, dev):
+            say(sentence)
+        if repeated := count_repeated(dev, train):
+            say(
+                f"{repeated:,} of {len(dev):,} dev rows have the text of a training row: results on dev will "
+                "look better than on new texts"
+            )
     if recipe.words.tokens_from:
         if task.words is None:
             raise BeamtreeError(f"words.tokens_from is for texts; task {task.name!r} has tokens of its own")
@@ -91,6 +103,15 @@ def load_learning_data(
         path=None if task.own is None else folder,
         place=None if settings.sampled.train else given or folder,
     )
+
+
+def _missing_labels(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Iterator[str]:
+    rows = (("training", train, "the model cannot learn them"), ("dev", dev, "results on dev ignore them"))
+    for name, examples, result in rows:
+        present = {example.label for example in examples}
+        if missing := [label for label in task.labels if label not in present]:
+            more = f" and {len(missing) - 20} more" if len(missing) > 20 else ""
+            yield f"no {name} row is labelled {', '.join(missing[:20])}{more}: {result}"
 
 
 def vector_use(settings: WordSettings) -> VectorUse:

@@ -74,7 +74,7 @@ def fit(
         with failing_together():
             run = Run(recipe, folder, data, accelerator, display)
             if main:  # only now, so that a run that cannot continue as asked stays unchanged
-                folder.write_recipe(recipe)
+                folder.keep_recipe(recipe)
                 folder.write_data_place(data.place)
                 folder.write_metrics(run.position.history)
                 folder.failure_file.unlink(missing_ok=True)

@@ -2,8 +2,8 @@
 
 import os
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from beamtree.classifier.model import ModelSettings
@@ -172,10 +172,25 @@ def load_recipe(name_or_path: str | Path, changes: Iterable[str] = ()) -> Recipe
     return recipe
 
 
-def same_but_for_stopping(recipe: Recipe, other: Recipe) -> bool:
-    """Whether a run that began with one recipe can be resumed with the other."""
-    kept = {name: getattr(other.training, name) for name in RESUMABLE}
-    return replace(recipe, training=replace(recipe.training, **kept)) == other
+def changed_settings(begun: Recipe, now: Recipe) -> dict[str, tuple[object, object]]:
+    """What keeps a run from being resumed: settings other than RESUMABLE that differ, with both values.
+
+    None stands for an option that one of them lacks.
+    """
+    before, after = (dict(_by_name(asdict(recipe), "")) for recipe in (begun, now))
+    may_change = {f"training.{name}" for name in RESUMABLE}
+    names = [name for name in dict.fromkeys((*before, *after)) if name not in may_change]
+    return {
+        name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
+    }
+
+
+def _by_name(table: Table, prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _by_name(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def by_seed(recipe: Recipe) -> dict[str, Recipe]:

@@ -16,10 +16,13 @@ from typing import Any
 
 from beamtree.errors import BeamtreeError
 from beamtree.files.atomic import make_folder, replace_file
-from beamtree.files.bounded import parse_json, read_json, read_text, shown
+from beamtree.files.bounded import machine_memory, opened, parse_json, read_json, read_text, shown
 from beamtree.printable import write_json
 from beamtree.saving.folder import CONFIG
-from beamtree.training.recipe import RESUMABLE, Recipe, by_seed, load_recipe, same_but_for_stopping
+from beamtree.training.recipe import RESUMABLE, Recipe, by_seed, changed_settings, load_recipe
+from beamtree.training.seen_rows import SeenRows
+
+_SETTINGS_SHOWN = 5  # of those that an error names
 
 
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -38,6 +41,7 @@ class RunFolder:
         self.path = path
         self.recipe_file = path / "recipe.toml"
         self.data_file = path / "data.json"  # how many examples, and how many words had which vectors
+        self.rows_file = path / "learnt-rows.bin"  # of a user's own data: hashes of train and dev rows
         self.metrics_file = path / "metrics.jsonl"
         self.failure_file = path / "failure.json"  # the batch whose loss was not finite, if there was one
         self.tensorboard = path / "tensorboard"
@@ -45,6 +49,7 @@ class RunFolder:
         self.last = path / "last"
         self.checkpoint_file = path / "checkpoint" / "state.safetensors"
         self.data_place_file = path / "checkpoint" / "data_place.json"  # on this machine; used to resume
+        self.begun_file = path / "checkpoint" / "recipe.toml"  # to notice if the other one is edited
         self.ensemble_file = path / CONFIG  # of several seeds, once all are trained
         # For a user's own data: how the model learnt, and which label is taken for which.
         self.pictures = path / "learning-curve.png", path / "confusion.png"
@@ -134,7 +139,8 @@ class RunFolder:
             for folder in (self.checkpoint_file.parent, self.best, self.last, self.tensorboard, *inner):
                 if folder.exists():
                     shutil.rmtree(folder)
-            for file in (self.metrics_file, self.data_file, self.failure_file, *self.pictures):
+            files = (self.metrics_file, self.data_file, self.rows_file, self.failure_file)
+            for file in (*files, *self.pictures):
                 file.unlink(missing_ok=True)
         except OSError as error:
             raise BeamtreeError(f"cannot empty {self.path}: {error.strerror or error}") from error
@@ -143,13 +149,31 @@ class RunFolder:
     def write_recipe(self, recipe: Recipe) -> None:
         replace_file(self.recipe_file, recipe.to_toml())
 
+    def keep_recipe(self, recipe: Recipe) -> None:
+        """Write the recipe with which the run trains from now on."""
+        make_folder(self.begun_file.parent)
+        replace_file(self.begun_file, recipe.to_toml())
+        self.write_recipe(recipe)
+
     def read_recipe(self) -> Recipe:
         return load_recipe(self.recipe_file.absolute())
 
-    def write_data_facts(self, facts: Mapping[str, Any]) -> None:
-        """Write data.json, unless the run is resumed: its data must not change, so the old facts hold."""
+    def write_data_facts(self, facts: Mapping[str, Any], rows: bytes = b"") -> None:
+        """Write data.json and the hashes of rows, if there are any, unless the run is resumed: its data must
+        not change, so the old facts hold."""
         if not (self.has_checkpoint and self.data_file.is_file()):
+            if rows:
+                replace_file(self.rows_file, rows)
             replace_file(self.data_file, write_json(facts, indent=2) + "\n")
+
+    def seen_rows(self) -> SeenRows | None:
+        """Which rows the run has learnt from, if that is recorded."""
+        with suppress(BeamtreeError):
+            facts = self.read_data_facts()
+            if facts is not None and self.rows_file.is_file():
+                with opened(self.rows_file, machine_memory()) as file:
+                    return SeenRows.of(file.read(), facts["train"]["examples"])
+        return None
 
     def read_data_facts(self) -> dict[str, Any] | None:
         """The content of `data.json`, if it exists."""
@@ -178,22 +202,34 @@ class RunFolder:
         """The recipe of this run with changes; those that would invalidate what was learnt are refused."""
         if not self.begun:
             raise BeamtreeError(f"there is no run to resume in {self.path}: it has no recipe.toml")
+        if recipe is None and (changed := self._changed(self.read_recipe())):
+            before, after = _listed(changed)
+            it = "it" if len(changed) == 1 else "them"
+            raise BeamtreeError(
+                f"{self.path} was begun with {before}, {self.recipe_file.name} now says {after}: put {it} "
+                "back, or start a new run"
+            )
         wanted = self._as_begun(load_recipe(recipe or self.recipe_file, changes))
         self.refuse_other_settings(wanted)
         return wanted
 
     def began_with(self, recipe: Recipe) -> bool:
         """Whether the folder holds a run that may continue with this recipe."""
-        return self.begun and same_but_for_stopping(
-            self._as_begun(self.read_recipe()), self._as_begun(recipe)
-        )
+        return self.begun and not self._changed(recipe)
 
     def refuse_other_settings(self, recipe: Recipe) -> None:
-        if not self.began_with(recipe):
+        if changed := self._changed(recipe):
+            before, after = _listed(changed)
             raise BeamtreeError(
-                f"{self.path} was begun with other settings; a resumed run may only change "
+                f"{self.path} was begun with {before}, not {after}; a resumed run may only change "
                 f"{', '.join('training.' + name for name in RESUMABLE)}"
             )
+
+    def _changed(self, recipe: Recipe) -> dict[str, tuple[object, object]]:
+        """The settings of a recipe with which this run cannot continue, with those that it began with."""
+        there = self.begun_file.is_file()  # older versions did not write it
+        begun = load_recipe(self.begun_file.absolute()) if there else self.read_recipe()
+        return changed_settings(self._as_begun(begun), self._as_begun(recipe))
 
     def write_metrics(self, history: Sequence[Mapping[str, Any]]) -> None:
         replace_file(self.metrics_file, "".join(write_json(record) + "\n" for record in history))
@@ -212,6 +248,19 @@ class RunFolder:
         if words is None or words["vectors"] is not None or recipe.words.vectors != "auto":
             return recipe
         return replace(recipe, words=replace(recipe.words, vectors="none"))
+
+
+def _listed(changed: Mapping[str, tuple[object, object]]) -> tuple[str, str]:
+    """The first changed settings as they were, with their names, and as they are."""
+    first = list(changed.items())[:_SETTINGS_SHOWN]
+    more = [f"{len(changed) - len(first)} more"] if len(changed) > len(first) else []
+    before = [f"{name} = {_spelt(was)}" for name, (was, _) in first]
+    return " and ".join(before + more), " and ".join([*(_spelt(now) for _, (_, now) in first), *more])
+
+
+def _spelt(value: object) -> str:
+    """A setting as recipe.toml has it."""
+    return "nothing" if value is None else write_json(value, ensure_ascii=False)
 
 
 def _check_record(file: Path, number: int, record: Any) -> None:

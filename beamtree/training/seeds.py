@@ -45,7 +45,7 @@ def fit_seeds(
         )
         with failing_together():
             if main and name:  # only now, so that a run that cannot continue as asked stays unchanged
-                folder.write_recipe(recipe)
+                folder.keep_recipe(recipe)
                 folder.write_data_place(data.place)
         if not outcome.finished:
             return outcomes
@@ -63,7 +63,7 @@ def begin_within(place: RunFolder, recipe: Recipe, data: LearningData) -> None:
         place.refuse_other_settings(recipe)
     else:
         place.begin(recipe)
-    place.write_data_facts(data.facts(recipe.task))
+    place.write_data_facts(data.facts(recipe.task), data.hashes())
 
 
 def _ending(outcome: TrainingEnd, folder: RunFolder) -> str:

@@ -17,7 +17,7 @@ from beamtree.engine.choosing import stable_topk
 from beamtree.engine.export import exported_forest, exported_root
 from beamtree.graphs.whole_graphs import WholeGraphs, lengthen
 from beamtree.parts.scorer import EntangledScorer
-from beamtree.pytorch.checks import at_least_one, warn_if_greedy
+from beamtree.pytorch.checks import warn_if_greedy
 from beamtree.pytorch.tracing import is_exporting, runs_eagerly
 from beamtree.trees.beam_trees import BeamTrees
 from beamtree.trees.forest import Forest, refuse_merges
@@ -53,7 +53,6 @@ class BeamTreeGRC(TreeEncoder):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(d_model, input_size=input_size, dropout=dropout, device=device, dtype=dtype)
-        at_least_one(beam_size=beam_size)
         if mode not in ("cached", "faithful"):
             raise ValueError(f"mode must be 'cached' or 'faithful', got {mode!r}")
         self.beam_size = beam_size

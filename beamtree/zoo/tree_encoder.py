@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from beamtree.nn.leaf import LeafTransform
 from beamtree.parts.cell import GatedRecursiveCell
+from beamtree.pytorch.checks import ChecksSearch
 from beamtree.pytorch.tracing import is_exporting
 
 
-class TreeEncoder(nn.Module):
+class TreeEncoder(ChecksSearch):
     """Base class of encoders that turn tokens into leaves and merge these with a gated recursive cell.
 
     A subclass decides which nodes are merged.

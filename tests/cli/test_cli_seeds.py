@@ -86,7 +86,9 @@ def test_nothing_that_is_trained_is_lost_unless_asked() -> None:
     before = {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()}
     for other in (["--seeds", 3], ["--seeds", 2, "--seed", 1], []):
         assert "already holds a run" in train(*other, "--out", OUT, rc=2)
-    assert "was begun with other settings" in attempt("train", "--resume", OUT, "--seeds", 3).output
+    assert (
+        "was begun with training.seeds = 2, not 3" in attempt("train", "--resume", OUT, "--seeds", 3).output
+    )
     assert {path: path.read_bytes() for path in OUT.rglob("*") if path.is_file()} == before
     train("--seeds", 2, "--out", OUT)
     assert "already holds a run" in train("--seeds", 2, "--out", OUT, rc=2)
@@ -106,9 +108,11 @@ def test_overwriting_leaves_what_is_no_seed_of_the_run() -> None:
 
 def test_a_member_that_was_begun_otherwise_is_not_gone_on_with() -> None:
     train("--seeds", 2, "--out", OUT, "--max-steps", 17)
-    changed = load_recipe("small.toml", ["training.learning_rate=0.5"])
-    RunFolder(OUT / "seed1").write_recipe(changed)
-    assert "seed1 was begun with other settings" in train("--seeds", 2, "--out", OUT, rc=2)
+    changed = load_recipe("small.toml", ["training.seed=1", "training.learning_rate=0.5"])
+    RunFolder(OUT / "seed1").keep_recipe(changed)
+    assert "seed1 was begun with training.learning_rate = 0.5, not 0.01" in train(
+        "--seeds", 2, "--out", OUT, rc=2
+    )
 
 
 def test_evaluation_shows_each_seed_and_all_together_and_keeps_all_for_reports() -> None:

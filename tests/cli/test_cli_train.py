@@ -81,7 +81,7 @@ def test_the_same_command_begins_and_continues(recipe: Path, tmp_path: Path) -> 
         assert result.exit_code == 0, result.output
     assert len(RunFolder(tmp_path / "run").read_metrics()) == 2
     message = refusal("train", recipe, "--resume", tmp_path / "run", "--set", "training.seed=1")
-    assert "was begun with other settings" in message
+    assert "was begun with training.seed = 0, not 1" in message
 
 
 @pytest.mark.parametrize(

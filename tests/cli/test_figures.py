@@ -55,6 +55,14 @@ def test_the_first_line_tells_what_naming_one_label_would_reach() -> None:
     assert any(line.split() == ["pos", "10", "0"] for line in lines)
 
 
+def test_a_dash_stands_where_no_example_has_a_label() -> None:
+    lines = [
+        line.split() for line in shown(Confusion(("a", "b", "c"), [[8, 2, 0], [0] * 3, [0] * 3])).splitlines()
+    ]
+    assert ["b", "0", "0.0", "–", "0.0"] in lines
+    assert ["c", "0", "–", "–", "–"] in lines
+
+
 def test_of_many_labels_the_most_frequent_mistakes_are_listed() -> None:
     labels = tuple(f"l{i}" for i in range(40))
     counts = [[5 if i == j else 0 for j in range(40)] for i in range(40)]

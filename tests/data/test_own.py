@@ -48,7 +48,7 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     assert begun.exit_code == 0, begun.output
     told = " ".join(begun.output.split())
     assert ("with 2 labels: neg, pos" if kind == "texts" else "pairs of texts with 2 labels: other") in told
-    assert "18 training and 2 dev examples" in told
+    assert "17 training and 3 dev examples" in told
     assert json.loads((folder / "data.json").read_text())["path"] == str(path)
     _, _, command = begun.output.strip().partition("continue with: beamtree ")  # can be typed as it stands
     done = attempt(*shlex.split(command), "--set", "training.max_epochs=2")
@@ -57,10 +57,7 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     shown = attempt("eval", folder, path, "--json")
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["splits"][0]["examples"] == 20
-    assert f"the model was trained on {path}" in shown.stderr
-    other = path.rename(tmp_path / "other.tsv")
-    assert "learnt from" not in attempt("eval", folder, other).stderr
-    other.rename(path)
+    assert "of the 20 rows of mine.tsv the model has seen 20 in training: results on them" in shown.stderr
     assert (
         "bracketing F1" not in attempt("eval", folder, path).output
     )  # there are no gold trees to compare with
@@ -81,8 +78,10 @@ def test_results_of_several_files_are_kept_and_training_files_are_pointed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("mine/train.tsv", "mine/dev.tsv", "test.tsv", "hard.tsv"):
+    for name in ("mine/train.tsv", "mine/dev.tsv"):
         write_table(Path(name), "label\ttext", ROWS)
+    for name in ("test.tsv", "hard.tsv"):
+        write_table(Path(name), "label\ttext", [(label, f"{text} {name}") for label, text in ROWS])
     call("train", "own", "--data=mine", "--out=run", *SMALL, "--set=training.max_epochs=1")
 
     def told(*words: str) -> str:
@@ -100,6 +99,7 @@ def test_results_of_several_files_are_kept_and_training_files_are_pointed_out(
     page = Path("pages/results.md").read_text(encoding="utf-8")
     assert "| model | seed | hard.tsv | test.tsv | run |" in page
     assert "paper" not in page
+    Path("run/learnt-rows.bin").unlink()  # older versions did not write it
     for name in ("mine/train.tsv", "mine/dev.tsv"):
         assert f"the model was trained on {name}, so these results do not test it" in told("test.tsv", name)
     saved = Path("run/eval.json")
@@ -107,7 +107,36 @@ def test_results_of_several_files_are_kept_and_training_files_are_pointed_out(
         saved.write_text(spoilt)
         assert told("hard.tsv", "--save") == "wrote run/eval.json: hard.tsv\n"
     Path("mine").rename("gone")
-    assert "learnt from" not in told("gone/train.tsv")
+    assert "the model was trained" not in told("gone/train.tsv")
+
+
+def test_rows_seen_in_training_are_counted_wherever_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [(label, f"{text} w{i}") for i, (label, text) in enumerate(ROWS)]
+    write_table(Path("rows.tsv"), "label\ttext", rows)
+    said = call("train", "own", "--data=rows.tsv", "--out=run", *SMALL, "--set=training.max_epochs=1").output
+    assert "dev rows have the text" not in said
+    Path("rows.tsv").unlink()
+    new = [(label, f"new {text}") for label, text in rows]
+    others = [("neg" if label == "pos" else "pos", text.upper()) for label, text in rows]
+    for name, given, told in (
+        ("copy.tsv", rows, "of the 20 rows of copy.tsv the model has seen 17 in training and 3 in dev"),
+        ("other.tsv", [*new, *others], "of the 40 rows of other.tsv the model has seen 17 in training"),
+        ("new.tsv", new, ""),
+    ):
+        stderr = call("eval", "run", write_table(Path(name), "label\ttext", given)).stderr
+        assert (told in stderr) if told else ("has seen" not in stderr)
+    write_table(Path("folder/train.tsv"), "label\ttext", rows)
+    write_table(Path("folder/dev.tsv"), "label\ttext", [*new, *rows[:3]])
+    more = ("--no-baselines", *SMALL, "--set=training.max_epochs=1")
+    said = call("train", "own", "--data=folder", "--out=leaky", *more).output
+    assert "3 of 23 dev rows have the text of a training row: results on dev will" in " ".join(said.split())
+    assert (
+        "of the 23 rows of dev the model has seen 3 in training: results"
+        in call("eval", "leaky", "folder").stderr
+    )
 
 
 def test_csv_json_lines_and_tables_give_the_same_examples(table: Path, tmp_path: Path) -> None:
@@ -134,7 +163,7 @@ def test_a_file_without_dev_rows_holds_out_one_of_ten_and_dev_files_hold_out_non
     for place in (path, path.parent):
         task = own_task(place)
         train, dev = (list(task.read(place, split)) for split in ("train", "dev"))
-        assert [int(example.sentences[0][0][1:]) // 10 for example in dev][:2] == [0, 1]
+        assert {int(example.sentences[0][0][1:]) // 10 for example in dev} >= {0, 1}
         assert len(train) + len(dev) == 25
         assert {example.sentences for example in train}.isdisjoint(example.sentences for example in dev)
     write_table(tmp_path / "data" / "validation.tsv", "label\ttext", rows[:4])
@@ -152,6 +181,39 @@ def test_held_out_rows_have_all_labels_where_labels_take_turns(turns: int, tmp_p
     dev = [example.label for example in own_task(path).read(path, "dev")]
     assert len(dev) == 100
     assert min(map(dev.count, map(str, range(turns)))) >= 100 // turns // 2
+
+
+def test_a_label_of_two_rows_or_more_is_in_training_and_in_dev_and_other_splits_stay_as_they_were(
+    tmp_path: Path,
+) -> None:
+    def splits(labels: list[str]) -> tuple[list[str], list[str]]:
+        path = write_table(
+            tmp_path / "t.tsv", "label\ttext", [(one, f"w{i}") for i, one in enumerate(labels)]
+        )
+        task = own_task(path)
+        train, dev = (
+            [" ".join(row.sentences[0]) for row in task.read(path, split)] for split in ("train", "dev")
+        )
+        assert sorted(train + dev) == sorted(f"w{i}" for i in range(len(labels)))
+        return train, dev
+
+    common = ["pos"] * 148
+    _, held_out = splits([*common, "lone"])
+    places = [int(word[1:]) for word in held_out]
+    assert len(places) == 15
+    _, dev = splits([*common, *["neg"] * 3])  # none of these rows is in a tenth place
+    assert set(dev) == {*held_out, "w148"}
+    both = ["neg" if i in places[:2] else "pos" for i in range(148)]  # these two are all that there are
+    assert splits(both)[1] == held_out[1:]
+    assert splits(["neg" if i in (0, places[0]) else "pos" for i in range(148)])[1] == held_out
+
+
+def test_a_dev_file_without_some_label_is_pointed_out(tmp_path: Path) -> None:
+    write_table(tmp_path / "train.tsv", "label\ttext", [*ROWS, ("mixed", "so so")])
+    write_table(tmp_path / "dev.tsv", "label\ttext", [("pos", "a good film")])
+    said: list[str] = []
+    load_learning_data(load_recipe("own"), tmp_path, said.append)
+    assert "no dev row is labelled mixed, neg: results on dev ignore them" in said
 
 
 def test_labels_are_sorted_numbers_by_their_size(tmp_path: Path) -> None:

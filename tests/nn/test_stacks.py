@@ -140,3 +140,22 @@ def test_devices_agree():
     stack = make(["ssm", "tree", "attention"]).eval()
     x = torch.randn(2, 9, D, dtype=torch.float64)
     torch.testing.assert_close(copy.deepcopy(stack).cuda()(x.cuda()).cpu(), stack(x), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("measure", [tag_loss, tag_accuracy])
+def test_which_tags_count_is_said_by_a_bool_mask_alone(measure):
+    logits, tags = torch.randn(2, 4, 3), torch.randint(3, (2, 4))
+    with pytest.raises(ValueError, match=r"is_counted must be a bool tensor, True at tokens .* torch.int64"):
+        measure(logits, tags, torch.ones(2, 4).long())
+    with pytest.raises(ValueError, match=r"is_counted must have shape \(B, n\) = \(2, 4\), got \(2,\)"):
+        measure(logits, tags, torch.ones(2, dtype=torch.bool))
+
+
+def test_a_block_in_a_transformer_never_gets_a_mask_of_numbers():
+    class Zeroing(nn.Module):
+        def forward(self, x, mask):
+            return x * ~mask.unsqueeze(-1)
+
+    layer = TreeTransformerLayer(Zeroing())
+    with pytest.raises(ValueError, match=r"src_key_padding_mask must be a bool tensor, .* got torch.int64"):
+        layer(torch.randn(2, 4, D), src_key_padding_mask=torch.zeros(2, 4).long())

@@ -140,3 +140,66 @@ def test_batch_norm_without_running_statistics_is_refused_in_evaluation_too() ->
         encode(cell, training=False)
     cell.norm = nn.BatchNorm1d(4).eval()
     encode(cell, training=False)
+
+
+class Changed(Mean):
+    """A cell, or as a scorer the sum of one, to which something is done."""
+
+    def __init__(self, change: Callable[[Tensor, Tensor], Tensor], *, scores: bool) -> None:
+        super().__init__()
+        self.change, self.scores = change, scores
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        parent = super().forward(left, right)
+        if not self.scores:
+            return self.change(parent, left)
+        return self.change(parent.square().sum(-1, keepdim=True), left[..., :1]).squeeze(-1)
+
+
+MIXING = {
+    "mean": lambda h, left: h - h.mean(0),
+    "softmax": lambda h, left: h * h.softmax(0),
+    "first": lambda h, left: h + left[:1],
+    "place": lambda h, left: h + torch.arange(len(h)).view(-1, 1),
+    "number": lambda h, left: h / len(h),
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 4), (1, 2, 4), (1, 1, 4)], ids=str)
+@pytest.mark.parametrize("change", MIXING.values(), ids=MIXING)
+@pytest.mark.parametrize("role", ["cell", "scorer"])
+def test_a_part_that_mixes_rows_is_refused_whatever_the_batch(
+    role: str, change: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...]
+) -> None:
+    parts = {"cell": Mean(), role: Changed(change, scores=role == "scorer")}
+    encoder = beamtree.BeamTreeEncoder(4, **parts)
+    for x in (torch.randn(shape), torch.zeros(shape)):
+        with pytest.raises(ValueError, match=f"{role} mixes rows in training: what it returns for a pair"):
+            encoder(x)
+
+
+class Deep(nn.Module):
+    """Rounds much: four products, one of them always in half precision; works in place."""
+
+    dropout, hidden_size = 0.25, 256
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(4))
+
+    def forward(self, left: Tensor, right: Tensor, keep: Tensor | None = None) -> Tensor:
+        left += right
+        for layer in self.layers:
+            left = torch.tanh(layer(left)) * (1.0 if keep is None else keep)
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layers[0](left).to(right.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cast", [True, False], ids=["autocast", "plain"])
+def test_rounding_is_no_mixing(dtype: torch.dtype, cast: bool) -> None:
+    rows = torch.randn(2, 1, 256, dtype=dtype), torch.ones(1, 256, dtype=dtype)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            refuse_changing_results(Deep().to(dtype), "cell", *rows[0], rows[1])

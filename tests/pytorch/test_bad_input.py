@@ -1,5 +1,6 @@
 """What the encoder cannot take is refused with a message that names the argument and what is wanted."""
 
+import copy
 import math
 from collections.abc import Iterator
 
@@ -157,6 +158,26 @@ def test_a_given_tree_must_end_where_its_sequence_ends(encoder: BeamTreeEncoder)
 def test_wrong_settings_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BeamTreeEncoder(**{"d_model": D, **options})
+
+
+@pytest.mark.parametrize("name", ["ebt-grc", "bt-grc"])
+def test_options_of_the_search_are_checked_when_they_are_set_later_too(name: str) -> None:
+    encoder = beamtree.create_encoder(name, D)
+    for wrong in (0, -1, 2.5, "3", None):
+        with pytest.raises(
+            ValueError, match=f"beam_size must be a whole number of at least 1, got {wrong!r}"
+        ):
+            encoder.beam_size = wrong
+    for option in ("stochastic", "merge_equal_trees"):
+        with pytest.raises(ValueError, match=f"{option} must be True or False, got 'yes'"):
+            setattr(encoder, option, "yes")
+    with pytest.raises(ValueError, match="beam_size must be a whole number of at least 1, got 0"):
+        beamtree.beam_tree_recursion(
+            tokens(), torch.tensor([N] * B), encoder.cell, encoder.scorer, beam_size=0
+        )
+    encoder.beam_size = 3
+    assert copy.deepcopy(encoder)(tokens()).shape == (B, D)
+    assert vars(encoder)["beam_size"] == 3
 
 
 def test_under_autocast_tokens_may_come_in_its_dtype(encoder: BeamTreeEncoder) -> None:

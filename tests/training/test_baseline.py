@@ -171,7 +171,7 @@ def test_train_and_eval_print_the_company_or_what_to_install(
         assert re.search(rf"(best|tied) on {split} by ", told)
         assert WITHOUT_TREE in told
         assert ("pip install 'beamtree[baseline]'" in told) != there
-    assert len(training_rows(RunFolder(run))) == 36
+    assert len(training_rows(RunFolder(run))) == 35
     assert "compared on" not in call("eval", run, test, "--no-baselines").stdout
     (split,) = json.loads(call("eval", run, test, "--json").stdout)["splits"]
     assert len(split["baselines"]) == (3 if there else 2)

@@ -9,7 +9,7 @@ from beamtree.data.formal import nesting
 from beamtree.errors import BeamtreeError
 from beamtree.training import recipes
 from beamtree.training.examples import load_examples
-from beamtree.training.recipe import RESUMABLE, Recipe, load_recipe, same_but_for_stopping
+from beamtree.training.recipe import RESUMABLE, Recipe, changed_settings, load_recipe
 
 
 def test_a_written_recipe_is_read_back_equal(tmp_path: Path) -> None:
@@ -126,9 +126,15 @@ def test_a_recipe_file_with_a_wrong_type_is_refused_with_key_and_value(tmp_path:
 def test_only_what_decides_when_to_stop_and_save_may_change_between_runs() -> None:
     begun = load_recipe("listops")
     for name in RESUMABLE:
-        assert same_but_for_stopping(begun, load_recipe("listops", [f"training.{name}=7"]))
-    for change in ("training.seed=7", "training.learning_rate=7", "model.encoder=om", "task.dev=test"):
-        assert not same_but_for_stopping(begun, load_recipe("listops", [change]))
+        assert not changed_settings(begun, load_recipe("listops", [f"training.{name}=7"]))
+    for change in ("training.seed=7", "training.learning_rate=7.0", "model.encoder=om", "task.dev=test"):
+        name, _, value = change.partition("=")
+        found = changed_settings(begun, load_recipe("listops", [change]))
+        assert name in found
+        assert str(found[name][1]) == value
+    assert changed_settings(begun, load_recipe("listops", ["model.options.new=7"])) == {
+        "model.options.new": (None, 7)
+    }
 
 
 def test_defaults_are_the_listops_recipe_but_for_the_encoders_options() -> None:

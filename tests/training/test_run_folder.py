@@ -112,13 +112,52 @@ def test_resuming_refuses_other_settings_and_a_folder_without_a_run(tmp_path: Pa
     with pytest.raises(BeamtreeError) as caught:
         run.continue_with(None, ["training.learning_rate=1"])
     assert str(caught.value) == (
-        f"{tmp_path} was begun with other settings; a resumed run may only change training.max_epochs, "
-        "training.patience, training.checkpoint_minutes"
+        f"{tmp_path} was begun with training.learning_rate = 0.01, not 1.0; a resumed run may only change "
+        "training.max_epochs, training.patience, training.checkpoint_minutes"
     )
     with pytest.raises(
         BeamtreeError, match=r"there is no run to resume in .*nowhere: it has no recipe\.toml"
     ):
         RunFolder(tmp_path / "nowhere").continue_with(None, ())
+
+
+@pytest.mark.parametrize("out", ["one", "two"])
+def test_an_edited_recipe_is_refused_by_setting_unless_it_only_says_when_to_stop(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(SMALL.to_toml())
+    seeds = ["--seeds", 2] if out == "two" else []
+    call("train", "small.toml", "--out", out, *seeds, "--max-steps", 2)
+    recipe = RunFolder(Path(out)).recipe_file
+    begun = recipe.read_text()
+    edited = begun.replace("learning_rate = 0.01 ", "learning_rate = 1.0 ")
+    assert edited != begun
+    recipe.write_text(edited)
+    assert call("train", "--resume", out, rc=2).stderr.splitlines()[-1] == (
+        f"beamtree: {out} was begun with training.learning_rate = 0.01, recipe.toml now says 1.0: put it "
+        "back, or start a new run"
+    )
+    recipe.write_text(edited.replace("d_model = 8 ", "d_model = 4 "))
+    told = call("train", "--resume", out, rc=2).stderr
+    assert (
+        f"{out} was begun with model.d_model = 8 and training.learning_rate = 0.01, recipe.toml now says "
+        "4 and 1.0: put them back"
+    ) in told
+    recipe.write_text(begun.replace("max_epochs = 3 ", "max_epochs = 1 "))
+    call("train", "--resume", out)
+    assert [len(run.read_metrics()) for run in RunFolder(Path(out)).seeds or [RunFolder(Path(out))]] == (
+        [1, 1] if seeds else [1]
+    )
+
+
+def test_a_run_of_an_older_version_which_kept_no_recipe_is_resumed(tmp_path: Path) -> None:
+    run_in(tmp_path, SMALL, steps=2)
+    run = RunFolder(tmp_path)
+    run.begun_file.unlink()
+    assert run.continue_with(None, ["training.max_epochs=5"]).training.max_epochs == 5
+    with pytest.raises(BeamtreeError, match=r"begun with training\.seed = 0, not 3"):
+        run.continue_with(None, ["training.seed=3"])
 
 
 def test_metrics_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
