@@ -43,7 +43,10 @@ def as_brackets(record: Record, *, beams: bool = False) -> str:
 
 
 def as_json(record: Record, *, beams: bool = False) -> str:
-    """A JSON object in one line: the prediction and, for each sentence, its best tree or all its trees."""
+    """A JSON object in one line: the prediction and, for each sentence, its best tree or all its trees.
+
+    `left_out` counts the tokens in the middle of a long text that are not in its trees, nor in `tokens`.
+    """
     if isinstance(record, Unparsed):
         failed = {"line": record.line, "text": record.text, "error": record.reason}
         return write_json(failed, ensure_ascii=False)
@@ -56,6 +59,7 @@ def as_json(record: Record, *, beams: bool = False) -> str:
         "sentences": [
             {
                 "tokens": list(sentence.tokens),
+                "left_out": sentence.left_out,
                 "trees": [
                     {
                         "weight": tree.weight,

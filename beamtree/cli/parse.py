@@ -143,7 +143,7 @@ def parse(
             put = print if format is Format.text else typer.echo
             for piece in pieces:
                 put(piece)
-    watch.report()
+    watch.report(tell_cut=format is not Format.text)  # a drawing in the terminal tells it for each text
 
 
 def _format_of(out: Path | None) -> Format:

@@ -130,6 +130,9 @@ def predict(
         job = LineJob(source, out, made_of, processes, CHUNK_LINES, header=table.header)
         run_and_tell(job, transform, "predicting", unit="rows", resume=resume, overwrite=overwrite)
     watch.report()
+    if watch.unread and watch.unread == (watch.seen if streamed else job.lines):
+        where = "the output" if streamed else out
+        raise BeamtreeError(f"no row of {watch.source} could be read, so {where} has no label")
 
 
 def _kind_of(out: Path) -> Kind:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import typer
 
-from beamtree.classifier.parsing import Unparsed
+from beamtree.classifier.parsing import Parsed, Unparsed
 from beamtree.cli.conventions import counting, say
 from beamtree.cli.line_job import LineJob, Transform
 from beamtree.data.unlabelled import TextRow
@@ -50,14 +50,14 @@ def run_and_tell(
 
 
 class Watch:
-    """Passes records on and counts errors among them.
+    """Passes records on and counts errors among them, and texts of which the trees cover only a part.
 
     It raises at the first error if `strict`, or if `source` is None: texts on the command line.
     """
 
     def __init__(self, source: str | None, strict: bool) -> None:
         self.source, self.strict = source, strict
-        self.seen, self.unread = 0, 0
+        self.seen, self.unread, self.cut = 0, 0, 0
         self.first: list[str] = []
 
     def __call__(self, records: Iterable[AnyRecord]) -> Iterator[AnyRecord]:
@@ -70,12 +70,17 @@ class Watch:
                     raise BeamtreeError(f"{self.source}, {record}")
                 self.unread += 1
                 self.first += [str(record)] if self.unread <= _TOLD else []
+            elif isinstance(record, Parsed):
+                self.cut += any(sentence.left_out for sentence in record.trees)
             yield record
 
-    def report(self) -> None:
+    def report(self, *, tell_cut: bool = True) -> None:
         if self.unread:
             why = "; ".join([*self.first, *(["…"] if self.unread > _TOLD else [])])
             say(f"{self.unread:,} of {self.seen:,} lines could not be read ({why})")
+        if self.cut and tell_cut:
+            texts = "1 text" if self.cut == 1 else f"{self.cut:,} texts"
+            say(f"the trees of {texts} leave out tokens in the middle (model.tree_tokens)")
 
 
 def standard_input() -> Iterator[TextRow]:

@@ -10,6 +10,7 @@ The sentences of errors that `texts_in` raises and `read_columns` yields are par
 import csv
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,6 +24,9 @@ from beamtree.files.lines import LONGEST_LINE, read_rows
 from beamtree.printable import HALVES
 
 _MOST_COLUMNS = 1_000_000  # a quoted text may hold commas
+_MOST_LINES = 1 << 17  # of a row; they are in memory
+_MOST_READ_AGAIN = 4 * LONGEST_LINE  # characters; otherwise time could grow with the square of the lines
+_MISPLACED = 'a quotation mark is not closed, or one inside a quoted text is not doubled ("")'
 _CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f"  # all but white space
 STRANGE = re.compile(f"[{_CONTROLS}{HALVES}]")
 
@@ -146,7 +150,7 @@ def _open_table(path: Path, quoted: bool = False) -> tuple[list[str], Iterator[t
                 f"{path}, line 1: the column names cannot be read ({error}): save the file as UTF-8 text "
                 "with a line feed at the end of every line"
             ) from None
-        return header, _quoted(path, lines, delimiter)
+        return header, _quoted(path, lines, delimiter, strict=is_csv)
     return first.split(delimiter), ((number, text.split(delimiter)) for number, text in lines)
 
 
@@ -181,32 +185,47 @@ def _table_rows(path: Path, columns: Sequence[tuple[str, ...]], quoted: bool) ->
 
 
 def _quoted(
-    path: Path, lines: Iterator[tuple[int, str]], delimiter: str
+    path: Path, lines: Iterator[tuple[int, str]], delimiter: str, strict: bool
 ) -> Iterator[tuple[int, list[str] | str]]:
-    """Yield rows with the number of their last line; their quoted texts may hold delimiters and line ends."""
-    characters = 0  # of the row so far; a row whose quotes never end would read the whole file
+    """Yield rows with the number of their last line; their quoted texts may hold delimiters and line ends.
 
-    def counted_lines() -> Iterator[str]:
-        nonlocal characters
-        for number, text in lines:
-            characters += len(text)
-            if characters > LONGEST_LINE:
-                raise BeamtreeError(
-                    f"{path}, line {number}: the row has more than {LONGEST_LINE:,} characters"
-                )
-            yield text + "\n"
+    If `strict`, a quotation mark in the wrong place, such as one that is never closed, makes a bad row of the
+    line where the row begins; the lines that it swallowed are read again as rows of their own.
+    """
+    taken: list[tuple[int, str]] = []  # the lines of the present row
+    again: deque[tuple[int, str]] = deque()
+    read_again = 0  # characters
 
-    reader = csv.reader(counted_lines(), delimiter=delimiter)
-    while True:
+    def texts() -> Iterator[str]:
         characters = 0
+        while line := again.popleft() if again else next(lines, None):
+            characters = len(line[1]) + (characters if taken else 0)
+            taken.append(line)
+            if characters > LONGEST_LINE or len(taken) > _MOST_LINES:
+                raise BeamtreeError(
+                    f"{path}, line {taken[0][0]}: the row has more than {LONGEST_LINE:,} characters or "
+                    f"{_MOST_LINES:,} lines; is a quotation mark not closed?"
+                )
+            yield line[1] + "\n"
+
+    while True:
         try:
-            row = next(reader)
-        except StopIteration:
+            for row in csv.reader(texts(), delimiter=delimiter, strict=strict):
+                yield taken[-1][0], row
+                taken.clear()
             return
         except csv.Error as error:
-            yield reader.line_num + 1, str(error)
-        else:
-            yield reader.line_num + 1, row
+            (number, _), *swallowed = taken
+            taken.clear()
+            again.extendleft(reversed(swallowed))
+            read_again += sum(len(text) for _, text in swallowed)
+            if read_again > _MOST_READ_AGAIN:
+                raise BeamtreeError(
+                    f"{path}, line {number}: too many rows have quotation marks in wrong places: check "
+                    "the file"
+                ) from None
+            misplaced = swallowed or "expected after" in str(error) or "unexpected end" in str(error)
+            yield number, _MISPLACED if misplaced else str(error)
 
 
 def _json_rows(path: Path, columns: Sequence[tuple[str, ...]]) -> Iterator[Row]:

@@ -52,7 +52,8 @@ def own_cell_recursion(
     _fill_cache(cell, scorer)
     B, steps = leaves.shape[0], leaves.shape[1] - 1
     if B > 0:
-        pair = leaves[:1, 0].detach(), leaves[:1, -1].detach()
+        first = leaves[0].detach()
+        pair = first[:1], first.index_select(0, (lengths[:1] - 1).clamp(min=0))  # of real tokens
         keep = [leaves.new_ones(1, mask_width(cell))] if options.dropout > 0.0 else []
         with _autocast_without_cache(leaves.device.type):
             refuse_changing_results(cell, "cell", *pair, *keep)

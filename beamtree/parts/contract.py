@@ -132,19 +132,18 @@ def refuse_changing_results(part: nn.Module, role: str, *rows: Tensor) -> None:
             part(*(row.clone() for row in rows))  # it may work in place
         return
     for _ in range(3):  # another thread may change weights meanwhile, but hardly each time
-        fault = _find_change(part, rows)
+        fault = _find_change(part, role, rows)
         if not fault:
             _compared[part] = settings
             return
     raise ValueError(f"{role} {fault}")
 
 
-def _find_change(part: nn.Module, rows: Sequence[Tensor]) -> str | None:
+def _find_change(part: nn.Module, role: str, rows: Sequence[Tensor]) -> str | None:
     """What a module does that it must not do, in words, and what to do about it."""
-    found = part(*(row.clone() for row in rows))
-    if isinstance(
-        found, Tensor
-    ):  # a part compiled with CUDA graphs may write its next result in the same place
+    found = _call_first(part, role, rows)
+    if isinstance(found, Tensor):
+        # A part compiled with CUDA graphs may write its next result in the same place.
         found = found.detach().clone()
     # Only now, as the first call may have made what is kept from then on.
     buffers = {name: (buffer, version_of(buffer)) for name, buffer in part.named_buffers()}
@@ -168,7 +167,40 @@ def _find_change(part: nn.Module, rows: Sequence[Tensor]) -> str | None:
             "call, but each row of the result may depend only on the same row of the arguments: compute "
             "over the last dimension (-1), never over the first (0)"
         )
+    if not _may_return(found, role) and all(row.isfinite().all() for row in rows):
+        wrong = (
+            "NaN or +inf (only −inf is allowed, to forbid a merge)" if role == "scorer" else "NaN or infinity"
+        )
+        return (
+            f"returns {wrong} for a pair of finite nodes in {mode}: check its parameters, and what "
+            "it divides by or takes a root or logarithm of"
+        )
     return None
+
+
+def _call_first(part: nn.Module, role: str, rows: Sequence[Tensor]) -> object:
+    """The result for the first pair; an error says what the module was given and what it must return."""
+    try:
+        return part(*(row.clone() for row in rows))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        names = zip(("left", "right", "keep"), rows, strict=False)
+        given = ", ".join(f"{name} {tuple(row.shape)}" for name, row in names)
+        width = rows[0].shape[-1]
+        wanted = f"the parent, shape (1, {width})" if role == "cell" else "the score, shape (1,)"
+        raise ValueError(
+            f"{role} failed with {type(error).__name__}: {error}\nIt was called with {given} and must return "
+            f"{wanted}: nodes are {width} wide here, and it returns as many rows as it gets"
+        ) from error
+
+
+def _may_return(found: object, role: str) -> bool:
+    """Whether all numbers are finite or, as scores, −inf."""
+    if not isinstance(found, Tensor) or not found.is_floating_point():
+        return True  # another check says what is wrong
+    allowed = found.isfinite()
+    return bool((allowed | (found == -torch.inf) if role == "scorer" else allowed).all())
 
 
 def _mixes_rows(part: nn.Module, alone: object, rows: Sequence[Tensor]) -> bool:

@@ -57,8 +57,21 @@ def test_parse_says_how_much_of_a_long_text_is_not_in_its_tree(tmp_path: Path) -
     model.settings = replace(model.settings, tree_tokens=5)
     save_model(model, tmp_path / "bounded")
     said = call("parse", tmp_path / "bounded", "[MAX 1 2 3 4 5 6 ]", "--beams").output
-    assert said.count("3 tokens in the middle are not in the tree") == 1
-    assert "midst" not in call("parse", tmp_path / "bounded", "[MAX 1 2 3 ]").output
+    assert said.count("3 tokens in the middle are not in the tree") == said.count("in the middle") == 1
+    assert "in the middle" not in call("parse", tmp_path / "bounded", "[MAX 1 2 3 ]").output
+    path = tmp_path / "texts.txt"
+    path.write_text("[MAX 1 2 3 4 5 6 ]\n[MAX 1 2 3 ]\n")
+    json_lines = call("parse", tmp_path / "bounded", "--file", path, "--format", "json")
+    found = [json.loads(line)["sentences"][0] for line in json_lines.stdout.splitlines()]
+    assert [(len(one["tokens"]), one["left_out"]) for one in found] == [(5, 3), (5, 0)]
+    told = "the trees of 1 text leave out tokens in the middle (model.tree_tokens)\n"
+    for words in (
+        ("parse", tmp_path / "bounded", "--file", path, "--format", "brackets"),
+        ("parse", tmp_path / "bounded", "[MAX 1 2 3 4 5 6 ]", "--format", "svg"),
+        ("predict", tmp_path / "bounded", path, "--trees"),
+    ):
+        assert call(*words).stderr.endswith(told)
+    assert "in the middle" not in call("predict", tmp_path / "bounded", path).output
 
 
 def test_a_log_hears_how_far_eval_is(models: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,20 @@ def test_a_row_that_cannot_be_read_keeps_its_place(model: str, tmp_path: Path) -
     assert f"{path}, line 3: the byte 0xff" in told
 
 
+def test_a_file_of_which_no_row_can_be_read_fails_but_is_written(model: str, tmp_path: Path) -> None:
+    path, out = write(tmp_path / "in.csv", 'id,text\n1,"a film\n2,"late" it\n'), tmp_path / "out.csv"
+    told = call("predict", model, path, "--out", out, rc=2).stderr
+    assert told.splitlines()[-1] == f"beamtree: no row of {path} could be read, so {out} has no label"
+    assert "2 of 2 lines could not be read (line 2: a quotation mark is not closed" in told
+    assert [row["label"] for row in rows_of(out)] == ["", ""]
+    assert "no row of" in call("predict", model, path, rc=2).stderr
+    assert "no row of standard input" in call("predict", model, "-", input=" \n", rc=2).stderr
+    call("predict", model, write(tmp_path / "empty.csv", "id,text\n"), "--out", tmp_path / "none.csv")
+    write(path, 'id,text\n1,"a film\n2,late\n')
+    call("predict", model, path, "--out", out, "--overwrite")
+    assert [bool(row["label"]) for row in rows_of(out)] == [False, True]
+
+
 def test_a_run_killed_at_any_byte_goes_on_to_the_same_file(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

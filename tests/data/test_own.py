@@ -16,6 +16,7 @@ from beamtree.training.examples import load_learning_data
 from beamtree.training.recipe import load_recipe
 
 ROWS = [("pos", "a lovely film"), ("neg", "a dull film"), ("pos", "lovely"), ("neg", "dull , dull !")] * 5
+PLAIN = [("pos", f"a film {i}") for i in range(10)] + [("neg", f"dull {i}") for i in range(10)]
 PAIRS = [("same", "a man sleeps", "he sleeps"), ("other", "a man runs", "it is late")] * 10
 SMALL = [
     "--set=model.d_model=8",
@@ -301,6 +302,53 @@ def test_a_table_that_is_not_understood_is_refused_with_what_to_do(
     path = write_table(tmp_path / "rows.tsv", header, rows)
     with pytest.raises(BeamtreeError, match=told):
         own_task(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "row"),
+    [
+        ('pos,"a film', None),
+        ('pos,"a "fine" film"', None),
+        ('pos,"a film" or two', None),
+        ('pos,a 12" film', 'a 12 " film'),
+        ('pos,"a ""fine"" film"', 'a " fine " film'),
+        ('pos,"a\nfilm"', "a film"),
+    ],
+)
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_a_quotation_mark_in_the_wrong_place_is_a_bad_row_and_swallows_no_other(
+    wrong: str, row: str | None, place: str, tmp_path: Path
+) -> None:
+    lines = [f"{label},{text}" if i % 3 else f'{label},"{text}"' for i, (label, text) in enumerate(PLAIN)]
+    index = {"first": 0, "middle": 10, "last": len(lines)}[place]
+    lines.insert(index, wrong)
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["label,text", *lines]) + "\n")
+    skipped = BadRows(skip=True)
+    found = [" ".join(example.sentences[0]) for example in own_task(path).read_file(path, skipped)]
+    wanted = [text for _, text in PLAIN]
+    if row is None:
+        assert found == wanted
+        assert list(skipped.found[path]) == [index + 2]
+        with pytest.raises(BeamtreeError, match=rf"line {index + 2}: a quotation mark is not closed"):
+            list(own_task(path).read_file(path))
+    else:
+        assert found == [*wanted[:index], row, *wanted[index:]]
+        assert not skipped.found
+
+
+def test_quotation_marks_of_a_tsv_are_plain_text(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "rows.tsv", "label\ttext", [("a", '"x'), ("b", "y"), ("b", 'z"')])
+    assert [row.sentences[0] for row in own_task(path).read_file(path)] == [('"', "x"), ("y",), ("z", '"')]
+
+
+def test_a_table_full_of_misplaced_quotation_marks_is_refused_in_good_time(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("label,text\na,b\nb,b\n" + 'x","\n' * 100_000)
+    with pytest.raises(
+        BeamtreeError, match="too many rows have quotation marks in wrong places: check the file"
+    ):
+        list(own_task(path).read_file(path, BadRows(skip=True)))
 
 
 def test_missing_files_and_too_few_labels_are_errors(tmp_path: Path) -> None:

@@ -59,6 +59,34 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
             exec(compile(block, str(page), "exec"), names)
 
 
+WITH_MINE = [page for page in PAGES if "python mine.py" in page.read_text(encoding="utf-8")]
+SMALL = "--set task.sampled.train=16 --set task.sampled.dev=8 --set model.d_model=8 --max-steps 1 --out run"
+
+
+@pytest.mark.parametrize("page", WITH_MINE, ids=name_of)
+def test_mine_py_of_a_page_works_as_a_command_and_when_imported(page: Path, tmp_path: Path) -> None:
+    (file,) = [block for kind, block in blocks(page) if kind == "python" and "app()" in block]
+    (tmp_path / "mine.py").write_text(file, encoding="utf-8")
+
+    def python(*words: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    (typed,) = re.findall(r"python mine\.py ([^`\n]*)", page.read_text(encoding="utf-8"))
+    if typed.startswith("train"):
+        python("mine.py", *shlex.split(f"{typed} {SMALL}"))
+        loading = (
+            "import mine; from beamtree import load_model; print(type(load_model('run').encoder.scorer))"
+        )
+        assert "mine.DotScorer" in python("-c", loading)
+    else:
+        assert "max-of-windows" in python("mine.py", *shlex.split(typed), "--list")
+        assert "usage" not in python("-c", "import mine; print(mine.MaxOfWindows(8))").lower()
+
+
 def run_with_a_small_table(typed: list[list[str]]) -> None:
     rows = "pos\tthe plot is thin but I laughed\nneg\ttwo hours I want back\n" * 10
     for name in ("reviews.tsv", "test.tsv"):

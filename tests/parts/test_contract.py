@@ -96,7 +96,7 @@ def test_randomness_of_any_kind_is_refused(draw: Callable[[Tensor], Tensor], tra
         encode(Random(), training)
 
 
-def test_results_that_are_not_numbers_or_differ_by_rounding_are_no_randomness() -> None:
+def test_results_that_differ_by_rounding_are_no_randomness() -> None:
     class Rounding(Mean):
         calls = 0
 
@@ -104,12 +104,7 @@ def test_results_that_are_not_numbers_or_differ_by_rounding_are_no_randomness() 
             self.calls += 1
             return super().forward(left, right) * (1 + 1e-6 * (self.calls % 2))
 
-    class Undefined(Mean):
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            return super().forward(left, right) * torch.nan
-
-    for cell in (Rounding(), Undefined()):
-        refuse_changing_results(cell, "cell", torch.ones(1, 4), torch.ones(1, 4))
+    refuse_changing_results(Rounding(), "cell", torch.ones(1, 4), torch.ones(1, 4))
 
 
 def test_a_buffer_that_a_part_changes_itself_is_refused_by_name_but_one_made_once_is_not() -> None:
@@ -176,6 +171,54 @@ def test_a_part_that_mixes_rows_is_refused_whatever_the_batch(
     for x in (torch.randn(shape), torch.zeros(shape)):
         with pytest.raises(ValueError, match=f"{role} mixes rows in training: what it returns for a pair"):
             encoder(x)
+
+
+@pytest.mark.parametrize("role", ["cell", "scorer"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_not_finite_are_refused_but_a_score_may_be_minus_infinity(
+    role: str, value: float
+) -> None:
+    part = Changed(
+        lambda h, left: torch.where(h == h.amax(-1, keepdim=True), value, h), scores=role == "scorer"
+    )
+    if role == "scorer" and value < 0:
+        refuse_changing_results(part, role, torch.ones(1, 4), torch.ones(1, 4))
+        return
+    encoder = beamtree.BeamTreeEncoder(4, **{"cell": Mean(), role: part})
+    with pytest.raises(
+        ValueError, match=rf"{role} returns NaN or .*inf.* for a pair of finite nodes in training"
+    ):
+        encoder(torch.randn(2, 5, 4))
+
+
+def test_padding_is_not_among_the_rows_that_a_part_is_tried_on() -> None:
+    class Cosine(nn.Module):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return (left * right).sum(-1) / (left.norm(dim=-1) * right.norm(dim=-1))
+
+    encoder = beamtree.BeamTreeEncoder(4, scorer=Cosine())
+    nn.init.zeros_(encoder.leaf.linear.bias)  # so leaves of padding are zero
+    is_padding = torch.arange(5) >= torch.tensor([[3], [5]])
+    assert encoder(torch.randn(2, 5, 4), is_padding).isfinite().all()
+
+
+def test_an_error_in_the_first_call_says_what_the_part_was_given_and_must_return() -> None:
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Linear(4, 2)
+
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return self.mix(torch.cat((left, right), -1))
+
+    for role, wanted in (("cell", r"parent, shape \(1, 4\)"), ("scorer", r"score, shape \(1,\)")):
+        encoder = beamtree.BeamTreeEncoder(4, **{role: Narrow()})
+        message = (
+            rf"(?s){role} failed with RuntimeError: mat1 .* left \(1, 4\), right \(1, 4\) .* the {wanted}"
+        )
+        with pytest.raises(ValueError, match=message) as caught:
+            encoder(torch.randn(2, 5, 4))
+        assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 class Deep(nn.Module):
