@@ -1,6 +1,6 @@
 """A single classifier: embedding, encoder and head."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,10 @@ class TreeClassifier(Classifier):
         self.parser: TreeClassifier | None = None
         if settings.trees_from or parser is not None:
             self.parser = self._make_parser(parser)
+            # Its folder may be private and is not needed any more, so only its name is kept.
+            place = Path(settings.trees_from)
+            name = place.parent.name if place.name == "best" else place.name
+            self.settings = replace(settings, trees_from=name)
         if self.needs_merges and task.gold_merges is None:
             raise BeamtreeError(
                 f"the encoder {settings.encoder!r} follows gold trees, but the task {task.name!r} has none"

@@ -102,6 +102,8 @@ def test_its_folder_needs_the_trained_models_no_more(parser: Path, tmp_path: Pat
     shutil.rmtree(parser)
     loaded = load_model(tmp_path / "saved")
     assert loaded.title == "gold-grc on found trees"
+    assert loaded.settings.trees_from == "parser"
+    assert str(tmp_path) not in (tmp_path / "saved" / "config.json").read_text()  # where it was is private
     assert not loaded.needs_merges
     assert loaded.predict(EXPRESSIONS) == model.predict(EXPRESSIONS)
     assert not any(weight.requires_grad for weight in loaded.parser.parameters())
