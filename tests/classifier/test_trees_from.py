@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from on_gpu import needs_gpu
 from small_models import small_model
 from small_runs import run_in, small_recipe, without_times
 from torch import Tensor
@@ -170,3 +171,15 @@ def test_a_run_along_found_trees_resumes_as_if_it_had_never_stopped(parser: Path
     assert all(torch.equal(weight, other[name]) for name, weight in trained.items())
     for name, weight in load_model(parser).state_dict().items():
         assert torch.equal(trained[f"parser.{name}"], weight)
+
+
+@needs_gpu
+def test_on_a_gpu_it_trains_and_predicts_as_on_a_cpu(parser: Path) -> None:
+    model = second(parser).eval()
+    expected = model.predict(EXPRESSIONS, need_trees=True)
+    for ours, theirs in zip(model.cuda().predict(EXPRESSIONS, need_trees=True), expected, strict=True):
+        assert ours.probability == pytest.approx(theirs.probability, abs=1e-4)
+        assert torch.equal(ours.trees[0].merges.cpu(), theirs.trees[0].merges)
+    batch = batch_of(model, EXPRESSIONS).to(torch.device("cuda"))
+    model.train()(batch.ids, batch.key_padding_mask).square().sum().backward()
+    assert all(w.grad is not None for name, w in model.named_parameters() if not name.startswith("parser."))
