@@ -173,6 +173,7 @@ def test_a_run_along_found_trees_resumes_as_if_it_had_never_stopped(parser: Path
         assert torch.equal(trained[f"parser.{name}"], weight)
 
 
+@pytest.mark.gpu
 @needs_gpu
 def test_on_a_gpu_it_trains_and_predicts_as_on_a_cpu(parser: Path) -> None:
     model = second(parser).eval()
