@@ -21,6 +21,7 @@ from beamtree.files.lines import MissingFileError
 from beamtree.training.recipe import Recipe, SampledSettings, TaskSettings, WordSettings
 from beamtree.training.seen_rows import count_repeated, hash_rows
 
+SKIP = "--set task.bad_rows=skip"  # the option for training
 _MANY_UNKNOWN = 0.3  # of the words of a split
 
 
@@ -53,13 +54,19 @@ def load_learning_data(
     recipe: Recipe, given: Path | None = None, say: Callable[[str], None] = lambda sentence: None
 ) -> LearningData:
     """Load examples and words; `say` is told of skipped rows and of the word vectors that were found."""
-    settings, bad_rows = recipe.task, BadRows.chosen(recipe.task.bad_rows)
+    settings, bad_rows = recipe.task, BadRows.chosen(recipe.task.bad_rows, SKIP)
     task, train, dev = load_examples(settings, given, bad_rows)
     words = None
     if task.own is not None:
         kind = "pairs of texts" if task.sentences == 2 else "texts"
         more = f" and {len(task.labels) - 20} more" if len(task.labels) > 20 else ""
         say(f"{kind} with {len(task.labels)} labels: {', '.join(task.labels[:20])}{more}")
+        folder = data_folder(task.name, given)
+        if (file := split_file(folder, "dev")) == split_file(folder, "train"):
+            say(
+                f"no dev file: {len(dev):,} of the {len(train) + len(dev):,} rows of {file} are held out "
+                "as dev"
+            )
         for sentence in _missing_labels(task, train, dev):
             say(sentence)
         if repeated := count_repeated(dev, train):
