@@ -224,6 +224,28 @@ def test_training_names_its_own_option_for_rows_that_cannot_be_read(tmp_path: Pa
     assert said.endswith("not one of neg, pos (to leave such rows out: --set task.bad_rows=skip)")
 
 
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (["a", "b", *map(str, range(10))], "most labels occur once"),
+        (["0.5", "0.75", "1"], "most labels are decimal numbers"),
+        (["this is the text of a row", "and this is one as well"], "most labels are sentences"),
+        (["1", "2", "not applicable"], None),
+    ],
+)
+def test_labels_that_do_not_look_like_labels_are_pointed_out(
+    labels: list[str], told: str | None, tmp_path: Path
+) -> None:
+    count = 1 if told == "most labels occur once" else 10
+    rows = [(label, f"text {i}") for i, label in enumerate(labels * count)]
+    path = write_table(tmp_path / "rows.tsv", "class\ttext", rows)
+    said: list[str] = []
+    load_learning_data(load_recipe("own"), path, said.append)
+    doubts = [one for one in said if "the right column" in one]
+    remedy = "is 'class' the right column? --set task.own.label=NAME chooses another"
+    assert doubts == ([] if told is None else [f"{told}: {remedy}"])
+
+
 def test_labels_are_sorted_numbers_by_their_size(tmp_path: Path) -> None:
     lines = [json.dumps({"label": label, "text": "a"}) for label in (10, 9, 1, 9, 10, 1)]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
