@@ -194,7 +194,7 @@ def find_model(path_or_name: str | Path) -> Path:
     beside = [found.name for found in path.parent.iterdir()] if is_folder(path.parent) else []
     if len(path.parts) > 1 and (close := difflib.get_close_matches(path.name, beside, n=1)):
         known = f"; did you mean {shown(str(path.parent / close[0]))}?"
-    elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path_or_name)):  # like a repository on the hub
+    elif not beside and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path_or_name)):  # as on the hub
         call = f"TreeClassifier.from_pretrained({shown(str(path_or_name))})"
         known = f"; to load it from the Hugging Face hub, use {call}"
     raise BeamtreeError(f"there is no model {shown(str(path_or_name))}: no folder or shipped model{known}")

@@ -173,7 +173,7 @@ def _work(
     from beamtree.compare.contest import Entry, recipe_for
     from beamtree.compare.work import Work
     from beamtree.data.task import BadRows
-    from beamtree.training.examples import load_learning_data
+    from beamtree.training.examples import SKIP, load_learning_data
     from beamtree.training.fit import create_accelerator
     from beamtree.training.schedule import Stopping
 
@@ -181,7 +181,7 @@ def _work(
     stopping = Stopping(minutes=max_minutes)
     recipe = recipe_for(contest, Entry("ebt-grc"), contest.rates[0], examples=1)
     learnt: LearningData = load_learning_data(recipe, given, say)
-    sources = _sources(contest, task, given, BadRows.chosen(recipe.task.bad_rows))
+    sources = _sources(contest, task, given, BadRows.chosen(recipe.task.bad_rows, SKIP))
     work = Work(contest, entries, out, learnt, sources, create_accelerator(), say)
     ended = work.run(stopping, only)
     if not ended:

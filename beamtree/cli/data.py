@@ -61,7 +61,7 @@ def listops(
             bar.update(tasks[name], completed=done, total=total, visible=done < total)
 
         files = generate_listops(folder, seed=seed, splits=splits, progress=show, overwrite=overwrite)
-    say(f"{len(files)} splits of ListOps in {folder}: {', '.join(files)}", err=False)
+    say(f"{len(files)} split{'s' * (len(files) > 1)} of ListOps in {folder}: {', '.join(files)}", err=False)
 
 
 @app.command()
@@ -127,7 +127,7 @@ def check(
     from beamtree.data.folders import data_folder, survey
     from beamtree.data.task import BadRows
 
-    root, rows = folder or data_folder("vectors").parent, BadRows.chosen(bad_rows)
+    root, rows = folder or data_folder("vectors").parent, BadRows.chosen(bad_rows, "--bad-rows skip")
     found = []
     with show_progress(TextColumn("{task.description}", markup=False), BarColumn()) as bar:
         row = bar.add_task("reading", total=None)

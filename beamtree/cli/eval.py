@@ -120,12 +120,14 @@ def evaluate(
     task = classifier.task
     paths = [*(data or ()), *(more or ())] or [data_folder(task.name)]
     for path in paths:
+        if task.own is not None and not (data or more or path.exists()):
+            raise BeamtreeError(f"name a table to test on: beamtree eval {shlex.quote(model)} FILE")
         if not path.exists():
             raise BeamtreeError(
                 f"there is no file or folder {path}: check the name, or {_how_to_get(task, model)}"
             )
     chosen = run.read_recipe().task.bad_rows if run.begun else "refuse"
-    rows = BadRows.chosen(bad_rows or chosen)
+    rows = BadRows.chosen(bad_rows or chosen, "--bad-rows skip")
     results: list[SplitResult] = []
     train = training_rows(run) if baselines and task.own is not None else []
     company = Company.of(run, classifier, train) if train else None
@@ -186,7 +188,7 @@ def evaluate(
 
 def _how_to_get(task: "Task", model: str) -> str:
     if task.own is not None:
-        return f"name a table of your own: beamtree eval {shlex.quote(model)} FILE"
+        return f"name another table: beamtree eval {shlex.quote(model)} FILE"
     if task.words:
         return "see what is there: beamtree data check"
     return f"generate data with: beamtree data {task.name}"

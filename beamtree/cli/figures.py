@@ -169,7 +169,9 @@ def _mistakes(confusion: Confusion) -> Table:
 
 def comparison_parts(comparison: Comparison, split: str) -> Iterator[Part]:
     """The model and simpler classifiers on the same rows, and a line that says which is best."""
-    table = new_table(f"compared on the same rows of {split}", "", "accuracy %", "macro-F1 %", "seconds")
+    table = new_table(
+        f"compared on the same rows of {split}", "", "accuracy %", "macro-F1 %", "trained in (s)"
+    )
     for one in (comparison.model, *comparison.others):
         shares = map(_percent, (one.confusion.accuracy, one.confusion.macro_f1))
         table.add_row(name(one.name), *shares, f"{one.seconds:.1f}" if one.seconds else "")

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from beamtree.data.rows import RowFormat, column_names, read_columns
 from beamtree.data.task import REFUSE, BadRows, CountRule, Example, Task, require_split
 from beamtree.data.tokenizers import MAX_WORDS, TOKENIZERS
-from beamtree.errors import BeamtreeError
+from beamtree.errors import BeamtreeError, nearest
 from beamtree.files.bounded import shown
 from beamtree.files.lines import COMPRESSIONS, MissingFileError, find_file
 from beamtree.printable import CONTROLS, HALVES
@@ -175,13 +175,13 @@ def own_task(
     if label == _LABEL[0]:  # the default: the user chose none
         (label,) = find_columns(present, _LABEL) or (label,)
     if label not in present and label.lower() not in present:
-        _refuse_columns(path, f"label column {label!r}", present, "label")
+        _refuse_columns(path, _LABEL if label == _LABEL[0] else (label,), present, "label")
     texts = tuple(name.strip() for name in text.split(",")) if text else find_texts(present)
     if not texts:
-        _refuse_columns(path, "text column 'text', or 'text1' and 'text2'", present, "text")
+        _refuse_columns(path, _TEXT, present, "text")
     for name in texts:
         if name not in present and name.lower() not in present:
-            _refuse_columns(path, f"text column {name!r}", present, "text")
+            _refuse_columns(path, (name,), present, "text")
     if len(texts) > 2 or len({*texts, label}) != len(texts) + 1:
         raise BeamtreeError(f"task.own.text must name one or two columns other than the label, got {text!r}")
     form = OwnFormat(label, texts, tokenizer, longest=longest)
@@ -205,16 +205,21 @@ def restore(labels: list[Any], saved: Any) -> Task:
     )
 
 
-def _refuse_columns(path: Path, missing: str, present: tuple[str, ...], setting: str) -> NoReturn:
+def _refuse_columns(path: Path, wanted: Sequence[str], present: tuple[str, ...], setting: str) -> NoReturn:
+    """Raise for a column that is missing under all of its names."""
     if any("\x00" in name for name in present):
         remedy = "save it as UTF-8 text"
     elif len(present) == 1:
         remedy = "columns are separated by tabs, in a .csv by commas or semicolons"
     else:
         remedy = f"--set task.own.{setting}=NAME chooses another"
+    others = f" (or {', '.join(wanted[1:])})" if wanted[1:] else ""
+    pair = ", nor 'text1' and 'text2' for pairs" if wanted == _TEXT else ""
+    hints = (nearest(name, present) for name in wanted if len(present) > 1)
+    hint = next((hint for hint in hints if "did you mean" in hint), "")
     raise BeamtreeError(
-        f"{path}, line 1: no {missing}; the first line must name the columns, and has "
-        f"{shown(list(present))}: {remedy}"
+        f"{path}, line 1: there is no column {wanted[0]!r}{others}{pair}; the columns are "
+        f"{', '.join(name[:80] for name in present[:20])}{', …' if present[20:] else ''}{hint}; {remedy}"
     )
 
 

@@ -28,20 +28,21 @@ class BadRows:
     """What to do with rows that cannot be used: stop at the first one, or skip and count them all."""
 
     skip: bool = False
+    option: str = ""  # of the present command, with which it skips bad rows
     # File -> line -> what is wrong with it; the reason is kept only for the first few lines.
     found: dict[Path, dict[int, str]] = field(default_factory=dict)
 
     @classmethod
-    def chosen(cls, choice: str) -> "BadRows":
+    def chosen(cls, choice: str, option: str = "") -> "BadRows":
         if choice not in BAD_ROWS:
             raise BeamtreeError(f"bad_rows must be {' or '.join(BAD_ROWS)}, got {choice!r}")
-        return cls(skip=choice == "skip")
+        return cls(choice == "skip", option)
 
     def add(self, path: Path, line: int, reason: str) -> None:
         """Raise for a bad row, or count it so that the reader can go on."""
         if not self.skip:
-            remedy = "to leave such rows out: train --set task.bad_rows=skip, eval --bad-rows skip"
-            raise BeamtreeError(f"{path}, line {line}: {reason} ({remedy})")
+            remedy = f" (to leave such rows out: {self.option})" if self.option else ""
+            raise BeamtreeError(f"{path}, line {line}: {reason}{remedy}")
         lines = self.found.setdefault(path, {})  # a file may be read for more than one split
         if line not in lines and len(lines) == _MOST:
             raise BeamtreeError(

@@ -50,7 +50,7 @@ class BeamTreeContextualizer(SavedBlock):
         d_model: width of a contextualised token and of a node.
         input_size: width of the input tokens, `d_model` if not given.
         beam_size: how many trees the encoder keeps.
-        slice_size: how many features the encoder's scorer sees; None for all of them.
+        slice_size: how many features the encoder's scorer sees; None, or more than it has, for all.
         dropout: dropout rate of the encoder's cell.
         stochastic: perturb the encoder's choices with Gumbel noise in training.
         source: an encoder that finds the trees instead. It needs a method `forest`, as the encoders have that

@@ -33,7 +33,7 @@ class BeamTreeEncoder(ChecksSearch, SavedBlock):
         d_model: width of a node.
         input_size: width of the tokens, `d_model` if not given.
         beam_size: how many trees are kept (K); 1 is greedy search.
-        slice_size: how many features the scorer sees; None for all of them.
+        slice_size: how many features the scorer sees; None, or more than there are, for all of them.
         scorer_hidden: the scorer's hidden size; if not given, 64 with a slice, else `d_model`.
         dropout: dropout rate on the cell's hidden layer, with one mask per node.
         stochastic: perturb both selections with Gumbel noise in training.

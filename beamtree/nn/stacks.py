@@ -41,6 +41,7 @@ class HybridStack(nn.Module):
         layers: names or modules of your own, from the input to the output: "tree" is a
             `BeamTreeContextualizer`, "ssm" a `StateSpaceLayer`, "attention" an `nn.TransformerEncoderLayer`.
             Your own module is called `layer(x, key_padding_mask)` and returns a tensor of the shape of x.
+            The stack adds no skip connection: give a `BeamTreeContextualizer` of your own `residual=True`.
         d_model: width of a token.
         beam_size: how many trees a "tree" layer keeps.
         heads: number of heads of an "attention" layer; must divide `d_model`.
@@ -122,8 +123,8 @@ class TreeTransformerLayer(nn.Module):
     A tree spans the whole sequence, so `is_causal=True` or a `src_mask` raises a ValueError.
 
     Args:
-        block: called `block(x, key_padding_mask)` on (B, n, d). Give it `residual=True`, as Transformer
-            layers are residual.
+        block: called `block(x, key_padding_mask)` on (B, n, d). Nothing else adds a skip connection, which
+            Transformer layers have: give a `BeamTreeContextualizer` `residual=True`.
         batch_first: whether `src` is (B, n, d) or (n, B, d).
     """
 

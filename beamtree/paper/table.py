@@ -84,16 +84,24 @@ class Table:
 
     def print_to(self, console: "Console") -> None:
         from rich import box
+        from rich.console import Console
         from rich.table import Table as RichTable
 
-        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        for column, header in enumerate(self.headers):
-            is_word = column in self.words
-            table.add_column(header, justify="left" if is_word else "right", no_wrap=is_word)
+        columns = list(zip(self.headers, *self.texts, strict=True))
+        wide = sum(max(map(len, column)) + 2 for column in columns)
+        is_narrow = wide > console.width  # then heads are wrapped between words, figures never cut
+        padding = 0 if is_narrow else 1
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, padding))
+        for place, column in enumerate(columns):
+            if place in self.words:
+                table.add_column(column[0], no_wrap=True)
+            else:
+                longest = max(map(len, " ".join(column).split()))
+                table.add_column(column[0], justify="right", width=longest if is_narrow else None)
         for texts in self.texts:
             table.add_row(*texts)
         console.print(f"\n{self.title}", style="bold", highlight=False, markup=False)
-        console.print(table)
+        Console(file=console.file, width=max(wide, console.width)).print(table)
         for sentence in self.remarks:
             console.print(sentence, highlight=False, markup=False)
 

@@ -18,7 +18,7 @@ class SlicedScorer(DirectlyRead):
 
     Args:
         d_model: width of a node.
-        slice_size: s, at most `d_model`; None for all features.
+        slice_size: s; None, or more than `d_model`, for all features.
         hidden_size: width of the hidden layer; 64 if not given, or `d_model` without a slice.
     """
 

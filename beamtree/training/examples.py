@@ -3,7 +3,9 @@ the fly), and the splits that a model is evaluated on.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,9 @@ from beamtree.files.lines import MissingFileError
 from beamtree.training.recipe import Recipe, SampledSettings, TaskSettings, WordSettings
 from beamtree.training.seen_rows import count_repeated, hash_rows
 
+SKIP = "--set task.bad_rows=skip"  # the option for training
+_DECIMAL = re.compile(r"[+-]?\d*[.,]\d+")
+_WORDS_OF_A_LABEL = 5
 _MANY_UNKNOWN = 0.3  # of the words of a split
 
 
@@ -53,20 +58,12 @@ def load_learning_data(
     recipe: Recipe, given: Path | None = None, say: Callable[[str], None] = lambda sentence: None
 ) -> LearningData:
     """Load examples and words; `say` is told of skipped rows and of the word vectors that were found."""
-    settings, bad_rows = recipe.task, BadRows.chosen(recipe.task.bad_rows)
+    settings, bad_rows = recipe.task, BadRows.chosen(recipe.task.bad_rows, SKIP)
     task, train, dev = load_examples(settings, given, bad_rows)
     words = None
     if task.own is not None:
-        kind = "pairs of texts" if task.sentences == 2 else "texts"
-        more = f" and {len(task.labels) - 20} more" if len(task.labels) > 20 else ""
-        say(f"{kind} with {len(task.labels)} labels: {', '.join(task.labels[:20])}{more}")
-        for sentence in _missing_labels(task, train, dev):
+        for sentence in _about_own(task, data_folder(task.name, given), settings.dev, train, dev):
             say(sentence)
-        if repeated := count_repeated(dev, train):
-            say(
-                f"{repeated:,} of {len(dev):,} dev rows have the text of a training row: results on dev will "
-                "look better than on new texts"
-            )
     if recipe.words.tokens_from:
         if task.words is None:
             raise BeamtreeError(f"words.tokens_from is for texts; task {task.name!r} has tokens of its own")
@@ -105,13 +102,49 @@ def load_learning_data(
     )
 
 
-def _missing_labels(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Iterator[str]:
-    rows = (("training", train, "the model cannot learn them"), ("dev", dev, "results on dev ignore them"))
-    for name, examples, result in rows:
+def _about_own(
+    task: Task, folder: Path, split: str, train: Sequence[Example], dev: Sequence[Example]
+) -> Iterator[str]:
+    """What a user should know about own data before training; `split` is the one that serves as dev."""
+    assert task.own is not None
+    kind = "pairs of texts" if task.sentences == 2 else "texts"
+    yield f"{kind} with {len(task.labels)} labels: {_named(task.labels)}"
+    if split == "dev" and (file := split_file(folder, "dev")) == split_file(folder, "train"):
+        rows = len(train) + len(dev)
+        yield f"no dev file: {len(dev):,} of the {rows:,} rows of {file} are held out as dev"
+    if (doubt := _doubt(Counter(example.label for example in (*train, *dev)))) is not None:
+        column = task.own["label"]
+        yield f"{doubt}: is {column!r} the right column? --set task.own.label=NAME chooses another"
+    for name, examples, result in (
+        ("training", train, "the model cannot learn them"),
+        ("dev", dev, "results on dev ignore them"),
+    ):
         present = {example.label for example in examples}
         if missing := [label for label in task.labels if label not in present]:
-            more = f" and {len(missing) - 20} more" if len(missing) > 20 else ""
-            yield f"no {name} row is labelled {', '.join(missing[:20])}{more}: {result}"
+            yield f"no {name} row is labelled {_named(missing)}: {result}"
+    if repeated := count_repeated(dev, train):
+        yield (
+            f"{repeated:,} of {len(dev):,} dev rows have the text of a training row: results on dev will "
+            "look better than on new texts"
+        )
+
+
+def _named(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
+    return ", ".join(labels[:20]) + more
+
+
+def _doubt(labels: Mapping[str, int]) -> str | None:
+    """What suggests that the column of the labels holds something else, such as texts or ratings."""
+    kinds: dict[str, Callable[[str], object]] = {
+        "most labels occur once": lambda label: labels[label] == 1,
+        "most labels are decimal numbers": _DECIMAL.fullmatch,
+        "most labels are sentences": lambda label: len(label.split()) > _WORDS_OF_A_LABEL,
+    }
+    for kind, fits in kinds.items():
+        if 2 * sum(bool(fits(label)) for label in labels) > len(labels):
+            return kind
+    return None
 
 
 def vector_use(settings: WordSettings) -> VectorUse:

@@ -282,7 +282,7 @@ class StateSpaceTree(_InGraphs):
         state_size: states per feature of an S4D layer.
         tree_size: width of the tree's nodes, `d_model` if not given.
         beam_size: how many trees are kept.
-        slice_size: how many features the scorer sees; None for all of them.
+        slice_size: how many features the scorer sees; None, or more than there are, for all of them.
         dropout: dropout rate of the S4D layers and of the cell.
     """
 

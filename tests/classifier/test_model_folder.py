@@ -109,7 +109,14 @@ def test_a_run_folder_means_its_best_model_and_a_name_means_a_shipped_one(
         load_model("../model")
 
 
-def test_for_a_name_like_those_on_the_hub_the_error_says_how_to_load_it() -> None:
+def test_for_a_name_like_those_on_the_hub_the_error_says_how_to_load_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").mkdir()
+    with pytest.raises(BeamtreeError, match=r"there is no model 'runs/nothere': no folder or shipped model"):
+        load_model("runs/nothere")
     wanted = r"no model 'you/name': .*Hugging Face hub, use TreeClassifier.from_pretrained\('you/name'\)"
     with pytest.raises(BeamtreeError, match=wanted):
         load_model("you/name")

@@ -1,6 +1,7 @@
 """`beamtree bench`: options, files, refusals, and Ctrl-C."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from beamtree.cli import app
 from beamtree.paper.speed import fresh_process, workload
 from beamtree.paper.speed import table1 as paper
+from beamtree.paper.speed.measure import Measurement
 from beamtree.paper.speed.suites import arithmetic
 from beamtree.paper.speed.table1 import Range
 from beamtree.pytorch import capturing
@@ -64,6 +66,23 @@ def test_a_tree_is_measured_beside_what_users_know_and_the_original_algorithm(tm
     assert "One forward pass by n" in markdown
     assert "One training step by n" in markdown
     assert "tokens n" in files["b.svg"].read_text()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_figures_are_never_cut_however_narrow_the_terminal(width, tmp_path, monkeypatch):
+    monkeypatch.setattr(Measurement, "megabytes", property(lambda _: 12345.6))
+    monkeypatch.setattr("beamtree.paper.speed.benchmark._spread", lambda _: "0.123–0.456")
+    files = ("--threads", "1", "--markdown", tmp_path / "b.md")
+    words = ["bench", *SMALL, "--lengths", "20", "--batch", "1", *map(str, files)]
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": str(width)}).stdout
+    assert "…" not in shown
+    rows = re.findall(r"^\| 1 \| 20 \| (.*) \|$", (tmp_path / "b.md").read_text(), re.MULTILINE)
+    assert len(rows) == 8
+    lines = [line.split() for line in shown.splitlines()]
+    assert [line[2:] for line in lines if line[:2] == ["1", "20"]] == [row.split(" | ") for row in rows]
+    if width == 80:
+        assert max(map(len, shown.split("One forward", 1)[1].splitlines())) <= 80
+    assert ", 1 thread, " in shown
 
 
 def test_without_cuda_graphs_every_kernel_is_launched_and_graphs_are_put_back(monkeypatch):

@@ -155,6 +155,7 @@ def test_eval_refuses_bad_data_with_file_and_line(
     result = call("eval", models / "trees", "--data", tmp_path / "bad.tsv", rc=2)
     assert "bad.tsv" in result.stderr
     assert message in result.stderr
+    assert result.stderr.endswith("(to leave such rows out: --bad-rows skip)\n") == bool(content)
     assert (tmp_path / "bad.tsv").read_text() == content
 
 

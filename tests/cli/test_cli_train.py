@@ -138,6 +138,8 @@ def test_listops_files_are_made_and_train_a_model(tmp_path: Path, monkeypatch: p
     assert made.output.strip().endswith("3 splits of ListOps in data/listops: train, dev, near-iid")
     assert len((tmp_path / "data/listops/train_d20s.tsv").read_text().splitlines()) == 1100
     assert "already has train_d20s.tsv" in refusal("data", "listops", "--split", "dev")
+    one = attempt("data", "listops", "--split", "dev", "--out", "other").output
+    assert one.strip().endswith("1 split of ListOps in other: dev")
     assert attempt("data", "listops", "--split", "dev", "--overwrite").exit_code == 0
     trained = attempt(
         "train", "listops", "--max-steps", 1, "--set", "model.d_model=8", "--out", tmp_path / "run"

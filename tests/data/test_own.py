@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from command_line import attempt, call
+from command_line import attempt, call, refusal
 
 from beamtree.classifier.model_folder import load_model
 from beamtree.data.own import MOST_LABELS, own_task, restore
@@ -50,6 +50,7 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     told = " ".join(begun.output.split())
     assert ("with 2 labels: neg, pos" if kind == "texts" else "pairs of texts with 2 labels: other") in told
     assert "17 training and 3 dev examples" in told
+    assert f"no dev file: 3 of the 20 rows of {path} are held out as dev" in told
     assert json.loads((folder / "data.json").read_text())["path"] == str(path)
     _, _, command = begun.output.strip().partition("continue with: beamtree ")  # can be typed as it stands
     done = attempt(*shlex.split(command), "--set", "training.max_epochs=2")
@@ -65,7 +66,7 @@ def test_a_file_trains_stops_resumes_is_evaluated_parsed_and_loaded(kind: str, t
     assert "unknown to the model" not in attempt("parse", folder, *text).output
     strange = attempt("parse", folder, " ".join(f"zq{i}z zq0z" for i in range(11)), *text[1:]).output
     assert f"unknown to the model: {' '.join(f'zq{i}z' for i in range(10))} …\n" in strange
-    assert f"name a table of your own: beamtree eval {folder} FILE" in attempt("eval", folder).output
+    assert f"name a table to test on: beamtree eval {folder} FILE\n" in attempt("eval", folder).output
 
     model = load_model(folder)
     (prediction,) = model.predict(text if kind == "texts" else [(text[0], text[1])])
@@ -217,6 +218,34 @@ def test_a_dev_file_without_some_label_is_pointed_out(tmp_path: Path) -> None:
     assert "no dev row is labelled mixed, neg: results on dev ignore them" in said
 
 
+def test_training_names_its_own_option_for_rows_that_cannot_be_read(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "rows.tsv", "label\ttext", [*ROWS, ("", "x")])
+    said = refusal("train", "own", "--data", path, "--out", tmp_path / "run").splitlines()[-1]
+    assert said.endswith("not one of neg, pos (to leave such rows out: --set task.bad_rows=skip)")
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (["a", "b", *map(str, range(10))], "most labels occur once"),
+        (["0.5", "0.75", "1"], "most labels are decimal numbers"),
+        (["this is the text of a row", "and this is one as well"], "most labels are sentences"),
+        (["1", "2", "not applicable"], None),
+    ],
+)
+def test_labels_that_do_not_look_like_labels_are_pointed_out(
+    labels: list[str], told: str | None, tmp_path: Path
+) -> None:
+    count = 1 if told == "most labels occur once" else 10
+    rows = [(label, f"text {i}") for i, label in enumerate(labels * count)]
+    path = write_table(tmp_path / "rows.tsv", "class\ttext", rows)
+    said: list[str] = []
+    load_learning_data(load_recipe("own"), path, said.append)
+    doubts = [one for one in said if "the right column" in one]
+    remedy = "is 'class' the right column? --set task.own.label=NAME chooses another"
+    assert doubts == ([] if told is None else [f"{told}: {remedy}"])
+
+
 def test_labels_are_sorted_numbers_by_their_size(tmp_path: Path) -> None:
     lines = [json.dumps({"label": label, "text": "a"}) for label in (10, 9, 1, 9, 10, 1)]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
@@ -284,14 +313,19 @@ def test_longer_rows_are_left_out_of_training_and_not_of_a_test(tmp_path: Path) 
         (
             "pos\ta lovely film",
             {},
-            r"line 1: no label column 'label'; the first line must name the columns",
+            r"line 1: there is no column 'label' \(or sentiment, class, target\); the columns are pos, a",
         ),
-        ("label\tremark", {}, "no text column 'text', or 'text1' and 'text2'.*--set task.own.text=NAME"),
-        ("label\ttext", {"text": "review"}, "no text column 'review'"),
+        ("lable\ttext", {}, r"are lable, text; did you mean 'lable'\?; --set task.own.label=NAME"),
+        ("label\tremark", {}, "no column 'text' .*nor 'text1' and 'text2' for.*--set task.own.text=NAME"),
+        ("label\ttext", {"text": "review"}, "no column 'review'; the columns are label, text;"),
         ("label\ttext", {"text": "label"}, "one or two columns other than the label, got 'label'"),
         ("label\ttext", {"label": "text", "text": "label"}, "1,001 different values in 1,001 rows"),
         ("text\tlabel", {}, "1,001 different values"),
-        ("label,text", {}, r"has \['label,text'\]: columns are separated by tabs, in a .csv by commas or"),
+        (
+            "label,text",
+            {},
+            r"the columns are label,text; columns are separated by tabs, in a .csv by commas or",
+        ),
         ("l\0a\0b\0e\0l\0\t\0", {}, "save it as UTF-8 text"),  # UTF-16, as spreadsheets write it
     ],
 )

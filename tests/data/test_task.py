@@ -85,8 +85,8 @@ def test_a_bad_row_is_refused_with_its_file_and_line(kind: str, tmp_path: Path) 
 def test_bad_rows_are_skipped_counted_and_reported_if_the_user_chose_so(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv.gz"
     path.write_bytes(gzip.compress(HEADER + GOOD + b"".join(row + GOOD for row, _ in BAD.values())))
-    with pytest.raises(BeamtreeError, match=r"train --set task.bad_rows=skip, eval --bad-rows skip"):
-        read_snli(path, BadRows())
+    with pytest.raises(BeamtreeError, match=r"missing or no text \(to leave such rows out: --set x\)$"):
+        read_snli(path, BadRows.chosen("refuse", "--set x"))
     skipped = BadRows.chosen("skip")
     assert len(read_snli(path, skipped)) == 1 + len(BAD)
     assert skipped.count == len(BAD)

@@ -170,6 +170,7 @@ def test_train_and_eval_print_the_company_or_what_to_install(
         assert f"compared on the same rows of {split}" in told
         assert re.search(rf"(best|tied) on {split} by ", told)
         assert WITHOUT_TREE in told
+        assert "trained in (s)" in told
         assert ("pip install 'beamtree[baseline]'" in told) != there
     assert len(training_rows(RunFolder(run))) == 35
     assert "compared on" not in call("eval", run, test, "--no-baselines").stdout

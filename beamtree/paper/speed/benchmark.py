@@ -72,9 +72,10 @@ class Benchmark:
     def headline(self) -> str:
         """The suite, the machine, versions and settings in a line."""
         e = self.environment
+        threads = f"{e['threads']} thread{'' if e['threads'] == 1 else 's'}"
         return (
             f"beamtree {e['beamtree']}, suite {self.suite}, {e['device']}, torch {e['torch']}, "
-            f"{e['threads']} threads, float32 matrix products `{e['matmul_precision']}`, "
+            f"{threads}, float32 matrix products `{e['matmul_precision']}`, "
             f"search {e['search']}; a step is {self.settings['step']}"
             + ("; interrupted" if self.interrupted else "")
         )
