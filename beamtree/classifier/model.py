@@ -296,10 +296,14 @@ def create_model(settings: ModelSettings, task: Task, words: Words | None = None
         from beamtree.classifier.model_folder import load_model
 
         trained = load_model(settings.trees_from).members[0]
-        if (trained.task.name, trained.vocabulary) != (task.name, model.vocabulary):
+        if (trained.task.name, trained.task.labels, trained.vocabulary) != (
+            task.name,
+            task.labels,
+            model.vocabulary,
+        ):
             raise BeamtreeError(
-                f"model.trees_from: {settings.trees_from} was trained on another task or with another "
-                "vocabulary, so it cannot read the same tokens"
+                f"model.trees_from: {settings.trees_from} was trained on another task, or with other labels "
+                "or words: train it on the same files"
             )
         model.parser.load_state_dict(trained.state_dict())
     return model

@@ -18,7 +18,10 @@ from beamtree.classifier.inference import merge_equal_trees, set_beam_size
 from beamtree.classifier.model import ModelSettings, TreeClassifier, create_model
 from beamtree.classifier.model_folder import load_model, save_model
 from beamtree.data.batching import Batch
+from beamtree.data.own import restore
 from beamtree.data.task import Example, find_task
+from beamtree.data.vocabulary import Vocabulary
+from beamtree.data.words import Words
 from beamtree.errors import BeamtreeError
 from beamtree.training.evaluate import evaluate
 
@@ -142,6 +145,18 @@ def test_trees_from_a_model_that_cannot_find_them_are_refused(parser: Path, tmp_
         create_model(replace(settings(parser), readout="pooled"), listops)
     with pytest.raises(BeamtreeError, match="another model finds its trees"):
         export_program(second(parser))
+
+
+def test_of_own_data_labels_and_words_must_be_the_same(tmp_path: Path) -> None:
+    columns = {"label": "label", "texts": ["text"], "tokenizer": "blanks"}
+    task, words = restore(["good", "bad"], columns), Words(Vocabulary(("a", "b", "c")))
+    save_model(small_model("ebt-grc", task, words=words), tmp_path / "own")
+    model = create_model(settings(tmp_path / "own"), task, words).eval()
+    assert model.predict(["a b c"], need_trees=True)[0].trees[0].merges.shape[-1] == 2
+    with pytest.raises(BeamtreeError, match="other labels or words"):
+        create_model(settings(tmp_path / "own"), restore(["good", "bad", "so-so"], columns), words)
+    with pytest.raises(BeamtreeError, match="other labels or words"):
+        create_model(settings(tmp_path / "own"), task, Words(Vocabulary(("a", "c", "b"))))
 
 
 @pytest.mark.parametrize("wrong", [None, "text", {"d_model": 0}, {"encoder": "gold-grc"}])
