@@ -231,6 +231,7 @@ def _nearest(recipe: Recipe) -> tuple[str, Changes]:
         return (
             theirs["task.name"] != mine["task.name"],
             theirs["model.encoder"] != mine["model.encoder"],
+            bool(theirs["model.trees_from"]) != bool(mine["model.trees_from"]),
             _row_name(name, theirs["task.name"]) in OPTIONAL and not alike,
             len(changes),
             len(name),

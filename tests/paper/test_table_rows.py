@@ -85,8 +85,14 @@ def test_second_cells_are_one_row_whatever_trees_each_seed_follows(tmp_path: Pat
         changes = [f"training.seed={seed}", f"model.trees_from=runs/listops-seed{seed}"]
         make_run(tmp_path / str(seed), "listops-second-cell", changes, accuracy={"near-iid": 0.8 + seed / 10})
         assert training_command(load_recipe("listops-second-cell", changes)) is not None
+    changes = ["model.trees_from=listops-ebt-grc", "training.max_epochs=12"]
+    make_run(
+        tmp_path / "short", "listops-second-cell", changes, accuracy={"near-iid": 0.7}, epochs=12, best=12
+    )
     table = table_of([tmp_path], "listops")
-    assert cell_of(table, "EBT-GRC, a second cell along its trees", "near-IID").text == "85.00 ±5.00"
+    row = "EBT-GRC, a second cell along its trees"
+    assert cell_of(table, row, "near-IID").text == "85.00 ±5.00"
+    assert cell_of(table, f"{row}, max_epochs 12", "near-IID").text == "70.00"  # and not one of GoldTreeGRC
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
